@@ -1,0 +1,43 @@
+# midfold: `make demo` shows it, `make test` proves it. Both need only python3 (3.11+), git and make.
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+
+.PHONY: demo test test-all check bench lock wheel clean help
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+$(VENV)/.run: requirements/run.txt pyproject.toml tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py $(VENV) requirements/run.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py $(VENV) requirements/dev.txt
+	@touch $(VENV)/.run $@
+
+demo: $(VENV)/.run  ## show the main job on a real transcript
+	@$(BIN)/midfold inspect examples/coding-session.json
+
+check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q tests/test_shape.py
+
+test: check  ## everything that must hold, in a few minutes
+	$(BIN)/pytest -q -n auto
+
+test-all: $(VENV)/.dev  ## as test, and nothing may be skipped
+	MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
+
+bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
+	$(BIN)/python -m bench
+
+lock: $(VENV)/.dev  ## recompile the requirement files from pyproject.toml
+	$(BIN)/python tools/lock.py
+
+clean:  ## remove everything that make created
+	rm -rf $(VENV) .bench build dist

@@ -1,0 +1,3 @@
+"""Context management for LLM agents."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,5 @@
+"""`python -m midfold`."""
+
+from midfold.cli.main import run
+
+run()

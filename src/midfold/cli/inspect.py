@@ -1,0 +1,133 @@
+"""`midfold inspect`: where the tokens of a transcript go, and what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from midfold.core.breakdown import by_kind, largest
+from midfold.core.message import ToolCall, ToolResult
+from midfold.core.tokens import ESTIMATE, Meter, TokenCounter
+from midfold.errors import TranscriptError
+from midfold.models import Belief, look_up
+from midfold.wire import Document, read_many
+
+MOST_PROBLEMS = 10
+
+
+@click.command(name="inspect")
+@click.argument("file")
+@click.option("--model", help="Count as this model would; default: the model the file names.")
+@click.option("--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess.")
+@click.option("--conversation", type=int, metavar="N", help="In a file of many conversations, show this one (from 1).")
+@click.option("--exact", is_flag=True, help="Count with the model family's vocabulary (needs midfold[tokens]).")
+@click.option("--strict", is_flag=True, help="Fail if the transcript has any problem.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON for machines.")
+def command(
+    file: str,
+    model: str | None,
+    dialect: str | None,
+    conversation: int | None,
+    exact: bool,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Show where the tokens of a transcript go, and what is wrong with it.
+
+    FILE is JSON or JSON lines: a list of messages, a request body, or one conversation per line. `-` reads
+    standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told apart by their shape.
+    """
+    documents = read_many(_bytes(file), dialect=dialect, strict=strict, name=_name(file))
+    if conversation is not None:
+        if not 1 <= conversation <= len(documents):
+            raise TranscriptError(f"{_name(file)} holds {len(documents)} conversation(s), there is no number {conversation}")
+        documents = [documents[conversation - 1]]
+    if len(documents) == 1:
+        shown = facts(documents[0], model, exact=exact)
+        _write(shown, "conversation", as_json=as_json)
+        return
+    rows = [facts(document, model, exact=exact) for document in documents]
+    _write({"conversations": rows, "totals": _totals(rows)}, "collection", as_json=as_json)
+
+
+def _write(shown: dict[str, Any], what: str, *, as_json: bool) -> None:
+    from midfold.cli import render
+    from midfold.cli.output import console, emit_json
+
+    if as_json:
+        emit_json(shown)
+    elif what == "conversation":
+        render.conversation(console(), shown)
+    else:
+        render.collection(console(), shown)
+
+
+def _bytes(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise TranscriptError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _name(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def facts(document: Document, model: str | None = None, *, exact: bool = False) -> dict[str, Any]:
+    """Everything the command shows of one conversation, as plain values; no message content."""
+    belief = look_up(model or document.model)
+    meter = meter_for(belief, exact=exact)
+    parts = [part for message in document.messages for part in message.parts]
+    kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
+    total = sum(kinds.values())
+    window = belief.model.context_window
+    return {
+        "dialect": document.dialect.name,
+        "model": {"name": belief.name, "known": belief.known, "context_window": window, "why": belief.why},
+        "messages": len(document.messages),
+        "roles": dict(Counter(message.role for message in document.messages).most_common()),
+        "tool_calls": sum(isinstance(part, ToolCall) for part in parts),
+        "tool_results": sum(isinstance(part, ToolResult) for part in parts),
+        "tools_used": dict(Counter(part.name for part in parts if isinstance(part, ToolCall)).most_common()),
+        "tokens": {
+            "total": total,
+            "basis": "counted" if exact else "estimated",
+            "counter": meter.counter.name,
+            "share_of_window": round(total / window, 4),
+            "by_kind": kinds,
+        },
+        "largest": [item._asdict() for item in largest(document.messages, meter)],
+        "problems": [problem._asdict() for problem in document.problems],
+    }
+
+
+def meter_for(belief: Belief, *, exact: bool = False) -> Meter:
+    """A meter in the tokens of the model; with its own vocabulary no factor is needed."""
+    model = belief.model
+    if not exact:
+        return Meter(ESTIMATE, factor=model.factor, message_overhead=0)
+    from midfold.tokenizers import Tokenizer
+
+    tokenizer = Tokenizer(model.tokenizer)
+    counter: TokenCounter = tokenizer
+    return Meter(counter, factor=1.0 if tokenizer.exact else model.factor, message_overhead=0)
+
+
+def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    by_kind_total: Counter[str] = Counter()
+    for row in rows:
+        by_kind_total.update(row["tokens"]["by_kind"])
+    return {
+        "conversations": len(rows),
+        "messages": sum(row["messages"] for row in rows),
+        "tool_calls": sum(row["tool_calls"] for row in rows),
+        "tokens": sum(row["tokens"]["total"] for row in rows),
+        "by_kind": dict(by_kind_total),
+        "problems": sum(len(row["problems"]) for row in rows),
+    }

@@ -1,0 +1,49 @@
+"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from midfold import __version__
+from midfold.errors import MidfoldError
+
+COMMANDS = {
+    "config": "Show, check and migrate the configuration.",
+    "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
+    "models": "Show what is believed about models: windows, tokenizers, prices.",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports `midfold.cli.<name>` and takes its `command` when `<name>` is run, so that --help stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"midfold.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="midfold")
+def main() -> None:
+    """Keep an LLM agent's conversation inside its context window without losing the thread."""
+
+
+def run() -> None:
+    """The console entry point."""
+    try:
+        main(prog_name="midfold")
+    except MidfoldError as error:
+        click.echo(f"midfold: {error}", err=True)
+        sys.exit(2)

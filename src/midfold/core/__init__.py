@@ -1,0 +1,1 @@
+"""Pure values and functions: no clock, no files, no sockets, no environment, no logging."""

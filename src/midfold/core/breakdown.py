@@ -1,0 +1,80 @@
+"""Where the tokens of a conversation go."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from midfold.core.message import Media, Message, Part, Text, Thinking, Tool, ToolCall, ToolResult, Transcript
+from midfold.core.tokens import MESSAGE_UNITS, Meter, part_units
+
+KINDS = (
+    "system prompt",
+    "tool definitions",
+    "user text",
+    "assistant text",
+    "thinking",
+    "tool calls",
+    "tool results",
+    "media",
+    "other",
+    "message framing",
+)
+
+
+class Sized(NamedTuple):
+    """One message and what it costs."""
+
+    index: int
+    role: str
+    tokens: int
+    tools: tuple[str, ...]
+
+
+def by_kind(
+    messages: Transcript, meter: Meter, *, system: Message | None = None, tools: tuple[Tool, ...] = ()
+) -> dict[str, int]:
+    """Tokens by what they are spent on; the values add up to the size of the request."""
+    units = dict.fromkeys(KINDS, 0)
+    units["tool definitions"] = meter.tool_units(tools)
+    everything = messages if system is None else (system, *messages)
+    for message in everything:
+        units["message framing"] += MESSAGE_UNITS
+        for part in message.parts:
+            _add(units, message.role, part, meter)
+    total = meter.tokens(sum(units.values()), len(everything))
+    tokens = {kind: meter.tokens(amount) for kind, amount in units.items()}
+    tokens["message framing"] += total - sum(tokens.values())
+    return tokens
+
+
+def _add(units: dict[str, int], role: str, part: Part, meter: Meter) -> None:
+    if isinstance(part, ToolResult):
+        pictures = sum(part_units((item,), meter.counter) for item in part.parts if isinstance(item, Media))
+        units["media"] += pictures
+        units["tool results"] += part_units((part,), meter.counter) - pictures
+        return
+    kind = {Thinking: "thinking", ToolCall: "tool calls", Media: "media"}.get(type(part), "other")
+    if isinstance(part, Text):
+        kind = {"system": "system prompt", "user": "user text", "assistant": "assistant text"}.get(role, "other")
+    units[kind] += part_units((part,), meter.counter)
+
+
+def largest(messages: Transcript, meter: Meter, limit: int = 10) -> list[Sized]:
+    """The messages that cost most, with the tools they speak of."""
+    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
+    sized = [(meter.units(message), -index, message) for index, message in enumerate(messages)]
+    sized.sort(key=lambda item: item[:2], reverse=True)
+    return [
+        Sized(-index, message.role, meter.tokens(units, 1), _tools(message, names))
+        for units, index, message in sized[:limit]
+    ]
+
+
+def _tools(message: Message, names: dict[str, str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            found.append(part.name)
+        elif isinstance(part, ToolResult):
+            found.append(part.name or names.get(part.call_id, ""))
+    return tuple(name for name in dict.fromkeys(found) if name)

@@ -1,0 +1,149 @@
+"""JSON as clients really send it.
+
+msgspec is strict and fast; it refuses lone surrogates, NaN, 1e400 and bytes that are not UTF-8. Agents send all of
+these. Whatever msgspec refuses is read by the standard library instead; numbers that Python would change keep their
+literal text as `msgspec.Raw`, so that writing a value never alters a number it did not understand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+_any = msgspec.json.Decoder()
+_raw = msgspec.json.Decoder(Raw)
+
+REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class NotJSON(ValueError):
+    """The bytes are not JSON; `offset` is where reading stopped (in bytes, or None when nesting is too deep)."""
+
+    def __init__(self, reason: str, offset: int | None = None) -> None:
+        self.reason, self.offset = reason, offset
+        super().__init__(reason if offset is None else f"{reason} at byte {offset}")
+
+
+def decode(data: bytes | str | Raw) -> Any:
+    """The value of any JSON text a client may send; raises NotJSON only for what is not JSON at all."""
+    try:
+        return _any.decode(data)
+    except (*REFUSALS, UnicodeEncodeError):
+        return _decode_leniently(data)
+
+
+def _decode_leniently(data: bytes | str | Raw) -> Any:
+    text = data if isinstance(data, str) else bytes(data).decode("utf-8", "surrogateescape")
+    text = text.removeprefix("\ufeff")
+    try:
+        return json.loads(text, strict=False, parse_float=_exact_float, parse_constant=_literal, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode("utf-8", "surrogateescape"))
+        raise NotJSON(error.msg.lower(), offset) from None
+    except RecursionError:
+        raise NotJSON("nested too deeply to read") from None
+
+
+def _exact_float(literal: str) -> float | Raw:
+    value = float(literal)
+    return value if math.isfinite(value) else _literal(literal)
+
+
+def _integer(literal: str) -> int | Raw:
+    # CPython refuses to convert integers of more than 4,300 digits; such a literal is kept as it is.
+    return int(literal) if len(literal) < 4000 else _literal(literal)
+
+
+def _literal(literal: str) -> Raw:
+    return Raw(literal.encode())
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON of any value made of JSON types and `Raw`; other objects become their `str`."""
+    try:
+        if not _needs_care(value):
+            return msgspec.json.encode(value, enc_hook=str)
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        pass
+    return "".join(_pieces(value)).encode("utf-8", "surrogateescape")
+
+
+def _needs_care(value: Any) -> bool:
+    """msgspec writes NaN and infinities as null; only a float at hand needs another writer."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_needs_care(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_needs_care(item) for item in value)
+    return False
+
+
+class _Mark(NamedTuple):
+    """Punctuation among the values still to be written; `closes` names the container it ends."""
+
+    text: str
+    closes: int = 0
+
+
+def _pieces(value: Any) -> list[str]:
+    """An iterative writer: depth is bounded by memory, not by the interpreter's stack; a cycle is cut."""
+    out: list[str] = []
+    todo: list[Any] = [value]
+    open_containers: set[int] = set()
+    while todo:
+        item = todo.pop()
+        if isinstance(item, _Mark):
+            out.append(item.text)
+            open_containers.discard(item.closes)
+        elif not isinstance(item, Mapping | list | tuple):
+            out.append(_scalar(item))
+        elif id(item) in open_containers:
+            out.append('"(cycle)"')
+        else:
+            open_containers.add(id(item))
+            todo.extend(_reversed_entries(item))
+    return out
+
+
+def _reversed_entries(item: Any) -> list[Any]:
+    keyed = isinstance(item, Mapping)
+    entries: list[Any] = [_Mark("{" if keyed else "[")]
+    for index, entry in enumerate(item.items() if keyed else item):
+        comma = "," if index else ""
+        if keyed:
+            entries += (_Mark(f"{comma}{json.dumps(str(entry[0]))}:"), entry[1])
+        else:
+            entries += (_Mark(comma), entry)
+    entries.append(_Mark("}" if keyed else "]", closes=id(item)))
+    return entries[::-1]
+
+
+def _scalar(item: Any) -> str:
+    if isinstance(item, Raw):
+        return bytes(item).decode("utf-8", "surrogateescape")
+    if item is None or isinstance(item, bool | int | float | str):
+        return json.dumps(item)
+    return json.dumps(str(item))
+
+
+def text_of(value: Any) -> str:
+    """The JSON text of a value as a string, for counting, comparing and hashing."""
+    return encode(value).decode("utf-8", "surrogateescape")
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON, without building its value when msgspec can tell."""
+    try:
+        _raw.decode(text)
+    except (*REFUSALS, UnicodeEncodeError):
+        try:
+            _decode_leniently(text)
+        except NotJSON:
+            return False
+    return True

@@ -1,0 +1,252 @@
+"""Messages as frozen values over the exact bytes, or the caller's own object, that they came from.
+
+Rules of this file:
+1. `wire` is what arrived. A message that nobody changed leaves as exactly that: the same bytes, the same object.
+2. `parts` is what it means, read on first use by the dialect that knows the shape, and then kept.
+3. A changed message has no `wire`; its `origin` is what it was made from, and lends it every field we do not know.
+4. Two messages with the same role and parts are equal, whatever bytes they came from. The same holds for parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from midfold.core import jsonio
+
+Role = Literal["system", "user", "assistant", "tool", "other"]
+
+DIGEST_SIZE = 16
+
+
+class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
+    """What a message is made of. `wire` is the block it was read from, and no part of its value."""
+
+    wire: Any = None
+
+    def value(self) -> tuple[Any, ...]:
+        fields = self.__struct_fields__
+        return tuple(getattr(self, field) for field in fields if field != "wire")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Part):
+            return NotImplemented
+        return self is other or (type(self) is type(other) and self.value() == other.value())
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.value()))
+
+
+class Text(Part, frozen=True, eq=False, gc=False):
+    text: str
+
+
+class ToolCall(Part, frozen=True, eq=False, gc=False):
+    """A request to run a tool. `arguments` is JSON text as the model wrote it, or as near to it as the dialect has."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResult(Part, frozen=True, eq=False, gc=False):
+    """The answer to one call."""
+
+    call_id: str
+    parts: tuple[Part, ...]
+    is_error: bool = False
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+class Media(Part, frozen=True, eq=False, gc=False):
+    """An image, document, sound or file. `data` is its base64 text, its address or its file id."""
+
+    kind: Literal["image", "document", "audio", "video", "file"]
+    data: str
+    mime: str | None = None
+
+
+class Thinking(Part, frozen=True, eq=False, gc=False):
+    """Reasoning. A `signature` binds it to the provider that wrote it: it is kept or dropped, never edited."""
+
+    text: str
+    signature: str | None = None
+    redacted: bool = False
+
+
+class Opaque(Part, frozen=True, eq=False, gc=False):
+    """Something midfold carries and counts but does not read. `body` is its JSON text."""
+
+    kind: str
+    body: str
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a conversation, and where."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}" if self.path else self.what
+
+    def under(self, prefix: str) -> Problem:
+        return Problem(prefix + self.path, self.what)
+
+
+class Reading(NamedTuple):
+    """What a dialect understood of one message."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+Reader = Callable[[Any], Reading]
+
+
+class Message:
+    """One message of a conversation. Read-only: `with_parts` makes a changed one."""
+
+    __slots__ = ("_digest", "_hash", "_origin", "_reader", "_reading", "_wire", "units")
+
+    units: int | None  # the default estimate's memo; see core.tokens
+
+    def __init__(self, role: Role, parts: tuple[Part, ...], wire: Any = None, origin: Any = None) -> None:
+        self._reading: Reading | None = Reading(role, parts)
+        self._reader: Reader | None = None
+        self._wire = wire
+        self._origin = origin
+        self._hash: int | None = None
+        self._digest: bytes | None = None
+        self.units = None
+
+    @classmethod
+    def over(cls, wire: Any, reader: Reader) -> Message:
+        """A message over what arrived, understood by `reader` when somebody asks."""
+        message = cls.__new__(cls)
+        message._reading = None
+        message._reader = reader
+        message._wire = wire
+        message._origin = None
+        message._hash = None
+        message._digest = None
+        message.units = None
+        return message
+
+    @property
+    def role(self) -> Role:
+        return (self._reading or self._read()).role
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self._reading or self._read()).parts
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What was wrong with this message when it was read, with paths relative to it."""
+        return (self._reading or self._read()).problems
+
+    @property
+    def wire(self) -> Any:
+        """The exact bytes (`msgspec.Raw`) or the caller's own object; None once changed."""
+        return self._wire
+
+    @property
+    def origin(self) -> Any:
+        """What a changed message was made from; an unchanged one is its own origin."""
+        return self._origin if self._wire is None else self._wire
+
+    def _read(self) -> Reading:
+        assert self._reader is not None
+        try:
+            value = plain(self._wire)
+        except jsonio.NotJSON as error:
+            body = bytes(self._wire).decode("utf-8", "surrogateescape")
+            reading = Reading("other", (Opaque("unreadable", body),), (Problem("", str(error)),))
+        else:
+            reading = self._reader(value)
+        self._reading = reading
+        return reading
+
+    def with_parts(self, parts: tuple[Part, ...]) -> Message:
+        """The same message with other parts; every field that midfold does not know stays."""
+        return self if parts == self.parts else Message(self.role, parts, None, self.origin)
+
+    def texts(self) -> Iterator[str]:
+        """Every text a reader of the conversation would see in this message, tool results included."""
+        for part in self.parts:
+            if isinstance(part, Text | ToolResult):
+                yield part.text
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts())
+
+    @property
+    def digest(self) -> bytes:
+        """A stable hash of the exact bytes, the same in every process: equal bytes, equal digest."""
+        if self._digest is None:
+            self._digest = blake2b(self._bytes(), digest_size=DIGEST_SIZE).digest()
+        return self._digest
+
+    def _bytes(self) -> bytes | Raw:
+        if isinstance(self._wire, Raw):
+            return self._wire
+        if self._wire is not None:
+            return jsonio.encode(plain(self._wire))
+        return jsonio.encode([self.role, [[type(part).__name__, *_nested(part)] for part in self.parts]])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Message):
+            return NotImplemented
+        return self is other or (self.role == other.role and self.parts == other.parts)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.role, self.parts))
+        return self._hash
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(type(part).__name__ for part in self.parts)
+        return f"<Message {self.role}: {kinds or 'empty'}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._reader is not None and self._reading is None:
+            return (Message.over, (self._wire, self._reader))
+        return (Message, (self.role, self.parts, self._wire, self._origin))
+
+
+Transcript = tuple[Message, ...]
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool the model is offered. `body` is its definition as JSON text."""
+
+    name: str
+    body: str
+
+
+def plain(wire: Any) -> Any:
+    """The JSON value behind bytes, a mapping, or an SDK's message object."""
+    if type(wire) is dict:
+        return wire
+    if isinstance(wire, Raw | bytes):
+        return jsonio.decode(wire)
+    dump = getattr(wire, "model_dump", None)
+    return dump(exclude_unset=True) if callable(dump) else wire
+
+
+def _nested(part: Part) -> list[Any]:
+    if isinstance(part, ToolResult):
+        inner = [[type(item).__name__, *_nested(item)] for item in part.parts]
+        return [part.call_id, inner, part.is_error, part.name]
+    return list(part.value())

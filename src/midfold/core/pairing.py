@@ -1,0 +1,82 @@
+"""Which tool result answers which tool call.
+
+Rules of this file:
+1. A batch is a run of calls that nothing but other assistant messages interrupts; the results that follow answer it.
+2. Results are paired inside their batch by id, each call once, in order. Ids are never looked up globally: real
+   recordings use one id for several calls of one conversation.
+3. A result without an id answers the oldest open call of its batch that has none either.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from midfold.core.message import ToolCall, ToolResult, Transcript
+
+
+class Place(NamedTuple):
+    """A part of a message: `messages[message].parts[part]`."""
+
+    message: int
+    part: int
+
+
+class Pairing(NamedTuple):
+    answers: dict[Place, Place]
+    """Call -> result."""
+    unanswered: tuple[Place, ...]
+    orphans: tuple[Place, ...]
+    """Results that answer no call of the batch before them."""
+    reused: tuple[Place, ...]
+    """Calls whose id an earlier call of the conversation had."""
+
+    def calls(self) -> dict[Place, Place]:
+        """Result -> call."""
+        return {result: call for call, result in self.answers.items()}
+
+
+def pair(messages: Transcript) -> Pairing:
+    walk = _Walk()
+    for index, message in enumerate(messages):
+        for number, part in enumerate(message.parts):
+            if isinstance(part, ToolCall):
+                walk.call(Place(index, number), part.id)
+            elif isinstance(part, ToolResult):
+                walk.result(Place(index, number), part.call_id)
+    walk.close()
+    return Pairing(walk.answers, tuple(walk.unanswered), tuple(walk.orphans), tuple(walk.reused))
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.answers: dict[Place, Place] = {}
+        self.unanswered: list[Place] = []
+        self.orphans: list[Place] = []
+        self.reused: list[Place] = []
+        self.seen: set[str] = set()
+        self.open: dict[str, list[Place]] = {}
+        self.answering = False
+
+    def call(self, place: Place, call_id: str) -> None:
+        if self.answering:
+            self.close()
+        if call_id:
+            if call_id in self.seen:
+                self.reused.append(place)
+            self.seen.add(call_id)
+        self.open.setdefault(call_id, []).append(place)
+
+    def result(self, place: Place, call_id: str) -> None:
+        self.answering = True
+        waiting = self.open.get(call_id)
+        if waiting:
+            self.answers[waiting.pop(0)] = place
+        else:
+            self.orphans.append(place)
+
+    def close(self) -> None:
+        """The batch is over: what is still open stays unanswered."""
+        left = [place for places in self.open.values() for place in places]
+        self.unanswered.extend(sorted(left))
+        self.open = {}
+        self.answering = False

@@ -1,0 +1,53 @@
+"""Every error midfold raises on purpose.
+
+    MidfoldError
+    ├── ConfigError             a setting is unknown, of the wrong type or out of range
+    ├── TranscriptError         what was given is not a conversation midfold can read
+    │   └── MalformedTranscript strict mode found problems; `.problems` lists them with their paths
+    └── MissingExtra            an optional package is needed for what was asked
+
+The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class MidfoldError(Exception):
+    """Something midfold was asked to do could not be done."""
+
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class ConfigError(MidfoldError):
+    """The configuration is not valid."""
+
+    status = 500
+
+
+class TranscriptError(MidfoldError):
+    """This is not a conversation midfold can read."""
+
+    status = 400
+
+
+class MalformedTranscript(TranscriptError):
+    """The conversation has problems, and strict reading was asked for."""
+
+    def __init__(self, problems: Sequence[Any]) -> None:
+        self.problems = tuple(problems)
+        shown = "; ".join(str(problem) for problem in self.problems[:3])
+        more = f"; and {len(self.problems) - 3} more" if len(self.problems) > 3 else ""
+        super().__init__(f"{len(self.problems)} problem(s) in the conversation: {shown}{more}")
+
+
+class MissingExtra(MidfoldError):
+    """An optional package is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional package: pip install 'midfold[{extra}]'")

@@ -1,0 +1,73 @@
+"""Changed messages, written into what they came from: every byte or field that did not change stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from midfold.core import jsonio
+from midfold.core.message import Message, plain
+from midfold.core.spans import object_spans
+from midfold.wire.dialect import REMOVE, Dialect
+
+
+def message_bytes(message: Message, dialect: type[Dialect]) -> bytes:
+    """One message as JSON: the exact bytes it came from, or those with the changed fields replaced."""
+    if isinstance(message.wire, Raw):
+        return bytes(message.wire)
+    if message.wire is None and isinstance(message.origin, Raw):
+        origin = plain(message.origin)
+        if isinstance(origin, Mapping):
+            changes = _changes(message, dialect, origin)
+            encoded = {key: None if new is REMOVE else jsonio.encode(new) for key, new in changes.items()}
+            return replace_values(bytes(message.origin), encoded)
+    return jsonio.encode(plain(message_value(message, dialect)))
+
+
+def message_value(message: Message, dialect: type[Dialect]) -> Any:
+    """One message as an object: the caller's own if nobody changed it, else a new dict."""
+    if message.wire is not None:
+        return plain(message.wire) if isinstance(message.wire, Raw) else message.wire
+    origin = None if message.origin is None else plain(message.origin)
+    known: Mapping[str, Any] = origin if isinstance(origin, Mapping) else {}
+    merged = {**known, **_changes(message, dialect, known)}
+    return {key: value for key, value in merged.items() if value is not REMOVE}
+
+
+def _changes(message: Message, dialect: type[Dialect], origin: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in dialect.fields(message, origin).items()
+        if not (key in origin and origin[key] == value) and not (value is REMOVE and key not in origin)
+    }
+
+
+def replace_values(source: bytes, values: Mapping[str, bytes | None]) -> bytes:
+    """A JSON object with some values replaced, removed (None) or added at its end; all other bytes stay."""
+    spans = object_spans(source)
+    left = dict(values)
+    kept: list[tuple[bytes, int]] = []
+    last_of = {jsonio.decode(key): index for index, (key, _, _) in enumerate(spans)}
+    for index, (key, key_span, value_span) in enumerate(spans):
+        name = jsonio.decode(key)
+        if name not in values or last_of[name] != index:
+            kept.append((source[key_span.start : value_span.end], index))
+            continue
+        value = left.pop(name)
+        if value is not None:
+            kept.append((source[key_span.start : value_span.start] + value, index))
+    added = [jsonio.encode(name) + b":" + value for name, value in left.items() if value is not None]
+    head = source[: spans[0][1].start] if spans else source[: source.index(b"{") + 1]
+    tail = source[spans[-1][2].end :] if spans else source[source.index(b"{") + 1 :]
+    gap = source[spans[0][2].end : spans[1][1].start] if len(spans) > 1 else b","
+    pieces: list[bytes] = []
+    for piece, index in kept:
+        if pieces:
+            pieces.append(source[spans[index - 1][2].end : spans[index][1].start])
+        pieces.append(piece)
+    for piece in added:
+        pieces.append(gap if pieces else b"")
+        pieces.append(piece)
+    return head + b"".join(pieces) + tail

@@ -1,0 +1,37 @@
+"""Recompile the locked requirement files from pyproject.toml: exact versions and hashes, no download addresses."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMON = [
+    "--universal",
+    "--python-version=3.11",
+    "--generate-hashes",
+    "--no-emit-index-url",
+    "--no-annotate",
+    "--custom-compile-command=make lock",
+    "--quiet",
+]
+SETS = {
+    "run": ["pyproject.toml", "--group=build"],
+    "dev": ["pyproject.toml", "--group=build", "--group=dev", "--all-extras"],
+    "uv": ["-"],
+}
+
+
+def main() -> None:
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    for name, sources in SETS.items():
+        target = f"requirements/{name}.txt"
+        command = [uv, "pip", "compile", *COMMON, *sources, "--output-file", target, *sys.argv[1:]]
+        subprocess.run(command, cwd=ROOT, check=True, input="uv\n" if name == "uv" else "", text=True)
+        print(target)
+
+
+if __name__ == "__main__":
+    main()
