@@ -24,6 +24,7 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/test_shape.py
 

@@ -40,7 +40,10 @@ def create(venv_dir: Path) -> None:
         venv.create(venv_dir, with_pip=True)
     except subprocess.CalledProcessError:
         shutil.rmtree(venv_dir, ignore_errors=True)
-        sys.exit("python3 has no working venv module: install it (on Debian and Ubuntu: apt-get install python3-venv) and run again")
+        sys.exit(
+            "python3 has no working venv module: install it and run again "
+            "(on Debian and Ubuntu: apt-get install python3-venv)"
+        )
 
 
 def installer(python: Path) -> list[str]:

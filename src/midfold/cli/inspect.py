@@ -11,7 +11,7 @@ import click
 
 from midfold.core.breakdown import by_kind, largest
 from midfold.core.message import ToolCall, ToolResult
-from midfold.core.tokens import ESTIMATE, Meter, TokenCounter
+from midfold.core.tokens import ESTIMATE, Meter
 from midfold.errors import TranscriptError
 from midfold.models import Belief, look_up
 from midfold.wire import Document, read_many
@@ -44,7 +44,9 @@ def command(
     documents = read_many(_bytes(file), dialect=dialect, strict=strict, name=_name(file))
     if conversation is not None:
         if not 1 <= conversation <= len(documents):
-            raise TranscriptError(f"{_name(file)} holds {len(documents)} conversation(s), there is no number {conversation}")
+            raise TranscriptError(
+                f"{_name(file)} holds {len(documents)} conversation(s), there is no number {conversation}"
+            )
         documents = [documents[conversation - 1]]
     if len(documents) == 1:
         shown = facts(documents[0], model, exact=exact)
@@ -111,12 +113,12 @@ def meter_for(belief: Belief, *, exact: bool = False) -> Meter:
     """A meter in the tokens of the model; with its own vocabulary no factor is needed."""
     model = belief.model
     if not exact:
-        return Meter(ESTIMATE, factor=model.factor, message_overhead=0)
+        return Meter(ESTIMATE, factor=model.factor, message_overhead=model.message_overhead)
     from midfold.tokenizers import Tokenizer
 
     tokenizer = Tokenizer(model.tokenizer)
-    counter: TokenCounter = tokenizer
-    return Meter(counter, factor=1.0 if tokenizer.exact else model.factor, message_overhead=0)
+    factor = 1.0 if tokenizer.exact else model.factor
+    return Meter(tokenizer, factor=factor, message_overhead=model.message_overhead)
 
 
 def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _largest_table(out: Console, largest: list[Mapping[str, Any]], total: int) -
     table.add_column("share", justify="right")
     for item in largest:
         share = f"{item['tokens'] / (total or 1):.1%}"
-        row = (f"[{item['index']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
+        row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
         table.add_row(*(Text(cell) for cell in row))
     out.print(table)
 

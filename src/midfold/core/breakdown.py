@@ -24,7 +24,7 @@ KINDS = (
 class Sized(NamedTuple):
     """One message and what it costs."""
 
-    index: int
+    position: int
     role: str
     tokens: int
     tools: tuple[str, ...]

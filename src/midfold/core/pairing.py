@@ -1,7 +1,7 @@
 """Which tool result answers which tool call.
 
 Rules of this file:
-1. A batch is a run of calls that nothing but other assistant messages interrupts; the results that follow answer it.
+1. A batch is a run of calls that no user message and no result interrupts; the results that follow answer it.
 2. Results are paired inside their batch by id, each call once, in order. Ids are never looked up globally: real
    recordings use one id for several calls of one conversation.
 3. A result without an id answers the oldest open call of its batch that has none either.
@@ -38,6 +38,7 @@ class Pairing(NamedTuple):
 def pair(messages: Transcript) -> Pairing:
     walk = _Walk()
     for index, message in enumerate(messages):
+        walk.interrupted |= message.role == "user"
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
                 walk.call(Place(index, number), part.id)
@@ -55,10 +56,10 @@ class _Walk:
         self.reused: list[Place] = []
         self.seen: set[str] = set()
         self.open: dict[str, list[Place]] = {}
-        self.answering = False
+        self.interrupted = False
 
     def call(self, place: Place, call_id: str) -> None:
-        if self.answering:
+        if self.interrupted:
             self.close()
         if call_id:
             if call_id in self.seen:
@@ -67,7 +68,7 @@ class _Walk:
         self.open.setdefault(call_id, []).append(place)
 
     def result(self, place: Place, call_id: str) -> None:
-        self.answering = True
+        self.interrupted = True
         waiting = self.open.get(call_id)
         if waiting:
             self.answers[waiting.pop(0)] = place
@@ -79,4 +80,4 @@ class _Walk:
         left = [place for places in self.open.values() for place in places]
         self.unanswered.extend(sorted(left))
         self.open = {}
-        self.answering = False
+        self.interrupted = False

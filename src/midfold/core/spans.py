@@ -21,8 +21,8 @@ _elements = msgspec.json.Decoder(list[Raw])
 _entries = msgspec.json.Decoder(dict[str, Raw])
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_MARK = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}"]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.DOTALL)
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
 

@@ -58,9 +58,7 @@ class Estimate:
     """The default: by character classes, no vocabulary, within a few per cent of o200k on real conversations."""
 
     name = "estimate"
-
-    def count(self, text: str, /) -> int:
-        return estimate_text(text)
+    count = staticmethod(estimate_text)
 
 
 ESTIMATE = Estimate()
@@ -122,8 +120,9 @@ def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
     total = 0
     count = counter.count
     for part in parts:
-        if isinstance(part, Text):
-            total += count(part.text)
+        kind = type(part)
+        if kind is Text:
+            total += count(part.text)  # type: ignore[attr-defined]
         elif isinstance(part, ToolResult):
             total += RESULT_UNITS + part_units(part.parts, counter)
         elif isinstance(part, ToolCall):

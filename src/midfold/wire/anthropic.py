@@ -130,6 +130,8 @@ def _content(parts: tuple[Part, ...], before: Any) -> Any:
     only = parts[0] if len(parts) == 1 else None
     if type(only) is Text and only.wire is None and not isinstance(before, list | tuple):
         return only.text
+    if not parts and before == "":
+        return before
     return [_write_block(part) for part in parts]
 
 

@@ -83,7 +83,7 @@ class OpenAIChat:
                 fields["name"] = results[0].name or ""
             parts = results[0].parts
         content = [part for part in parts if isinstance(part, Text | Media) or _is_block(part)]
-        fields["content"] = _content(content, origin.get("content"), has_calls=bool(calls))
+        fields["content"] = _content(content, origin.get("content", REMOVE), has_calls=bool(calls))
         _write_calls(calls, origin, fields)
         _write_fields(parts, origin, fields)
         return fields
@@ -230,7 +230,7 @@ def _content(parts: list[Part], before: Any, *, has_calls: bool) -> Any:
         if len(parts) == 1:
             return string(getattr(parts[0], "text", ""))
         if not parts:
-            return before if before in (None, "") and (has_calls or before == "") else None if has_calls else ""
+            return before if before in (None, "") else None if has_calls else ""
     return [write_block(part, "text") for part in parts]
 
 

@@ -1,0 +1,54 @@
+"""Inputs and clocks that the benchmarks share."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared" / "data"
+LONG_SOURCES = ("claude_code_entire", "claude_code_packmind", "codex_agentv", "miniswe_deepseek")
+
+
+def messages(count: int) -> list[dict[str, Any]]:
+    """Real messages without bookkeeping, repeated up to `count`; from the shipped example where the data is absent."""
+    real = list(_real())
+    return [dict(real[index % len(real)]) for index in range(count)]
+
+
+def _real() -> Iterator[dict[str, Any]]:
+    if SHARED.is_dir():
+        for source in LONG_SOURCES:
+            for line in (SHARED / source / "conversations.jsonl").read_bytes().splitlines():
+                yield from map(_stripped, json.loads(line)["messages"])
+    else:
+        example = ROOT / "examples" / "coding-session.json"
+        yield from json.loads(example.read_text(encoding="utf-8"))["messages"]
+
+
+def _stripped(message: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in message.items() if key != "_meta"}
+
+
+def origin() -> str:
+    return "shared/data" if SHARED.is_dir() else "examples/coding-session.json, repeated"
+
+
+def best(work: Callable[[], object], runs: int = 5) -> float:
+    """Seconds of the fastest run. The result of each run is dropped outside the clock."""
+    fastest = float("inf")
+    for _ in range(runs):
+        gc.collect()
+        start = time.perf_counter()
+        result = work()
+        fastest = min(fastest, time.perf_counter() - start)
+        del result
+    return fastest
+
+
+def report(label: str, value: str, goal: str, *, met: bool) -> None:
+    print(f"  {label:68} {value:>12}   goal {goal:>8}  {'met' if met else 'NOT MET'}")

@@ -1,0 +1,150 @@
+"""`midfold config`: what is set, where it was set, whether it is right, and bringing an old file up to date."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from midfold import config
+from midfold.cli.output import console, emit_json, notice
+from midfold.config import Config
+from midfold.config.edit import render
+from midfold.config.table import field_at, split
+from midfold.errors import ConfigError
+
+with_file = click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to read instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml.",
+)
+
+
+@click.group()
+def command() -> None:
+    """Show, check and migrate the configuration.
+
+    A value comes from the defaults, then config.yaml, then a variable such as MIDFOLD_COMPRESSION__THRESHOLD, then a
+    flag of the command; the later one wins.
+    """
+
+
+@command.command()
+@with_file
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: path, notices, values and origins.")
+def show(file: Path | None, as_json: bool) -> None:
+    """Show every effective value and where it came from."""
+    loaded = config.load(file)
+    for text in loaded.notices:
+        notice(text)
+    if as_json:
+        emit_json(
+            {
+                "path": str(loaded.path) if loaded.path else None,
+                "notices": list(loaded.notices),
+                "values": msgspec.to_builtins(loaded.config),
+                "origins": dict(loaded.origins),
+            }
+        )
+        return
+    rows = _rows(loaded)
+    if sys.stdout.isatty():
+        table = Table("key", "value", "from", "meaning", box=None, pad_edge=False, header_style="bold")
+        for key, value, origin, meaning in rows:
+            style = "dim" if origin == "default" else ""
+            table.add_row(Text(key), Text(value, style="bold"), Text(origin, style=style), Text(meaning, style="dim"))
+        console().print(table)
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for *cells, meaning in rows:
+        padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        click.echo(f"{padded}  # {meaning}")
+
+
+def _rows(loaded: config.Loaded) -> list[tuple[str, str, str, str]]:
+    values = msgspec.to_builtins(loaded.config)
+    rows = []
+    for key, origin in sorted(loaded.origins.items(), key=lambda item: _section(item[0])):
+        path = split(key)
+        value: Any = values
+        for name in path:
+            value = value[name]
+        field = field_at(path)
+        rows.append((key, render(value), origin, field.description if field else ""))
+    return rows
+
+
+def _section(key: str) -> int:
+    return Config.__struct_fields__.index(split(key)[0])
+
+
+@command.command()
+def schema() -> None:
+    """Print a JSON Schema of config.yaml, for editors and other checkers."""
+    emit_json(config.json_schema())
+
+
+@command.command()
+@with_file
+def check(file: Path | None) -> None:
+    """Check the file and the environment; every problem is printed, and the exit code is 2."""
+    loaded = config.load(file)
+    for text in loaded.notices:
+        notice(text)
+    click.echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
+
+
+@command.command()
+@with_file
+def path(file: Path | None) -> None:
+    """Print the path of the file that is read."""
+    found = config.locate(file)
+    if found is None:
+        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    click.echo(str(found))
+    if config.is_missing(found):
+        notice("this file does not exist")
+
+
+@command.command()
+@with_file
+@click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
+@click.option("--no-backup", is_flag=True, help="Do not keep the old text as config.yaml.bak.")
+def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:
+    """Rewrite older keys in the file; comments, order and everything else stay.
+
+    Shows the change as a diff. The file is replaced in one step and keeps its mode.
+    """
+    found = config.locate(file)
+    named = file is not None or config.read_environment().path is not None
+    if found is None or (not named and config.is_missing(found)):
+        click.echo("no configuration file: nothing to migrate")
+        return
+    text = config.read_text(found)
+    new_text, notices = config.migrate(text, str(found))
+    if new_text == text:
+        click.echo(f"{found}: nothing to migrate")
+        return
+    for line in notices:
+        notice(line)
+    _print_diff(text, new_text, found)
+    if dry_run:
+        notice("dry run: nothing was written")
+        return
+    saved = config.write_text(found, new_text, backup=not no_backup)
+    notice(f"{found} rewritten" + (f"; the old text is in {saved}" if saved else ""))
+
+
+def _print_diff(old: str, new: str, file: Path) -> None:
+    before, after = (text.splitlines() for text in (old, new))
+    for line in difflib.unified_diff(before, after, f"{file} (before)", f"{file} (after)", lineterm=""):
+        colour = {"-": "red", "+": "green", "@": "cyan"}.get(line[:1])
+        click.echo(click.style(line, fg=colour) if colour else line)

@@ -1,0 +1,132 @@
+"""`midfold models [NAME]`: what is believed about models, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from midfold.cli.output import console, emit_json, notice
+from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, look_up
+
+LABELS = {
+    "context_window": "context window",
+    "max_output": "maximum output",
+    "tokenizer": "tokenizer",
+    "factor": "tokens against o200k",
+    "message_overhead": "added per message",
+    "cache_minimum": "shortest cached prefix",
+    "input_price": "input, $ per million",
+    "output_price": "output, $ per million",
+    "cache_read": "cache read, x input",
+    "cache_write_5m": "cache write 5m, x input",
+    "cache_write_1h": "cache write 1h, x input",
+}
+COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", "1h x")
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(name: str | None, path: str | None, as_json: bool) -> None:
+    """Show what is believed about the model NAME and why, or the whole table."""
+    if name is None:
+        _show_table(as_json)
+        return
+    belief = look_up(name, _overrides(path))
+    if as_json:
+        emit_json(msgspec.to_builtins(belief))
+        return
+    _show_belief(belief)
+
+
+def _overrides(path: str | None) -> Mapping[str, ModelOverride]:
+    from midfold.config import load
+
+    loaded = load(path)
+    for text in loaded.notices:
+        notice(text)
+    return {
+        pattern: msgspec.convert(settings, ModelOverride, from_attributes=True)
+        for pattern, settings in loaded.config.models.items()
+    }
+
+
+def number(value: int | float | str | None) -> str:
+    """A value as people read it: 1,050,000, 0.1, unknown."""
+    if value is None:
+        return "unknown"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def heading(model: Model) -> tuple[str, str]:
+    """What the rows of one group share: where they come from, and what is believed about their tokens."""
+    cached = f"cached from {model.cache_minimum:,}" if model.cache_minimum else "shortest cached prefix unknown"
+    assumed = f"; assumed: {', '.join(model.assumed)}" if model.assumed else ""
+    tokens = f"tokenizer {model.tokenizer} x{model.factor:g}, +{model.message_overhead} per message, {cached}"
+    return f"{model.source}, {model.as_of}", f"{tokens}{assumed}"
+
+
+def groups() -> Iterator[tuple[str, str, list[Model]]]:
+    """The table, row after row, under the headings its rows share."""
+    for (source, tokens), rows in groupby(TABLE, heading):
+        yield source, tokens, list(rows)
+
+
+def cells(model: Model) -> tuple[str, ...]:
+    """One row under `COLUMNS`; a dash is what nobody could name."""
+    values = (
+        model.context_window,
+        model.max_output,
+        model.input_price,
+        model.output_price,
+        model.cache_read,
+        model.cache_write_5m,
+        model.cache_write_1h,
+    )
+    return (model.pattern, *("-" if value is None else number(value) for value in values))
+
+
+def _show_table(as_json: bool) -> None:
+    if as_json:
+        emit_json({"models": msgspec.to_builtins(TABLE), "default": msgspec.to_builtins(DEFAULT)})
+        return
+    out = console()
+    for source, tokens, rows in groups():
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for index, column in enumerate(COLUMNS):
+            table.add_column(column, justify="right" if index else "left", min_width=0 if index else 26)
+        for row in rows:
+            table.add_row(*map(Text, cells(row)))
+        out.print(Text(source, style="bold"))
+        out.print(Text(tokens, style="dim"))
+        out.print(table)
+        out.print()
+    stated = f"{DEFAULT.context_window:,} tokens of context, {DEFAULT.max_output:,} of output"
+    out.print(Text(f"Any other model: {stated} (a default; see `midfold models NAME`)."))
+
+
+def _show_belief(belief: Belief) -> None:
+    out = console()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column()
+    for field in FIELDS:
+        value = number(getattr(belief.model, field))
+        table.add_row(Text(LABELS[field]), Text(value), Text(belief.fields[field], style="dim"))
+    out.print(Text(belief.name, style="bold"))
+    out.print(table)
+    out.print()
+    out.print(Text(belief.why))
+    if not belief.known:
+        out.print(Text("If you know better, say so in config.yaml:"))
+        pattern = json.dumps(belief.name, ensure_ascii=False)
+        click.echo(f"\nmodels:\n  {pattern}:\n    context_window: {belief.model.context_window}")

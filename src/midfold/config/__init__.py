@@ -1,0 +1,53 @@
+"""config.yaml, the environment and flags as one frozen `Config`.
+
+loaded = load()                      # defaults < file < environment < flags
+loaded.config.compression.threshold  # 0.5
+loaded.origins["compression.threshold"]  # "default"
+"""
+
+from __future__ import annotations
+
+from midfold.config.files import write_text
+from midfold.config.load import Environment, Loaded, is_missing, load, locate, parse, read_environment, read_text
+from midfold.config.migrate import migrate, set_value
+from midfold.config.reference import json_schema, reference
+from midfold.config.schema import (
+    KNOWN_PROVIDERS,
+    Auxiliary,
+    AuxiliaryTask,
+    Compression,
+    Config,
+    Context,
+    ModelSettings,
+    PromptCaching,
+    Provider,
+)
+from midfold.config.table import FIELDS, OLD, Field
+
+__all__ = [
+    "FIELDS",
+    "KNOWN_PROVIDERS",
+    "OLD",
+    "Auxiliary",
+    "AuxiliaryTask",
+    "Compression",
+    "Config",
+    "Context",
+    "Environment",
+    "Field",
+    "Loaded",
+    "ModelSettings",
+    "PromptCaching",
+    "Provider",
+    "is_missing",
+    "json_schema",
+    "load",
+    "locate",
+    "migrate",
+    "parse",
+    "read_environment",
+    "read_text",
+    "reference",
+    "set_value",
+    "write_text",
+]

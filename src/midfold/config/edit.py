@@ -1,0 +1,292 @@
+"""Changing one key of a YAML text and nothing else: only the spans that composing marks are touched.
+
+Each function composes the text it is given, so that positions are never stale. None of them proves that the result
+means what was wanted: migrate.py does, by reading it again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+from msgspec import Struct
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from midfold.config import tree
+from midfold.config.table import Path, dotted
+from midfold.config.values import Value
+
+_BREAK = re.compile("\r\n|[\r\n]")
+_STEP = 2
+Pair = tuple[ScalarNode, Node]
+
+
+class NotEditable(Exception):
+    """The text is written in a way that this file does not change."""
+
+
+class Insert(Struct, frozen=True, kw_only=True):
+    """A value to write, and the comments that go with it: `beside` with the spaces before it, `above` without."""
+
+    value: str
+    beside: str = ""
+    above: tuple[str, ...] = ()
+    quote: str = ""
+
+
+def render(value: Value, quote: str | None = None) -> str:
+    """A scalar as YAML that is safe anywhere, in quotes where it must be or where `quote` asks for them."""
+    style = quote if isinstance(value, str) and quote in ("'", '"') else None
+    dumped: str = yaml.safe_dump([value], default_flow_style=True, width=10**9, allow_unicode=True)
+    if style is not None:
+        dumped = "[" + yaml.safe_dump(value, default_style=style, width=10**9, allow_unicode=True).rstrip("\n") + "]\n"
+    return dumped[1:-2]
+
+
+def put(text: str, path: Path, new: Insert, *, after: str | None = None) -> str:
+    """The text with the value at `path`: in place of the old one, or as a new key at the end of its section.
+
+    A new top-level section goes behind the section `after`, or to the end.
+    """
+    body, added = _with_final_break(text)
+    root = tree.compose(body, "config.yaml")
+    if root is None or (_is_null(root) and not _span(root, body)):
+        result = body + _block(path, new, 0, body)
+    else:
+        result = _put(body, root, path, new, after)
+    return result.removesuffix(added) if added else result
+
+
+def _put(body: str, root: Node, path: Path, new: Insert, after: str | None) -> str:
+    node = root
+    for depth, name in enumerate(path):
+        if not isinstance(node, MappingNode) or tree.is_alias(node):
+            raise _by_hand(path, node)
+        pair = find(node, name)
+        if pair is None:
+            return _add(body, node, path[depth:], new, after if depth == 0 else None)
+        key, node = pair
+        if depth == len(path) - 1:
+            return _replace(body, node, new.value)
+        if _is_null(node):
+            return _fill(body, key, node, path[depth + 1 :], new)
+    raise _by_hand(path, node)
+
+
+def _replace(body: str, node: Node, value: str) -> str:
+    start, end = node.start_mark.index, tree.content_end(node, body)
+    if start == end:
+        colon = "" if body[:start].endswith(":") else ":"
+        return f"{body[:start]}{colon} {value}{body[end:]}"
+    return body[:start] + value + body[end:]
+
+
+def _fill(body: str, key: Node, node: Node, rest: Path, new: Insert) -> str:
+    """Gives a section that holds nothing (`context:` or `context: null`) its first key."""
+    start, end = node.start_mark.index, tree.content_end(node, body)
+    line = _line_start(body, key.start_mark.index)
+    if body[line : key.start_mark.index].strip(" \ufeff"):
+        return _replace(body, node, "{" + _flow(rest, new) + "}")
+    cut = len(body[:start].rstrip(" ")) if start != end else start
+    body = body[:cut] + body[end:]
+    at = _line_end(body, cut)
+    return body[:at] + _block(rest, new, key.start_mark.column + _STEP, body) + body[at:]
+
+
+def _add(body: str, node: MappingNode, rest: Path, new: Insert, after: str | None) -> str:
+    anchor = (find(node, after) if after else None) or (node.value[-1] if node.value else None)
+    if node.flow_style:
+        if anchor is None:
+            at = node.end_mark.index - 1
+            return body[:at] + _flow(rest, new) + body[at:]
+        at = max(tree.content_end(part, body) for part in node.value[-1])
+        return f"{body[:at]}, {_flow(rest, new)}{body[at:]}"
+    if anchor is None:
+        raise _by_hand(rest, node)
+    column = node.value[0][0].start_mark.column
+    at = _past_comments(body, _line_end(body, max(tree.content_end(part, body) for part in anchor)), column)
+    return body[:at] + _block(rest, new, column, body) + body[at:]
+
+
+def _past_comments(body: str, index: int, column: int) -> int:
+    """Behind the comment lines that are indented deeper than `column`: they belong to what stands before them."""
+    while comment := re.compile(f" {{{column + 1},}}#").match(body, index):
+        index = _line_end(body, comment.end())
+    return index
+
+
+def _block(rest: Path, new: Insert, indent: int, body: str) -> str:
+    newline = _newline(body)
+    lines = [" " * (indent + _STEP * depth) + _key(name, new) + ":" for depth, name in enumerate(rest)]
+    spaces = " " * (indent + _STEP * (len(rest) - 1))
+    lines[-1] += f" {new.value}" + new.beside
+    lines[-1:-1] = [spaces + comment for comment in new.above]
+    return "".join(line + newline for line in lines)
+
+
+def _flow(rest: Path, new: Insert) -> str:
+    name, deeper = rest[0], rest[1:]
+    return f"{_key(name, new)}: " + ("{" + _flow(deeper, new) + "}" if deeper else new.value)
+
+
+def _key(name: str, new: Insert) -> str:
+    return render(name, new.quote)
+
+
+def takes_comments(text: str, path: Path) -> bool:
+    """Whether a new key at `path` would stand on a line of its own."""
+    node = tree.compose(text, "config.yaml")
+    for name in path:
+        if not isinstance(node, MappingNode):
+            return node is None or _is_null(node)
+        if node.flow_style:
+            return False
+        pair = find(node, name)
+        if pair is None:
+            return True
+        node = pair[1]
+    return False
+
+
+def take(text: str, path: Path) -> Insert:
+    """The value at `path` as it is written, with the comments on its line and right above it."""
+    body, _ = _with_final_break(text)
+    mapping, (key, value) = _resolve(body, path)[-1]
+    beside = ""
+    above: tuple[str, ...] = ()
+    if not mapping.flow_style:
+        content = tree.content_end(value, body)
+        beside_span = _beside(body, content)
+        beside = body[content : beside_span[1]] if beside_span else ""
+        above = tuple(body[start:end].strip() for start, end in _above(body, key))
+    return Insert(value=_span(value, body) or "null", beside=beside, above=above, quote=key.style or "")
+
+
+def cut(text: str, path: Path, *, comments_too: bool) -> str:
+    """The text without the key at `path`; a section that holds nothing else goes with it. Other comments stay."""
+    body, added = _with_final_break(text)
+    chain = _resolve(body, path)
+    spans: list[tuple[int, int]] = []
+    mapping, pair = chain.pop()
+    while mapping.flow_style and len(mapping.value) == 1 and chain and not _comments_in(body, mapping):
+        mapping, pair = chain.pop()
+        comments_too = False
+    if mapping.flow_style:
+        spans.append(_flow_span(body, pair))
+    else:
+        spans += _line_spans(body, pair, pair[1], comments_too=comments_too)
+        while len(mapping.value) == 1 and chain:
+            mapping, pair = chain.pop()
+            if mapping.flow_style:
+                raise _by_hand(path, mapping)
+            spans += _line_spans(body, pair, None, comments_too=False)
+    for start, end in sorted(spans, reverse=True):
+        body = body[:start] + body[end:]
+    return body.removesuffix(added) if added else body
+
+
+def _line_spans(body: str, pair: Pair, value: Node | None, *, comments_too: bool) -> list[tuple[int, int]]:
+    """The lines of a key and its value; without a value only the line that opens the section."""
+    key = pair[0]
+    start, index = _line_start(body, key.start_mark.index), key.start_mark.index
+    if body[start:index].strip(" \ufeff"):
+        raise _by_hand((key.value,), key)
+    start += len(body[start:index]) - len(body[start:index].lstrip("\ufeff"))
+    content = tree.content_end(value, body) if value is not None else key.end_mark.index
+    end = _line_end(body, content)
+    beside = _beside(body, content)
+    if beside and not comments_too:
+        return [(index, beside[0])]
+    return [(start, end), *(_above(body, key) if comments_too else [])]
+
+
+def _flow_span(body: str, pair: Pair) -> tuple[int, int]:
+    start = pair[0].start_mark.index
+    end = max(tree.content_end(part, body) for part in pair)
+    if comma := re.match(r"[ \t\r\n]*,[ \t]*", body[end:]):
+        end += comma.end()
+        line = _line_start(body, start)
+        if not body[line:start].strip() and (blank := _BREAK.match(body, end)):
+            return line, blank.end()
+        return start, end
+    before = body[:start].rstrip()
+    return (len(before) - 1, end) if before.endswith(",") else (start, end)
+
+
+def _comments_in(body: str, node: Node) -> bool:
+    return any(node.start_mark.index <= start < node.end_mark.index for start, _ in tree.comments(body))
+
+
+def _beside(body: str, index: int) -> tuple[int, int] | None:
+    end = _line_end(body, index)
+    return next((span for span in tree.comments(body) if index <= span[0] < end), None)
+
+
+def _above(body: str, key: Node) -> list[tuple[int, int]]:
+    """The comment lines right above a key, indented like it; they are taken to speak of it."""
+    starts = {start for start, _ in tree.comments(body)}
+    column = key.start_mark.column
+    lines: list[tuple[int, int]] = []
+    line = _line_start(body, key.start_mark.index)
+    while line > 0:
+        before = _line_start(body, line - len(_last_break(body, line)))
+        if before + column not in starts or body[before : before + column].strip(" "):
+            break
+        lines.insert(0, (before, line))
+        line = before
+    return lines
+
+
+def _last_break(body: str, index: int) -> str:
+    return "\r\n" if body[:index].endswith("\r\n") else body[index - 1]
+
+
+def _resolve(body: str, path: Path) -> list[tuple[MappingNode, Pair]]:
+    node: Any = tree.compose(body, "config.yaml")
+    chain = []
+    for name in path:
+        pair = find(node, name) if isinstance(node, MappingNode) and not tree.is_alias(node) else None
+        if pair is None:
+            raise _by_hand(path, node)
+        chain.append((node, pair))
+        node = pair[1]
+    return chain
+
+
+def find(node: MappingNode, name: str) -> Pair | None:
+    """The pair of a key that the mapping itself holds; merged keys are someone else's."""
+    return next(((key, value) for key, value in node.value if isinstance(key, ScalarNode) and key.value == name), None)
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.tag == tree.NULL
+
+
+def _span(node: Node, body: str) -> str:
+    return body[node.start_mark.index : tree.content_end(node, body)]
+
+
+def _newline(body: str) -> str:
+    match = _BREAK.search(body)
+    return match.group() if match else "\n"
+
+
+def _with_final_break(text: str) -> tuple[str, str]:
+    if not text.strip("\ufeff") or text.endswith(("\n", "\r")):
+        return text, ""
+    return text + _newline(text), _newline(text)
+
+
+def _line_start(body: str, index: int) -> int:
+    return max(body.rfind("\n", 0, index), body.rfind("\r", 0, index)) + 1
+
+
+def _line_end(body: str, index: int) -> int:
+    match = _BREAK.search(body, index)
+    return match.end() if match else len(body)
+
+
+def _by_hand(path: Path, node: Node | None) -> NotEditable:
+    where = f" on line {node.start_mark.line + 1}" if node is not None else ""
+    return NotEditable(f"{dotted(path)}{where} is written in a way that only a person can change safely")

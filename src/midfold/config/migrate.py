@@ -1,0 +1,141 @@
+"""Rewriting a configuration text: older keys to their new places, or one value.
+
+The result is read again and compared; unless it means the same, nothing changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from midfold.config import edit, layers, tree
+from midfold.config.edit import Insert
+from midfold.config.load import Loaded, parse
+from midfold.config.schema import Config
+from midfold.config.table import OLD, Path, dotted
+from midfold.config.values import Refused, Value, from_node
+from midfold.errors import ConfigError
+
+
+def migrate(text: str, name: str = "config.yaml") -> tuple[str, list[str]]:
+    """The text with older keys in their new places, and a line for each. Every other byte stays.
+
+    Raises ConfigError, changing nothing, when the text has problems or rewriting would change its meaning.
+    """
+    before = parse(text, name)
+    new_text = text
+    notices = []
+    try:
+        for old, new in OLD.items():
+            if _node(new_text, old) is None:
+                continue
+            if _node(new_text, new) is None:
+                notices.append(f"{dotted(old)} is now {dotted(new)}")
+                new_text = _move(new_text, old, new)
+            else:
+                notices.append(f"{dotted(old)} removed: {dotted(new)} is set too, and wins")
+                new_text = edit.cut(new_text, old, comments_too=False)
+        _prove(before, text, new_text)
+    except (edit.NotEditable, ConfigError) as error:
+        why = str(error) if isinstance(error, edit.NotEditable) else "an anchor or alias would lose its place"
+        moves = ", ".join(f"{dotted(old)} to {dotted(new)}" for old, new in OLD.items() if dotted(old) in _told(before))
+        raise ConfigError(f"{name}: not rewritten: {why}. Nothing was changed; move by hand: {moves}") from None
+    return new_text, notices
+
+
+def _told(loaded: Loaded) -> str:
+    return "\n".join(loaded.notices)
+
+
+def _move(text: str, old: Path, new: Path) -> str:
+    taken = edit.take(text, old)
+    node = _node(text, old)
+    own_line = edit.takes_comments(text, new)
+    bare_text = isinstance(node, ScalarNode) and node.style is None and node.tag == "tag:yaml.org,2002:str"
+    if len(taken.value.splitlines()) > 1 or (bare_text and not own_line and not taken.value.startswith(("&", "*"))):
+        taken = replace(taken, value=edit.render(_value(node)))
+    if not own_line:
+        taken = replace(taken, beside="", above=())
+    # Between putting and cutting, the value stands twice in the text; an anchor must not. So a word stands in for it.
+    word = "moving"
+    while word in text:
+        word += "-moving"
+    placed = edit.put(text, new, replace(taken, value=word), after=old[0])
+    return edit.cut(placed, old, comments_too=own_line).replace(word, taken.value)
+
+
+def _prove(before: Loaded, text: str, new_text: str) -> None:
+    after = parse(new_text)
+    if after.config != before.config or after.notices:
+        raise edit.NotEditable("the result would mean something else (anchors, aliases or merge keys are involved)")
+    if _comment_texts(text) != _comment_texts(new_text):
+        raise edit.NotEditable("a comment would be lost")
+
+
+def _comment_texts(text: str) -> list[str]:
+    return sorted(text[start:end] for start, end in tree.comments(text))
+
+
+def _node(text: str, path: Path) -> Node | None:
+    node = tree.compose(text, "config.yaml")
+    for name in path:
+        pair = edit.find(node, name) if isinstance(node, MappingNode) else None
+        if pair is None:
+            return None
+        node = pair[1]
+    return node
+
+
+def _value(node: Node | None) -> Value:
+    value: Value = from_node(node).value if node is not None else None
+    return value
+
+
+def set_value(text: str, key: str, value: Value, name: str = "config.yaml") -> str:
+    """The text with one key set (`set_value(text, "context.engine", "lcm")`); comments and everything else stay.
+
+    Raises ConfigError when the key is unknown, the value is not allowed, or the text cannot be changed safely.
+    """
+    problems = layers.Problems()
+    settings = layers.from_flags({key: value}, problems).settings
+    if problems.lines:
+        raise ConfigError(str(problems))
+    path, wanted = settings[0].path, settings[0].value
+    try:
+        node = _node(text, path)
+        quote = node.style if isinstance(node, ScalarNode) else None
+        new_text = text
+        if node is None or not _same(node, wanted):
+            new_text = edit.put(text, path, Insert(value=edit.render(wanted, quote)))
+    except edit.NotEditable as error:
+        raise ConfigError(f"{name}: {error}; nothing was changed") from None
+    _prove_set(text, new_text, path, wanted, name)
+    return new_text
+
+
+def _same(node: Node, wanted: Value) -> bool:
+    try:
+        found = _value(node)
+    except Refused:
+        return False
+    return type(found) is type(wanted) and found == wanted
+
+
+def _prove_set(text: str, new_text: str, path: Path, wanted: Value, name: str) -> None:
+    after = parse(new_text, name)
+    try:
+        before = parse(text, name)
+    except ConfigError:
+        before = None
+    expected: dict[str, Any] = msgspec.to_builtins((before or after).config)
+    level = expected
+    for part in path[:-1]:
+        level = level.setdefault(part, {})
+    level[path[-1]] = wanted
+    if msgspec.convert(expected, Config) != after.config:
+        raise ConfigError(
+            f"{name}: {dotted(path)} shares its value with other keys; nothing was changed: edit it by hand"
+        )

@@ -1,0 +1,165 @@
+"""What can be set, and what it is when it is not set.
+
+Everything else about a setting is derived from its line here: the check of its value, the text of its errors, the
+JSON Schema, `midfold config show` and docs/reference/config.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+LARGEST = 2**53 - 1
+KNOWN_PROVIDERS = ("auto", "openrouter", "nous", "main", "openai", "anthropic", "local")
+CHOICES_NOT_PROVIDERS = ("auto", "main")
+
+# Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
+_NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
+_LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
+_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
+_VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
+
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Line = Annotated[str, Meta(pattern=_LINE, extra={"allowed": "text on one line, not empty"})]
+Name = Annotated[str, Meta(pattern=_NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=_URL,
+        extra={"allowed": "an http:// or https:// address without a user name, password or query", "url": True},
+    ),
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
+    ),
+]
+Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
+
+
+class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When and how a conversation is compacted."""
+
+    enabled: Annotated[bool, Meta(description="whether conversations are compacted at all")] = True
+    threshold: Annotated[
+        float,
+        Meta(ge=0.0, le=1.0, description="fraction of the input window at which compaction starts"),
+    ] = 0.50
+    target_ratio: Annotated[
+        float,
+        Meta(ge=0.10, le=0.80, description="fraction of the threshold kept word for word as the tail"),
+    ] = 0.20
+    protect_last_n: Annotated[Positive, Meta(description="messages at the end that always stay word for word")] = 20
+    prune: Annotated[
+        Literal["digest", "placeholder", "off"],
+        Meta(description="what stands for an old tool result: an informative digest, a fixed text, or itself"),
+    ] = "digest"
+    orphan_calls: Annotated[
+        Literal["bridge", "strip"],
+        Meta(description="a tool call without a result gets a stub result (bridge) or is removed (strip)"),
+    ] = "bridge"
+    lossy_fallback: Annotated[
+        bool,
+        Meta(description="whether a summary made without a model may stand in when the summary model fails"),
+    ] = True
+    output_reservation: Annotated[
+        Count | None,
+        Meta(description="tokens of the window kept free for the answer; null leaves it to the request"),
+    ] = None
+    minimum_context_floor: Annotated[
+        Count,
+        Meta(description="tokens below which compaction never starts, whatever the threshold says"),
+    ] = 0
+
+
+class Context(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which engine manages the context."""
+
+    engine: Annotated[Name, Meta(description="name of the context engine; plugins are used only when named here")] = (
+        "compressor"
+    )
+
+
+class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The model that does one side task."""
+
+    model: Annotated[Line | None, Meta(description="model that writes summaries; null picks one")] = None
+    provider: Annotated[
+        Line,
+        Meta(
+            description="who serves that model",
+            extra={"allowed": f"{', '.join(KNOWN_PROVIDERS)}, or the name of a section under providers"},
+        ),
+    ] = "auto"
+    base_url: Annotated[Url | None, Meta(description="address of an OpenAI-compatible endpoint for summaries")] = None
+
+
+class Auxiliary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Models for side tasks; `compression` writes the summaries."""
+
+    compression: AuxiliaryTask = AuxiliaryTask()
+
+
+class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An endpoint with a name of your own."""
+
+    base_url: Annotated[Url | None, Meta(description="address of the endpoint; null uses the wire format's own")] = None
+    api_key_env: Annotated[Variable | None, Meta(description="environment variable that holds the API key")] = None
+    model: Annotated[Line | None, Meta(description="model asked for when nothing else names one")] = None
+    wire: Annotated[
+        Literal["openai", "anthropic"],
+        Meta(description="the wire format the endpoint speaks"),
+    ] = "openai"
+
+
+class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long providers are asked to keep a prompt prefix."""
+
+    cache_ttl: Annotated[
+        Literal["5m", "1h"],
+        Meta(description="lifetime of a cached prefix; 1h suits sessions with long breaks"),
+    ] = "5m"
+
+
+class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What you know better than the built-in table about the models a pattern matches."""
+
+    context_window: Annotated[Positive | None, Meta(description="tokens the model can attend to")] = None
+    max_output: Annotated[Positive | None, Meta(description="tokens the model can write in one answer")] = None
+    tokenizer: Annotated[Line | None, Meta(description="tokenizer family the model counts with")] = None
+    factor: Annotated[
+        Annotated[float, Meta(gt=0.0, le=float(LARGEST))] | None,
+        Meta(description="tokens the model counts for each token of o200k_base"),
+    ] = None
+    cache_minimum: Annotated[Count | None, Meta(description="tokens a prefix needs before it is cached")] = None
+    input_price: Annotated[Price | None, Meta(description="US dollars per million tokens read")] = None
+    output_price: Annotated[Price | None, Meta(description="US dollars per million tokens written")] = None
+    cache_read: Annotated[Price | None, Meta(description="price of a cached token read, times the input price")] = None
+    cache_write: Annotated[
+        Price | None, Meta(description="price of a token put in the cache, times the input price")
+    ] = None
+
+
+ProviderName = Annotated[str, Meta(pattern=_NAME.replace("^", f"^(?!(?:{'|'.join(CHOICES_NOT_PROVIDERS)})$)", 1))]
+ModelPattern = Annotated[str, Meta(pattern=_LINE)]
+
+
+class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be set. `Config()` is the defaults."""
+
+    compression: Compression = Compression()
+    context: Context = Context()
+    auxiliary: Auxiliary = Auxiliary()
+    providers: Annotated[
+        Mapping[ProviderName, Provider],
+        Meta(description="Endpoints with a name of your own, for auxiliary.compression.provider."),
+    ] = {}
+    prompt_caching: PromptCaching = PromptCaching()
+    models: Annotated[
+        Mapping[ModelPattern, ModelSettings],
+        Meta(description="What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
+    ] = {}

@@ -1,0 +1,62 @@
+"""Importing midfold is cheap, quiet and reaches for nothing but msgspec."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MOST_EXTRA_SECONDS = 0.080
+RUNS = 7
+LOADED = """
+import sys
+before = set(sys.modules)
+import midfold
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(name for name in new if name not in sys.stdlib_module_names))
+"""
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+
+
+def test_import_loads_msgspec_and_nothing_else_from_outside_the_standard_library() -> None:
+    # msgspec itself takes typing_extensions along where that is installed.
+    assert set(python("-c", LOADED).stdout.split()) - {"typing_extensions"} == {"midfold", "msgspec"}
+
+
+def test_import_takes_at_most_80_ms_more_than_a_bare_interpreter() -> None:
+    def best(code: str) -> float:
+        times = []
+        for _ in range(RUNS):
+            start = time.perf_counter()
+            python("-c", code)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert best("import midfold") - best("pass") <= MOST_EXTRA_SECONDS
+
+
+def test_import_prints_nothing_reads_no_environment_and_writes_no_file(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "class Closed(dict):\n"
+        "    def __getitem__(self, key): raise RuntimeError(key)\n"
+        "    get = __getitem__\n"
+        "import msgspec, importlib.metadata\n"
+        "os.environ = Closed()\n"
+        "import midfold\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,34 @@
+"""What type checkers see of the public surface; checked by mypy in `make check`, never run."""
+
+from typing import assert_type
+
+import midfold
+from midfold import Count, Document, Message, Meter, Text, TokenCounter, Usage
+
+
+class Mine:
+    """A counter of one's own needs a name and one method."""
+
+    name = "mine"
+
+    def count(self, text: str, /) -> int:
+        return len(text)
+
+
+def use(source: bytes) -> None:
+    document = midfold.read(source, strict=True)
+    assert_type(document, Document)
+    assert_type(document.messages, tuple[Message, ...])
+    counter: TokenCounter = Mine()
+    assert_type(Meter(counter).count(document.messages), Count)
+    changed = document.messages[0].with_parts((Text("x"),))
+    assert_type(changed, Message)
+    assert_type(midfold.read_usage({}), Usage | None)
+    assert_type(midfold.look_up_model("gpt-5.5").model.context_window, int)
+    assert_type(midfold.load_config().config.compression.threshold, float)
+    assert_type(midfold.Config().compression.enabled, bool)
+
+
+def read_only(message: Message) -> None:
+    message.role = "user"  # type: ignore[misc]
+    message.parts = ()  # type: ignore[misc]

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from midfold import Meter, read
+from midfold.core.breakdown import KINDS, by_kind, largest
+
+BODY = {
+    "model": "claude-opus-4-6",
+    "system": "You are helpful.",
+    "tools": [{"name": "read", "description": "Reads a file", "input_schema": {"type": "object"}}],
+    "messages": [
+        {"role": "user", "content": "please look " * 20},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm " * 30, "signature": "s"},
+                {"type": "tool_use", "id": "1", "name": "read", "input": {"path": "a.py"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "1",
+                    "content": [
+                        {"type": "text", "text": "line\n" * 500},
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}},
+                    ],
+                }
+            ],
+        },
+    ],
+}
+
+
+def test_every_token_is_in_one_category_and_they_add_up() -> None:
+    document = read(BODY)
+    meter = Meter(factor=1.11, message_overhead=38)
+    assert document.system is not None
+    kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
+    assert set(kinds) == set(KINDS)
+    units = meter.tool_units(document.tools) + sum(map(meter.units, (document.system, *document.messages)))
+    assert sum(kinds.values()) == meter.tokens(units, 4)
+    spent = {"system prompt", "tool definitions", "user text", "thinking", "tool calls", "tool results", "media"}
+    assert {kind for kind, tokens in kinds.items() if tokens} == spent | {"message framing"}
+
+
+def test_the_largest_messages_name_their_tools() -> None:
+    found = largest(read(BODY).messages, Meter(), 2)
+    assert [item.position for item in found] == [2, 0]
+    assert found[0].tools == ("read",)
+    assert found[0].role == "user"
