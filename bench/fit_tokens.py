@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import mean, median
 
 import splintr
-from bench.corpora import Corpus, corpora
 
+from bench.corpora import Corpus, corpora
 from midfold.core import estimate
 
 ROOT = Path(__file__).resolve().parent.parent

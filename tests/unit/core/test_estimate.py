@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from bench.corpora import generated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.corpora import generated
 from midfold.core import estimate
 from midfold.core.estimate import estimate_text
 
