@@ -102,7 +102,7 @@ class Problem(NamedTuple):
         return Problem(prefix + self.path, self.what)
 
 
-class Reading(NamedTuple):
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """What a dialect understood of one message."""
 
     role: Role
