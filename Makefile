@@ -19,6 +19,8 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml tools/bootstrap.py
 
 demo: $(VENV)/.run  ## show the main job on a real transcript
 	@$(BIN)/midfold inspect examples/coding-session.json
+	@echo
+	@$(BIN)/midfold compact examples/coding-session.json --context-length 32000
 
 check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 	$(BIN)/ruff check .

@@ -3,7 +3,8 @@
     python3 tools/bootstrap.py VENV LOCK
 
 Runs on a bare python3: standard library only. Uses uv when it is on the PATH or can be installed into the
-environment (it is several times faster), pip otherwise. Every package is checked against its recorded hash.
+environment (it is several times faster), pip otherwise, and pip when uv fails: certificates, proxies and indexes
+may be set up for pip alone. Every package is checked against its recorded hash.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ def main(venv_dir: Path, lock: Path) -> None:
     python = venv_dir / "bin" / "python"
     if not python.exists():
         create(venv_dir)
-    install = installer(python)
-    run([*install, "--require-hashes", "-r", str(lock)])
-    run([*install, "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
+    commands = installers(python)
+    for what in (["--require-hashes", "-r", str(lock)], ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]):
+        commands = install(commands, what)
 
 
 def create(venv_dir: Path) -> None:
     print(f"creating {venv_dir}", flush=True)
     uv = shutil.which("uv")
     if uv:
-        run([uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(venv_dir)])
-        return
+        code = run([uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(venv_dir)])
+        if code == 0:
+            return
+        print(f"uv could not create it (exit {code}); trying venv", flush=True)
+        shutil.rmtree(venv_dir, ignore_errors=True)
     try:
         venv.create(venv_dir, with_pip=True)
     except subprocess.CalledProcessError:
@@ -46,22 +50,37 @@ def create(venv_dir: Path) -> None:
         )
 
 
-def installer(python: Path) -> list[str]:
-    """The install command, with uv if there is one or one can be had."""
+def installers(python: Path) -> list[list[str]]:
+    """The install commands to try, in order: uv if there is one or one can be had, then pip."""
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    uv = shutil.which("uv") or python.with_name("uv")
-    if not Path(uv).exists():
+    uv = Path(shutil.which("uv") or python.with_name("uv"))
+    if not uv.exists():
         lock = ROOT / "requirements" / "uv.txt"
-        if subprocess.run([*pip, "--require-hashes", "-r", str(lock)], check=False).returncode != 0:
+        if run([*pip, "--require-hashes", "-r", str(lock)]) != 0:
             print("uv is not available here; installing with pip", flush=True)
-            return pip
-    return [str(uv), "pip", "install", "--quiet", "--python", str(python)]
+            return [pip]
+    return [[str(uv), "pip", "install", "--quiet", "--python", str(python)], pip]
 
 
-def run(command: list[str]) -> None:
-    result = subprocess.run(command, check=False, env={**os.environ, "PIP_NO_INPUT": "1"})
-    if result.returncode != 0:
-        sys.exit(f"installing failed (exit {result.returncode}): {' '.join(command)}")
+def install(commands: list[list[str]], what: list[str]) -> list[list[str]]:
+    """Installs with the first command that can, and returns that one and those after it; ends when none can."""
+    first, *others = commands
+    code = run([*first, *what])
+    if code == 0:
+        return commands
+    if not others:
+        sys.exit(f"installing failed (exit {code}): {' '.join([*first, *what])}")
+    print(f"uv could not install (exit {code}); trying pip", flush=True)
+    return install(others, what)
+
+
+def run(command: list[str]) -> int:
+    """The exit code; 127, as in a shell, for a program that cannot be started."""
+    try:
+        return subprocess.run(command, check=False, env={**os.environ, "PIP_NO_INPUT": "1"}).returncode
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        return 127
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from midfold.core.boundary import select_tail_by_budget
+from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
+from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
 from midfold.core.message import (
     Media,
     Message,
@@ -24,20 +27,38 @@ from midfold.core.message import (
 )
 from midfold.core.tokens import Count, Meter, TokenCounter
 from midfold.core.usage import Usage, read_usage
-from midfold.errors import ConfigError, MalformedTranscript, MidfoldError, MissingExtra, TranscriptError
+from midfold.errors import (
+    ConfigError,
+    MalformedTranscript,
+    MidfoldError,
+    MissingExtra,
+    PluginError,
+    SummaryFailed,
+    TranscriptError,
+)
 from midfold.wire import Document, read, read_many, write
 
 if TYPE_CHECKING:
+    from midfold.api import Compaction, compact
     from midfold.config import Config, load
+    from midfold.core.digest import shrink_json_string_leaves
+    from midfold.engines import ContextEngine
+    from midfold.host import EngineHost
     from midfold.models import look_up
+    from midfold.partial import preview, rejoin, split_for_partial_compaction
+    from midfold.plugins import register_context_engine
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Compaction",
+    "CompactionState",
     "Config",
     "ConfigError",
+    "ContextEngine",
     "Count",
     "Document",
+    "EngineHost",
     "MalformedTranscript",
     "Media",
     "Message",
@@ -46,7 +67,12 @@ __all__ = [
     "MissingExtra",
     "Opaque",
     "Part",
+    "PluginError",
+    "Pressure",
     "Problem",
+    "SummaryAnswer",
+    "SummaryAsk",
+    "SummaryFailed",
     "Text",
     "Thinking",
     "TokenCounter",
@@ -57,15 +83,33 @@ __all__ = [
     "TranscriptError",
     "Usage",
     "__version__",
+    "compact",
+    "effective_input_window",
     "load_config",
     "look_up_model",
+    "preview",
     "read",
     "read_many",
     "read_usage",
+    "register_context_engine",
+    "rejoin",
+    "select_tail_by_budget",
+    "shrink_json_string_leaves",
+    "split_for_partial_compaction",
+    "threshold_tokens",
     "write",
 ]
 
 _LATER = {
+    "Compaction": ("midfold.api", "Compaction"),
+    "ContextEngine": ("midfold.engines", "ContextEngine"),
+    "EngineHost": ("midfold.host", "EngineHost"),
+    "compact": ("midfold.api", "compact"),
+    "preview": ("midfold.partial", "preview"),
+    "register_context_engine": ("midfold.plugins", "register_context_engine"),
+    "rejoin": ("midfold.partial", "rejoin"),
+    "shrink_json_string_leaves": ("midfold.core.digest", "shrink_json_string_leaves"),
+    "split_for_partial_compaction": ("midfold.partial", "split_for_partial_compaction"),
     "Config": ("midfold.config", "Config"),
     "load_config": ("midfold.config", "load"),
     "look_up_model": ("midfold.models", "look_up"),

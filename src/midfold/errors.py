@@ -4,7 +4,9 @@
     ├── ConfigError             a setting is unknown, of the wrong type or out of range
     ├── TranscriptError         what was given is not a conversation midfold can read
     │   └── MalformedTranscript strict mode found problems; `.problems` lists them with their paths
-    └── MissingExtra            an optional package is needed for what was asked
+    ├── MissingExtra            an optional package is needed for what was asked
+    ├── PluginError             a context engine could not be found or loaded
+    └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
 
 The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
 """
@@ -12,7 +14,9 @@ The message defaults to the class's docstring. `status` is the HTTP status a ser
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+FailureKind = Literal["", "no_provider", "auth", "network", "timeout", "rate_limit", "malformed", "refused", "other"]
 
 
 class MidfoldError(Exception):
@@ -51,3 +55,17 @@ class MissingExtra(MidfoldError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional package: pip install 'midfold[{extra}]'")
+
+
+class PluginError(MidfoldError):
+    """A context engine could not be loaded."""
+
+
+class SummaryFailed(MidfoldError):
+    """No summary could be made."""
+
+    status = 502
+
+    def __init__(self, kind: FailureKind = "other", message: str | None = None) -> None:
+        self.kind: FailureKind = kind
+        super().__init__(message)

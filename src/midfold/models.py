@@ -7,8 +7,12 @@ Rules of this file:
    belief says so; it never raises.
 3. Matching is deterministic: the pattern with most literal characters wins, then the one without `*`, then the
    alphabet. A match costs one pass over the name.
-4. `learn_limit` believes only numbers that a provider's message ties to the size of the input or the context.
-   A requested count, an output cap and a rate limit are not limits of the window.
+4. Hosts rename Claude: the version before the family ("claude-4-sonnet"), their own name in front
+   ("databricks-claude-sonnet-4"). A name in front is dropped only where nothing else matches, and only if it holds
+   no digit: "qwen3-14b-claude-4.5-opus-distill" is a Qwen.
+5. `learn_limit` believes only numbers that a provider's message ties to the size of the input or the context.
+   A requested count, an output cap and a rate limit are not limits of the window; bytes, characters, images and
+   dates are not tokens.
 """
 
 from __future__ import annotations
@@ -133,6 +137,9 @@ def look_up(name: str | None, overrides: Mapping[str, ModelOverride] | None = No
     given = (name or "").strip()
     names = _spellings(given)
     row = _best(names)
+    if row is DEFAULT and (hosted := _without_host(names)):
+        names = (*names, *hosted)
+        row = _best(names)
     known = not row.source.startswith("default")
     fields = {field: "table" if known and field not in row.assumed else "default" for field in FIELDS}
     values: dict[str, object] = {}
@@ -183,6 +190,11 @@ _SUFFIX = re.compile(
     r"\[1m\]$|:[a-z-]+$|-v\d+(?::\d+)?$|[-@]20\d{6}$|-20\d\d-\d\d-\d\d$|[-@]latest$|@default$", re.ASCII
 )
 _SUFFIXES_AT_MOST = 4
+_ORDERS = (
+    re.compile(r"^claude-(\d(?:-\d{1,2})?)-([a-z]+)(?![0-9a-z])", re.ASCII),
+    re.compile(r"^claude-([a-z]+)-(\d(?:-\d{1,2})?)(?![0-9a-z])", re.ASCII),
+)
+_HOST = re.compile(r"^(?:[a-z]+-){1,3}(?=claude-)")
 _REGION_OR_VENDOR = re.compile(r"^(?:[a-z-]+\.)+(?=[a-z])")
 
 
@@ -196,7 +208,13 @@ def _spellings(name: str) -> tuple[str, ...]:
         for _ in range(_SUFFIXES_AT_MOST):
             stem = _SUFFIX.sub("", stem)
         forms.append(stem)
+    forms += [order.sub(r"claude-\2-\1", form) for order in _ORDERS for form in forms]
     return tuple(dict.fromkeys(form for form in forms if form))
+
+
+def _without_host(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The spellings of a Claude that a host has put its own name before; none for other names."""
+    return tuple(form for name in names if (bare := _HOST.sub("", name)) != name for form in _spellings(bare))
 
 
 def _glob(pattern: str, text: str, *, keep_versions: bool) -> bool:
@@ -253,7 +271,11 @@ def _matching(overrides: Mapping[str, ModelOverride], names: tuple[str, ...]) ->
 
 _READ_AT_MOST = 4_096
 _PLAUSIBLE = range(512, 20_000_001)
-_NUMBER = r"(?P<number>\d{1,3}(?:[,_\u00a0\u202f]\d{3}){1,3}|\d{1,9})(?!\d|,\d) ?(?P<unit>[km]\b)?"
+_NOT_TOKENS = r"i?b|bytes?|char(?:acter)?s?|words?|lines?|pages?|images?|files?|messages?|items?|pixels?|m?s|seconds?"
+_NUMBER = (
+    r"(?P<number>\d{1,3}(?:[,_]\d{3}){1,3}|\d{1,9})(?!\d|[-.,:/_]\d| ?[kmg]? ?(?:" + _NOT_TOKENS + r")\b)"
+    r"(?! ?[km]?(?: tokens?)?(?: per |/)(?:min|hour|day|sec|month)) ?(?P<unit>[km]\b)?"
+)
 _GAP = r"[\s\"'`:=(\[\\]{0,5}(?:(?:is|of|only|limit)\b[\s\"'`:=(\\]{0,5}){0,3}"
 _LIMITS = (
     r"context limit: [\d,]{1,11} \+ [\d,]{1,11} > NUMBER",
@@ -263,6 +285,8 @@ _LIMITS = (
     r"(?:context (?:length|size|window|limit)|context_window|model token limit)GAPNUMBER",
     r"NUMBER (?:tokens? )?maximum context length",
     r"tokens > NUMBER(?: tokens)? maximum",
+    r"input tokens:? \(?[\d,]{1,11}\)? exceeds? (?:the )?limit(?: of|:)? NUMBER",
+    r"current length is [\d,]{1,11}(?: tokens)?,? while (?:the )?limit is NUMBER",
     r"(?:prompt|input) token count(?: of)? \(?[\d,]{1,11}\)? exceeds the limit of NUMBER",
     r"input tokens exceed the configured limit of NUMBER",
     r"tokens\) exceeds budget \(NUMBER tokens",

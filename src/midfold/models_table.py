@@ -37,6 +37,7 @@ class Group(NamedTuple):
 
 _MODELS_DEV = "models.dev catalogue"
 _UNMEASURED = ("factor", "message_overhead")
+_CHECKED = "2026-11-15"
 
 _OPENAI = (
     Group((
@@ -83,6 +84,8 @@ _OPENAI = (
         ("o3-mini*", 200_000, 100_000, 1.1, 4.4, 0.5),
         ("o3-deep-research*", 200_000, 100_000, 10.0, 40.0, 0.25),
         ("o1*", 200_000, 100_000, 15.0, 60.0, 0.5),
+        ("o1-mini*", 128_000, 65_536, 1.1, 4.4, 0.5),
+        ("o1-preview*", 128_000, 32_768, 15.0, 60.0, 0.5),
     ), tokenizer="o200k", minimum=1024, write=1.0,
        as_of="2026-07-01", source=f"{_MODELS_DEV}; caching: midfold design notes"),
     Group((
@@ -103,6 +106,32 @@ _OPENAI = (
         ("gpt-4-0613", 8_192, 8_192, 30.0, 60.0, None),
         ("gpt-3.5-turbo*", 16_385, 4_096, 0.5, 1.5, None),
     ), tokenizer="cl100k", as_of="2026-07-01", source=_MODELS_DEV, assumed=_UNMEASURED),
+    Group((
+        ("gpt-4-32k*", 32_768, 4_096, 60.0, 120.0, None),
+        ("gpt-4-0314", 8_192, 4_096, 30.0, 60.0, None),
+        ("gpt-3.5-turbo-0613", 4_097, 4_096, 1.5, 2.0, None),
+        ("gpt-3.5-turbo-0301", 4_097, 4_096, 1.5, 2.0, None),
+    ), tokenizer="cl100k", as_of=_CHECKED, source="LiteLLM catalogue; retired names", assumed=_UNMEASURED),
+    Group((
+        ("gpt-5-chat*", 128_000, 16_384, 1.25, 10.0, 0.1),
+    ), tokenizer="o200k", minimum=1024, as_of=_CHECKED,
+       source="Vercel AI Gateway page; prices: OpenAI price page by way of third parties",
+       assumed=("max_output", "cache_minimum", *_UNMEASURED)),
+    Group((
+        ("gpt-realtime-2*", 128_000, 32_000, 4.0, 24.0, 0.1),
+        ("gpt-realtime-1.5*", 32_000, 4_096, 4.0, 16.0, 0.1),
+        ("gpt-4o-mini-realtime*", 16_000, 4_096, 0.6, 2.4, 0.5),
+    ), tokenizer="o200k", as_of=_CHECKED, source="OpenAI model pages, text prices",
+       assumed=("tokenizer", *_UNMEASURED)),
+    Group((
+        ("gpt-realtime*", 32_000, 4_096, 4.0, 16.0, 0.1),
+    ), tokenizer="o200k", as_of=_CHECKED, source="OpenAI cookbook; text prices by way of third parties",
+       assumed=("max_output", "tokenizer", *_UNMEASURED)),
+    Group((
+        ("gpt-realtime-mini*", 32_000, 4_096, 0.6, 2.4, 0.1),
+        ("gpt-4o-realtime*", 32_000, 4_096, 5.0, 20.0, 0.5),
+    ), tokenizer="o200k", as_of=_CHECKED, source="OpenAI text prices by way of third parties",
+       assumed=("context_window", "max_output", "tokenizer", *_UNMEASURED)),
 )  # fmt: skip
 
 _ANTHROPIC_PRICES = "Anthropic model and price pages"
@@ -235,6 +264,12 @@ _HOSTED = (
         ("kimi-k2*", 131_072, 16_384, 0.6, 2.5, 0.25),
     ), tokenizer="kimi", as_of="2026-07-01", source=_MODELS_DEV, assumed=_UNMEASURED),
     Group((
+        ("moonshot-v1-8k*", 8_192, 4_096, None, None, None),
+        ("moonshot-v1-32k*", 32_768, 4_096, None, None, None),
+        ("moonshot-v1-128k*", 131_072, 4_096, None, None, None),
+    ), tokenizer="kimi", as_of="2026-05-18", source="Moonshot price page by way of a gateway's table",
+       assumed=("max_output", "tokenizer", *_UNMEASURED)),
+    Group((
         ("glm-5.2*", 1_000_000, 131_072, 1.4, 4.4, 0.186),
         ("glm-5.1*", 200_000, 131_072, 1.4, 4.4, 0.186),
         ("glm-5*", 204_800, 131_072, 1.0, 3.2, 0.2),
@@ -287,6 +322,11 @@ _OPEN_WEIGHTS = (
         ("llama-3.1*", 131_072, 4_096, None, None, None),
     ), tokenizer="llama", as_of="2026-07-01", source=f"{_MODELS_DEV}, as hosted", assumed=_UNMEASURED),
     Group((
+        ("llama-3*", 8_192, 2_048, None, None, None),
+        ("llama-2*", 4_096, 2_048, None, None, None),
+    ), tokenizer="llama", as_of=_CHECKED, source="Hugging Face pages of the weights",
+       assumed=("max_output", *_UNMEASURED)),
+    Group((
         ("mistral-large*", 262_144, 262_144, 0.5, 1.5, None),
         ("mistral-large-2411", 131_072, 16_384, 2.0, 6.0, None),
         ("mistral-medium*", 262_144, 262_144, 0.4, 2.0, None),
@@ -309,11 +349,13 @@ _GUESSED = ("context_window", "max_output", "tokenizer", "factor", "message_over
 
 def _family(pattern: str, window: int, output: int, tokenizer: str, **known: Any) -> Group:
     rows = ((pattern, window, output, None, None, None),)
-    return Group(rows, tokenizer, "2026-11-15", "default for the family", assumed=_GUESSED, **known)
+    return Group(rows, tokenizer, _CHECKED, "default for the family", assumed=_GUESSED, **known)
 
 
 _FAMILIES = (
     _family("gpt*", 128_000, 16_384, "o200k", minimum=1024),
+    _family("gpt-35-turbo*", 16_385, 4_096, "cl100k"),
+    _family("*realtime*", 32_000, 4_096, "o200k"),
     _family("chatgpt*", 128_000, 16_384, "o200k", minimum=1024),
     _family("codex*", 200_000, 100_000, "o200k", minimum=1024),
     _family("claude*", 200_000, 8_192, "claude-4.7", factor=1.55, overhead=60, minimum=4096),
@@ -324,7 +366,6 @@ _FAMILIES = (
     _family("qwen*", 131_072, 8_192, "qwen"),
     _family("qwq*", 131_072, 8_192, "qwen"),
     _family("llama*", 131_072, 4_096, "llama"),
-    _family("llama-3*", 8_192, 4_096, "llama"),
     _family("mistral*", 32_000, 8_192, "mistral"),
     _family("mixtral*", 32_000, 8_192, "mistral"),
     _family("magistral*", 128_000, 8_192, "mistral"),

@@ -207,13 +207,64 @@ def test_a_key_given_twice_names_both_lines(text: str):
         "providers: {lab: hunter2}",
         "password: *hunter2",
         "password: !hunter2!x y",
-        "auxiliary: {compression: {provider: sk-ant-REDACTED}}",
+        "auxiliary: {compression: {provider: " + "-".join(("sk", "ant", "hunter2AbCdEfGhIjKl")) + "}}",
         "models: {x: {tokenizer: [hunter2]}}",
         "secret: 'hunter2\n",
     ],
 )
 def test_nothing_that_may_be_a_secret_is_repeated(text: str):
     assert "hunter2" not in problem(text)
+
+
+SECRETS = [  # the forms of keys, and none of them one; put together here, so that no scanner takes them for keys
+    "-".join(("sk", "ant", "api03", "hunter2AbCdEfGhIjKl")),
+    "-".join(("sk", "proj", "hunter2AbCdEfGhIjKl")),
+    "_".join(("ghp", "hunter2AbCdEfGhIjKlMnOpQrSt")),
+    "".join(("AKIA", "hunter2AAAAAAAAAA")),
+    "".join(("eyJ", "hbGciOiJIhunter2UzI1NiJ9")),
+    "".join(("9f86d081884c", "hunter2d659a2feaa0c55ad015")),
+    "Bearer " + "-".join(("xoxb", "1234", "hunter2", "5678")),
+    "".join(("hunter2/", "aGVsbG8gd29ybGQgMTIzNDU2Nzg5")),
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'{}': x",
+        "compression: {{'{}': x}}",
+        "compression: {{'{}': x, '{}': y}}",
+        "providers: {{lab: {{'{}': x}}}}",
+        "providers: {{'{}': {{wire: grpc}}}}",
+        "providers: {{'{}': {{wier: openai}}}}",
+        "providers: {{'a b {}': {{}}}}",
+        "providers: {{'{}': x}}",
+        "providers: {{lab: {{}}, '{}': {{}}}}\nauxiliary: {{compression: {{provider: lob}}}}",
+        "models: {{'{}': {{factor: 0}}}}",
+        "prompt_caching: {{cache_ttl: '{}'}}",
+    ],
+)
+def test_a_secret_pasted_as_a_key_is_not_repeated(text: str, secret: str):
+    message = problem(text.format(secret, secret))
+    assert "hunter2" in secret and "hunter2" not in message and secret[-8:] not in message
+    assert "looks like a secret" in message
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "claude-sonnet-4-5-20250929",
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "accounts/fireworks/models/llama-v3p1-70b-instruct",
+        "DeepSeek-R1-Distill-Qwen-32B-Instruct-AWQ",
+        "skip_summary_when_it_is_short",
+        "task-and-disk_usage_in_percent",
+        "averyveryveryverylongkeywithoutanybreaks",
+    ],
+)
+def test_the_name_of_a_model_or_a_setting_is_no_secret(key: str):
+    assert key in problem(f"'{key}': 1")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from midfold.config import Loaded, ModelSettings, load, locate
+from midfold.config import FlagText, Loaded, ModelSettings, load, locate
 from midfold.errors import ConfigError
 
 
@@ -46,6 +46,85 @@ def test_a_wrong_variable_is_named(variable: str, value: str, words: str):
         load(environ={variable: value})
     assert str(caught.value).startswith(f"environment {variable}: ")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [
+        ("MIDFOLD_COMPRESSION_THRESHOLD", "MIDFOLD_COMPRESSION__THRESHOLD"),
+        ("MIDFOLD_compression_threshold", "MIDFOLD_COMPRESSION__THRESHOLD"),
+        ("MIDFOLD_PROMPT_CACHING_CACHE_TTL", "MIDFOLD_PROMPT_CACHING__CACHE_TTL"),
+        ("MIDFOLD_AUXILIARY_COMPRESSION_MODEL", "MIDFOLD_AUXILIARY__COMPRESSION__MODEL"),
+        ("MIDFOLD_AUXILIARY_COMPRESSION__BASE_URL", "MIDFOLD_AUXILIARY__COMPRESSION__BASE_URL"),
+        ("MIDFOLD_COMPRESSION_SUMMARY_MODEL", "MIDFOLD_COMPRESSION__SUMMARY_MODEL"),
+        ("MIDFOLD_PROVIDERS_MY_LAB_BASE_URL", "MIDFOLD_PROVIDERS__MY_LAB__BASE_URL"),
+    ],
+)
+def test_a_variable_with_too_few_underscores_is_told_the_right_name(variable: str, right: str):
+    with pytest.raises(ConfigError) as caught:
+        load(environ={variable: "hunter2"})
+    assert str(caught.value).startswith(f"environment {variable}: ")
+    assert f"did you mean {right}?" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_variables_that_name_no_key_are_none_of_ours():
+    environ = {
+        "MIDFOLD_REQUIRE_ALL": "1",
+        "MIDFOLD_SHARED": "x",
+        "MIDFOLD_THRESHOLD": "2",
+        "MIDFOLD_": "",
+        "MIDFOLD": "",
+    }
+    environ |= {"MIDFOLD_PROVIDERS_MODEL": "x", "MIDFOLD_COMPRESSION": "x", "COMPRESSION_THRESHOLD": "2"}
+    assert load(environ=environ) == load(environ={})
+
+
+SECRET = "-".join(("sk", "ant", "api03", "hunter2AbCdEfGhIjKl"))  # the form of a key, and none
+
+
+@pytest.mark.parametrize(
+    "variable", [f"MIDFOLD_PROVIDERS__{SECRET.upper().replace('-', '_')}__{key}" for key in ("WIRE", "WIER")]
+)
+def test_a_secret_in_the_name_of_a_variable_is_not_repeated(variable: str):
+    with pytest.raises(ConfigError) as caught:
+        load(environ={variable: "grpc"})
+    assert "HUNTER2" in variable and "HUNTER2" not in str(caught.value).upper()
+
+
+def test_flags_as_typed_are_yaml_scalars():
+    typed = {
+        "compression.threshold": "0.25",
+        "compression.prune": "off",
+        "compression.output_reservation": "",
+        "auxiliary.compression.model": "'4'",
+        "models.gpt-4.1*.factor": " 2 ",
+    }
+    overrides = {key: FlagText(text, "flag --set") for key, text in typed.items()}
+    loaded = load(environ={"MIDFOLD_COMPRESSION__THRESHOLD": "0.3"}, overrides=overrides)
+    found = loaded.config.compression
+    assert (found.threshold, found.prune, found.output_reservation) == (0.25, "off", None)
+    assert (loaded.config.auxiliary.compression.model, loaded.config.models["gpt-4.1*"].factor) == ("4", 2.0)
+    assert {loaded.origins[key] for key in typed} == {"flag"}
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("compression.threshold", "2", "compression.threshold: found 2; allowed: a number from 0.0 to 1.0"),
+        ("compression.treshold", "2", "did you mean compression.threshold?"),
+        ("compression.threshold", "'1", "a quote that is not closed"),
+        ("nothing", "'1", "nothing: unknown key"),
+        ("", "1", "unknown key"),
+        (SECRET, "1", "a key that looks like a secret"),
+    ],
+)
+def test_a_wrong_flag_is_named(key: str, text: str, words: str):
+    with pytest.raises(ConfigError) as caught:
+        load(environ={}, overrides={key: FlagText(text, "flag --set")})
+    assert str(caught.value).startswith("flag --set: ")
+    assert words in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_variables_reach_named_sections(tmp_path: Path):

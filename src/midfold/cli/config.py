@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,22 @@ from midfold.config.edit import render
 from midfold.config.table import field_at, split
 from midfold.errors import ConfigError
 
+WIDE = 120
+WIDEST_KEY = 54
 with_file = click.option(
     "--config",
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="The file to read instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml.",
+)
+
+with_flags = click.option(
+    "--set",
+    "flags",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a key, as in compression.threshold=0.6; wins over file and environment. May be repeated.",
 )
 
 
@@ -39,10 +50,11 @@ def command() -> None:
 
 @command.command()
 @with_file
+@with_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: path, notices, values and origins.")
-def show(file: Path | None, as_json: bool) -> None:
+def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
     """Show every effective value and where it came from."""
-    loaded = config.load(file)
+    loaded = config.load(file, overrides=_overrides(flags))
     for text in loaded.notices:
         notice(text)
     if as_json:
@@ -57,16 +69,38 @@ def show(file: Path | None, as_json: bool) -> None:
         return
     rows = _rows(loaded)
     if sys.stdout.isatty():
-        table = Table("key", "value", "from", "meaning", box=None, pad_edge=False, header_style="bold")
-        for key, value, origin, meaning in rows:
-            style = "dim" if origin == "default" else ""
-            table.add_row(Text(key), Text(value, style="bold"), Text(origin, style=style), Text(meaning, style="dim"))
-        console().print(table)
+        _print_table(rows)
         return
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, meaning in rows:
         padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         click.echo(f"{padded}  # {meaning}")
+
+
+def _overrides(flags: Iterable[str]) -> dict[str, config.FlagText]:
+    given = {}
+    for flag in flags:
+        key, equals, value = flag.partition("=")
+        if not equals:
+            raise ConfigError("flag --set: found text without =; allowed: KEY=VALUE, as in compression.threshold=0.6")
+        given[key.strip()] = config.FlagText(value, "flag --set")
+    return given
+
+
+def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
+    """Nothing is cut: keys stay on one line where they can, other columns fold, and meanings need a wide terminal."""
+    out = console()
+    longest = max(len(key) for key, *_ in rows)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("key", overflow="fold", width=min(longest, WIDEST_KEY))
+    columns = ["value", "from", "meaning"][: 3 if out.width >= WIDE else 2]
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for key, value, origin, meaning in rows:
+        style = "dim" if origin == "default" else ""
+        cells = (Text(value, style="bold"), Text(origin, style=style), Text(meaning, style="dim"))
+        table.add_row(Text(key), *cells[: len(columns)])
+    out.print(table)
 
 
 def _rows(loaded: config.Loaded) -> list[tuple[str, str, str, str]]:
@@ -94,9 +128,10 @@ def schema() -> None:
 
 @command.command()
 @with_file
-def check(file: Path | None) -> None:
-    """Check the file and the environment; every problem is printed, and the exit code is 2."""
-    loaded = config.load(file)
+@with_flags
+def check(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Check the file, the environment and the flags; every problem is printed, and the exit code is 2."""
+    loaded = config.load(file, overrides=_overrides(flags))
     for text in loaded.notices:
         notice(text)
     click.echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from midfold.cli.settings import overrides_of
 from midfold.core.breakdown import by_kind, largest
 from midfold.core.message import ToolCall, ToolResult
 from midfold.core.tokens import ESTIMATE, Meter
 from midfold.errors import TranscriptError
-from midfold.models import Belief, look_up
+from midfold.models import Belief, ModelOverride, look_up
 from midfold.wire import Document, read_many
 
 MOST_PROBLEMS = 10
@@ -23,6 +25,7 @@ MOST_PROBLEMS = 10
 @click.argument("file")
 @click.option("--model", help="Count as this model would; default: the model the file names.")
 @click.option("--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess.")
+@click.option("--config", metavar="FILE", help="Read models and other settings from this file.")
 @click.option("--conversation", type=int, metavar="N", help="In a file of many conversations, show this one (from 1).")
 @click.option("--exact", is_flag=True, help="Count with the model family's vocabulary (needs midfold[tokens]).")
 @click.option("--strict", is_flag=True, help="Fail if the transcript has any problem.")
@@ -31,6 +34,7 @@ def command(
     file: str,
     model: str | None,
     dialect: str | None,
+    config: str | None,
     conversation: int | None,
     exact: bool,
     strict: bool,
@@ -41,18 +45,21 @@ def command(
     FILE is JSON or JSON lines: a list of messages, a request body, or one conversation per line. `-` reads
     standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told apart by their shape.
     """
-    documents = read_many(_bytes(file), dialect=dialect, strict=strict, name=_name(file))
+    documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
+    if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
+        raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
+    overrides = overrides_of(config)
     if conversation is not None:
         if not 1 <= conversation <= len(documents):
             raise TranscriptError(
-                f"{_name(file)} holds {len(documents)} conversation(s), there is no number {conversation}"
+                f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {conversation}"
             )
         documents = [documents[conversation - 1]]
     if len(documents) == 1:
-        shown = facts(documents[0], model, exact=exact)
+        shown = facts(documents[0], model, exact=exact, overrides=overrides)
         _write(shown, "conversation", as_json=as_json)
         return
-    rows = [facts(document, model, exact=exact) for document in documents]
+    rows = [facts(document, model, exact=exact, overrides=overrides) for document in documents]
     _write({"conversations": rows, "totals": _totals(rows)}, "collection", as_json=as_json)
 
 
@@ -68,8 +75,10 @@ def _write(shown: dict[str, Any], what: str, *, as_json: bool) -> None:
         render.collection(console(), shown)
 
 
-def _bytes(file: str) -> bytes:
+def read_file(file: str) -> bytes:
     if file == "-":
+        if sys.stdin is None:
+            raise TranscriptError("standard input is closed")
         return sys.stdin.buffer.read()
     try:
         return Path(file).read_bytes()
@@ -77,13 +86,23 @@ def _bytes(file: str) -> bytes:
         raise TranscriptError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
 
 
-def _name(file: str) -> str:
+def name_of(file: str) -> str:
     return "standard input" if file == "-" else file
 
 
-def facts(document: Document, model: str | None = None, *, exact: bool = False) -> dict[str, Any]:
+def _is_conversation(document: Document) -> bool:
+    return any(message.role != "other" for message in document.messages)
+
+
+def facts(
+    document: Document,
+    model: str | None = None,
+    *,
+    exact: bool = False,
+    overrides: Mapping[str, ModelOverride] | None = None,
+) -> dict[str, Any]:
     """Everything the command shows of one conversation, as plain values; no message content."""
-    belief = look_up(model or document.model)
+    belief = look_up(model or document.model, overrides)
     meter = meter_for(belief, exact=exact)
     parts = [part for message in document.messages for part in message.parts]
     kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 
 import click
@@ -11,9 +13,12 @@ from midfold import __version__
 from midfold.errors import MidfoldError
 
 COMMANDS = {
+    "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
+    "plugins": "List context engines and choose one.",
+    "unfold": "Show the originals behind a handle.",
 }
 
 
@@ -42,8 +47,14 @@ def main() -> None:
 
 def run() -> None:
     """The console entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         main(prog_name="midfold")
     except MidfoldError as error:
         click.echo(f"midfold: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        click.echo(f"midfold: {error.strerror or error}", err=True)
+        os._exit(1)  # the interpreter would try to flush the broken stream once more, and say so

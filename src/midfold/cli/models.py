@@ -8,6 +8,7 @@ from itertools import groupby
 
 import click
 import msgspec
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -35,11 +36,12 @@ COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", 
 @click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str | None, path: str | None, as_json: bool) -> None:
-    """Show what is believed about the model NAME and why, or the whole table."""
+    """Show what is believed about the model NAME and why, or the whole table and your overrides."""
+    overrides = _overrides(path)
     if name is None:
-        _show_table(as_json)
+        _show_table(overrides, as_json)
         return
-    belief = look_up(name, _overrides(path))
+    belief = look_up(name, overrides)
     if as_json:
         emit_json(msgspec.to_builtins(belief))
         return
@@ -95,9 +97,15 @@ def cells(model: Model) -> tuple[str, ...]:
     return (model.pattern, *("-" if value is None else number(value) for value in values))
 
 
-def _show_table(as_json: bool) -> None:
+def _show_table(overrides: Mapping[str, ModelOverride], as_json: bool) -> None:
     if as_json:
-        emit_json({"models": msgspec.to_builtins(TABLE), "default": msgspec.to_builtins(DEFAULT)})
+        emit_json(
+            {
+                "models": msgspec.to_builtins(TABLE),
+                "default": msgspec.to_builtins(DEFAULT),
+                "overrides": {pattern: given(override) for pattern, override in overrides.items()},
+            }
+        )
         return
     out = console()
     for source, tokens, rows in groups():
@@ -110,8 +118,29 @@ def _show_table(as_json: bool) -> None:
         out.print(Text(tokens, style="dim"))
         out.print(table)
         out.print()
+    _show_overrides(out, overrides)
     stated = f"{DEFAULT.context_window:,} tokens of context, {DEFAULT.max_output:,} of output"
     out.print(Text(f"Any other model: {stated} (a default; see `midfold models NAME`)."))
+
+
+def given(override: ModelOverride) -> dict[str, int | float | str]:
+    """The fields that an override sets."""
+    values = {field: getattr(override, field) for field in ModelOverride.__struct_fields__}
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def _show_overrides(out: Console, overrides: Mapping[str, ModelOverride]) -> None:
+    if not overrides:
+        return
+    out.print(Text("Your configuration, laid over the rows above that match", style="bold"))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("pattern", overflow="fold", min_width=26)
+    table.add_column("sets", overflow="fold")
+    for pattern, override in overrides.items():
+        settings = ", ".join(f"{field} {number(value)}" for field, value in given(override).items())
+        table.add_row(Text(pattern), Text(settings or "nothing"))
+    out.print(table)
+    out.print()
 
 
 def _show_belief(belief: Belief) -> None:

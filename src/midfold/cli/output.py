@@ -18,7 +18,8 @@ def console() -> Console:
 
 
 def emit_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode))
 
 
 def notice(text: str) -> None:

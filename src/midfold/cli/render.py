@@ -26,18 +26,30 @@ MOST_PROBLEMS = 10
 MOST_TOOLS = 8
 
 
-def bar(share: float, width: int = BAR_WIDTH) -> str:
-    """A bar of `width` cells, filled to an eighth of a cell."""
+def clean(text: str) -> str:
+    """Text from a file, made harmless for a terminal: no control characters, no escape sequences."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:
+    """A bar of `width` cells, filled to an eighth of a cell; of `#` where the terminal has nothing better."""
+    if ascii_only:
+        return "#" * round(max(0.0, min(share, 1.0)) * width)
     eighths = round(max(0.0, min(share, 1.0)) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (EIGHTHS[rest] if rest else "")
+
+
+def _bar(out: Console, share: float, width: int = BAR_WIDTH) -> str:
+    return bar(share, width, ascii_only=not out.encoding.lower().startswith("utf"))
 
 
 def conversation(out: Console, shown: Mapping[str, Any]) -> None:
     tokens = shown["tokens"]
     roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
     out.print(Text(f"{shown['messages']:,} messages", style="bold") + Text(f" in {shown['dialect']} shape: {roles}"))
-    out.print(f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results{_tools(shown['tools_used'])}")
+    calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
+    out.print(Text(clean(calls + _tools(shown["tools_used"]))))
     _window_line(out, shown["model"], tokens)
     out.print()
     kinds_table(out, tokens["by_kind"])
@@ -54,7 +66,7 @@ def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, An
     how = "estimated" if tokens["basis"] == "estimated" else f"counted with {tokens['counter']}"
     line.append(f" ({how}), ", style="default")
     line.append(f"{share:.1%}", style=colour)
-    name = model["name"] or "an unnamed model"
+    name = clean(model["name"] or "an unnamed model")
     known = "" if model["known"] else ", a default"
     line.append(f" of the {model['context_window']:,}-token window of {name}{known}", style="default")
     out.print(line)
@@ -78,7 +90,7 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
     for kind, amount in sorted(by_kind.items(), key=lambda item: -item[1]):
         if amount:
             share = amount / total
-            table.add_row(kind, f"{amount:,}", f"{share:.1%}", Text(bar(share), style=COLOURS.get(kind, "white")))
+            table.add_row(kind, f"{amount:,}", f"{share:.1%}", Text(_bar(out, share), style=COLOURS.get(kind, "white")))
     out.print(table)
 
 
@@ -90,7 +102,7 @@ def _largest_table(out: Console, largest: list[Mapping[str, Any]], total: int) -
     for item in largest:
         share = f"{item['tokens'] / (total or 1):.1%}"
         row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(clean(cell)) for cell in row))
     out.print(table)
 
 
@@ -101,7 +113,7 @@ def _problems(out: Console, problems: list[Mapping[str, str]]) -> None:
         return
     out.print(Text(f"{len(problems):,} problem(s) found:", style="bold yellow"))
     for problem in problems[:MOST_PROBLEMS]:
-        out.print(Text(f"  {problem['path']}: {problem['what']}"))
+        out.print(Text(clean(f"  {problem['path']}: {problem['what']}")))
     if len(problems) > MOST_PROBLEMS:
         out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; --json lists them all")
 
@@ -116,7 +128,7 @@ def collection(out: Console, shown: Mapping[str, Any]) -> None:
     for number, row in enumerate(rows, 1):
         tokens = row["tokens"]
         cells = (f"{number}", f"{row['messages']:,}", f"{row['tool_calls']:,}", f"{tokens['total']:,}")
-        rest = (f"{tokens['share_of_window']:.0%}", f"{len(row['problems']):,}", bar(tokens["total"] / most, 24))
+        rest = (f"{tokens['share_of_window']:.0%}", f"{len(row['problems']):,}", _bar(out, tokens["total"] / most, 24))
         table.add_row(*cells, *rest)
     out.print(table)
     out.print()

@@ -8,6 +8,7 @@ loaded.origins["compression.threshold"]  # "default"
 from __future__ import annotations
 
 from midfold.config.files import write_text
+from midfold.config.layers import FlagText
 from midfold.config.load import Environment, Loaded, is_missing, load, locate, parse, read_environment, read_text
 from midfold.config.migrate import migrate, set_value
 from midfold.config.reference import json_schema, reference
@@ -35,6 +36,7 @@ __all__ = [
     "Context",
     "Environment",
     "Field",
+    "FlagText",
     "Loaded",
     "ModelSettings",
     "PromptCaching",

@@ -12,6 +12,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from midfold.config import tree, values
 from midfold.config.table import (
+    FIELDS,
     NAME_PATTERNS,
     OLD,
     OPEN,
@@ -20,7 +21,7 @@ from midfold.config.table import (
     dotted,
     field_at,
     nearest,
-    printable,
+    shown,
     split,
 )
 
@@ -33,6 +34,13 @@ class Place(Struct, frozen=True):
 
     at: str
     origin: str
+
+
+class FlagText(Struct, frozen=True):
+    """A value as typed on a command line, read as a YAML scalar; `flag` is the option, for errors."""
+
+    text: str
+    flag: str
 
 
 class Setting(Struct, frozen=True):
@@ -91,7 +99,9 @@ class Layer(Struct):
 
     def refused(self, path: Path, found: str, place: Place) -> None:
         known = field_at(OLD.get(path, path))
-        assert known is not None
+        if known is None:
+            self.unknown(path, place)
+            return
         self.problems.add(place, path, f"found {found}; allowed: {known.allowed} ({known.description})")
 
     def unknown(self, path: Path, place: Place, *, variable: bool = False) -> None:
@@ -102,7 +112,8 @@ class Layer(Struct):
             self.problems.add(place, path, f"is a section; set one of its keys: {_keys(path)}")
             return
         close = nearest(tuple(name[:100] for name in path))
-        hint = f"; did you mean {(environment_name if variable else dotted)(close)}?" if close else ""
+        right = shown(environment_name(close)) if close and variable else dotted(close or ())
+        hint = f"; did you mean {right}?" if close else ""
         parent = path[:-1]
         while parent and not children(parent):
             parent = parent[:-1]
@@ -117,7 +128,7 @@ class Layer(Struct):
         rule = "a name without slashes, colons, spaces or only dots, and neither auto nor main"
         if section == "models":
             rule = "a pattern of model names on one line, not empty"
-        self.problems.add(place, path, f"found the {OPEN[section]} '{printable(name)}'; allowed: {rule}")
+        self.problems.add(place, path, f"found the {OPEN[section]} '{shown(name)}'; allowed: {rule}")
         return False
 
     def settle(self) -> None:
@@ -215,12 +226,27 @@ def environment_name(path: Path) -> str:
     return PREFIX + "__".join(re.sub(r"[^A-Z0-9]", "_", name.upper()) for name in path)
 
 
+def is_setting(variable: str) -> bool:
+    """Whether a variable sets a key, or would with two underscores where it has one."""
+    return variable.startswith(PREFIX) and ("__" in variable or _meant(variable) is not None)
+
+
+def _meant(variable: str) -> str | None:
+    """The variable that sets a key, for one that differs from it only in how many underscores stand together."""
+    words = re.sub("__+", "_", variable.upper())
+    for path in (*FIELDS, *OLD):
+        pattern = "_".join("(.+)" if name == "*" else name.upper() for name in path)
+        if found := re.fullmatch(PREFIX + pattern, words):
+            return environment_name(tuple(found[1] if name == "*" else name for name in path))
+    return None
+
+
 def from_environment(variables: Mapping[str, str], named: Iterable[Path], problems: Problems) -> Layer:
     """The settings of MIDFOLD_SECTION__KEY variables. `named` are the sections of users' own names in the file."""
     layer = Layer(problems)
     known = list(named)
     for variable in sorted(variables):
-        place = Place(f"environment {printable(variable)}", f"environment {variable}")
+        place = Place(f"environment {shown(variable)}", f"environment {variable}")
         path = _variable_path(layer, variable, known, place)
         if path is None:
             continue
@@ -252,21 +278,30 @@ def _variable_path(layer: Layer, variable: str, known: list[Path], place: Place)
         if not same and not layer.name_is_fine(path, place):
             return None
     if variable != variable.upper() or not (field_at(path) or path in OLD):
-        layer.unknown(path, place, variable=True)
+        if meant := _meant(variable):
+            spelling = "in capitals, with two underscores between levels"
+            layer.problems.add(place, (), f"sets nothing; did you mean {shown(meant)}? (a variable is {spelling})")
+        else:
+            layer.unknown(path, place, variable=True)
         return None
     return path
 
 
 def from_flags(overrides: Mapping[str, Any], problems: Problems) -> Layer:
-    """The settings given by the caller, as Python values."""
+    """The settings given by the caller, as Python values or as typed."""
     layer = Layer(problems)
     for key, value in overrides.items():
         path = split(key)
-        place = Place("flag", "flag")
+        place = Place(value.flag if isinstance(value, FlagText) else "flag", "flag")
         if path[0] in OPEN and field_at(path):
             if not layer.name_is_fine(path, place):
                 continue
             layer.named.append(path[:2])
-        layer.put(path, values.Scalar(value), place)
+        try:
+            scalar = values.from_text(value.text) if isinstance(value, FlagText) else values.Scalar(value)
+        except values.Refused as found:
+            layer.refused(path, str(found), place)
+            continue
+        layer.put(path, scalar, place)
     layer.settle()
     return layer

@@ -19,7 +19,7 @@ from msgspec import Struct
 from midfold.config import layers, tree
 from midfold.config.layers import Layer, Problems, Setting
 from midfold.config.schema import KNOWN_PROVIDERS, Config
-from midfold.config.table import FIELDS, Path, field_at, printable
+from midfold.config.table import FIELDS, Path, field_at, printable, shown
 from midfold.config.values import show
 from midfold.errors import ConfigError
 
@@ -55,7 +55,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     if not base.is_absolute():  # the XDG rule: relative paths in this variable are ignored
         base = FilePath(home, ".config") if home else base
     default = base / "midfold" / "config.yaml" if base.is_absolute() else None
-    settings = {name: value for name, value in variables.items() if name.startswith(layers.PREFIX) and "__" in name}
+    settings = {name: value for name, value in variables.items() if layers.is_setting(name)}
     return Environment(FilePath(named) if named else None, default, settings)
 
 
@@ -72,7 +72,8 @@ def load(
 ) -> Loaded:
     """The effective configuration. A file that was named must exist; the default one may be missing.
 
-    `environ` stands in for the process's environment; `overrides` maps key paths to Python values and wins over all.
+    `environ` stands in for the process's environment; `overrides` maps key paths to Python values (or `FlagText`, for
+    what was typed on a command line) and wins over all.
     Raises ConfigError with every problem found, one per line.
     """
     environment = read_environment(environ)
@@ -159,8 +160,8 @@ def _check_provider(settings: Mapping[Path, Setting], named: Iterable[Path], pro
     known = field_at(PROVIDER)
     assert known is not None
     close = get_close_matches(str(setting.value)[:100], [*KNOWN_PROVIDERS, *own], n=1)
-    hint = f"; did you mean {printable(close[0])}?" if close else ";"
-    sections = f" (there: {', '.join(printable(name) for name in own[:20])})" if own else ""
+    hint = f"; did you mean {shown(close[0])}?" if close else ";"
+    sections = f" (there: {', '.join(shown(name) for name in own[:20])})" if own else ""
     problems.add(
         setting.place,
         setting.old or PROVIDER,

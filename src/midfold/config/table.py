@@ -6,6 +6,7 @@ A path is a tuple of key names. In `providers` and `models` the second name is t
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -158,8 +159,31 @@ def split(dotted: str) -> Path:
 
 
 def dotted(path: Path) -> str:
-    """A key path to print: never longer than reads well, no control characters."""
-    return ".".join(printable(name) for name in path)
+    """A key path to print: never longer than reads well, no control characters, nothing that may be a secret."""
+    return ".".join(shown(name) for name in path)
+
+
+def shown(name: str) -> str:
+    """A name somebody wrote, to print: a key pasted into the wrong place is not repeated."""
+    return "<a key that looks like a secret>" if looks_secret(name) else printable(name)
+
+
+_CREDENTIAL = re.compile(
+    r"(?<![a-z0-9])(?:(?:sk|pk|rk)[-_]\S{8}|(?:gh[pousr]|github_pat|glpat|xox[a-z]|xapp|hf|gsk|xai|nvapi|pplx|npm|pypi)"
+    r"[-_]\S{12}|(?:akia|asia|aiza|eyj|ya29\.)\S{12}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
+    re.IGNORECASE | re.ASCII,
+)
+_RUN = re.compile(r"[A-Za-z0-9+=]{20,}")
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a text has the form of a credential: a known beginning, or a long run of letters and digits.
+
+    Names of models and settings have a dash, a dot or an underscore every few letters.
+    """
+    if _CREDENTIAL.search(text):
+        return True
+    return any(sum(map(str.isdigit, run)) >= 2 and not run.isdigit() for run in _RUN.findall(text))
 
 
 def printable(text: str, limit: int = 60) -> str:

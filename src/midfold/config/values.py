@@ -12,7 +12,7 @@ from msgspec import Struct
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from midfold.config.schema import LARGEST
-from midfold.config.table import Field, is_secret, printable
+from midfold.config.table import Field, is_secret, looks_secret, printable
 
 Value = bool | int | float | str | None
 
@@ -89,7 +89,7 @@ def show(value: object, field: Field) -> str:
     if isinstance(value, str):
         if field.url and re.search("[@?]", value):
             return "an address that may hold a secret"
-        if _LOOKS_SECRET.match(value):
+        if _LOOKS_SECRET.match(value) or looks_secret(value):
             return "text that looks like a secret"
         return f"the text '{printable(value)}'"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from msgspec import Raw
 _any = msgspec.json.Decoder()
 _raw = msgspec.json.Decoder(Raw)
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -73,6 +75,14 @@ def encode(value: Any) -> bytes:
     return "".join(_pieces(value)).encode("utf-8", "surrogateescape")
 
 
+def encode_quickly(value: Any) -> bytes:
+    """As `encode`, but NaN may become null: for hashing and measuring, not for writing."""
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        return encode(value)
+
+
 def _needs_care(value: Any) -> bool:
     """msgspec writes NaN and infinities as null; only a float at hand needs another writer."""
     if isinstance(value, float):
@@ -117,7 +127,7 @@ def _reversed_entries(item: Any) -> list[Any]:
     for index, entry in enumerate(item.items() if keyed else item):
         comma = "," if index else ""
         if keyed:
-            entries += (_Mark(f"{comma}{json.dumps(str(entry[0]))}:"), entry[1])
+            entries += (_Mark(f"{comma}{_quoted(str(entry[0]))}:"), entry[1])
         else:
             entries += (_Mark(comma), entry)
     entries.append(_Mark("}" if keyed else "]", closes=id(item)))
@@ -127,9 +137,19 @@ def _reversed_entries(item: Any) -> list[Any]:
 def _scalar(item: Any) -> str:
     if isinstance(item, Raw):
         return bytes(item).decode("utf-8", "surrogateescape")
-    if item is None or isinstance(item, bool | int | float | str):
+    if isinstance(item, float) and not math.isfinite(item):
         return json.dumps(item)
-    return json.dumps(str(item))
+    if item is None or isinstance(item, bool | int | float):
+        return msgspec.json.encode(item).decode()
+    return _quoted(item if isinstance(item, str) else str(item))
+
+
+def _quoted(text: str) -> str:
+    """A string as msgspec writes it; lone surrogates, which it refuses, as escapes."""
+    try:
+        return msgspec.json.encode(text).decode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def text_of(value: Any) -> str:

@@ -120,8 +120,15 @@ class Message:
 
     units: int | None  # the default estimate's memo; see core.tokens
 
-    def __init__(self, role: Role, parts: tuple[Part, ...], wire: Any = None, origin: Any = None) -> None:
-        self._reading: Reading | None = Reading(role, parts)
+    def __init__(
+        self,
+        role: Role,
+        parts: tuple[Part, ...],
+        wire: Any = None,
+        origin: Any = None,
+        problems: tuple[Problem, ...] = (),
+    ) -> None:
+        self._reading: Reading | None = Reading(role, parts, problems)
         self._reader: Reader | None = None
         self._wire = wire
         self._origin = origin
@@ -198,11 +205,16 @@ class Message:
             self._digest = blake2b(self._bytes(), digest_size=DIGEST_SIZE).digest()
         return self._digest
 
+    @property
+    def key(self) -> Any:
+        """The bytes and who reads them: what a memory of this message must be filed under."""
+        return (self.digest, self._reader)
+
     def _bytes(self) -> bytes | Raw:
         if isinstance(self._wire, Raw):
             return self._wire
         if self._wire is not None:
-            return jsonio.encode(plain(self._wire))
+            return jsonio.encode_quickly(plain(self._wire))
         return jsonio.encode([self.role, [[type(part).__name__, *_nested(part)] for part in self.parts]])
 
     def __eq__(self, other: object) -> bool:
@@ -222,7 +234,7 @@ class Message:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reader is not None and self._reading is None:
             return (Message.over, (self._wire, self._reader))
-        return (Message, (self.role, self.parts, self._wire, self._origin))
+        return (Message, (self.role, self.parts, self._wire, self._origin, self.problems))
 
 
 Transcript = tuple[Message, ...]

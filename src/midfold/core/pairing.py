@@ -4,14 +4,14 @@ Rules of this file:
 1. A batch is a run of calls that no user message and no result interrupts; the results that follow answer it.
 2. Results are paired inside their batch by id, each call once, in order. Ids are never looked up globally: real
    recordings use one id for several calls of one conversation.
-3. A result without an id answers the oldest open call of its batch that has none either.
+3. A result without an id answers the oldest open call of its batch, one without an id first.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.core.message import ToolCall, ToolResult, Transcript
+from midfold.core.message import Message, Thinking, ToolCall, ToolResult, Transcript
 
 
 class Place(NamedTuple):
@@ -25,6 +25,8 @@ class Pairing(NamedTuple):
     answers: dict[Place, Place]
     """Call -> result."""
     unanswered: tuple[Place, ...]
+    waiting: tuple[Place, ...]
+    """Calls of the newest batch that nothing but results has followed: they may still be running."""
     orphans: tuple[Place, ...]
     """Results that answer no call of the batch before them."""
     reused: tuple[Place, ...]
@@ -38,14 +40,14 @@ class Pairing(NamedTuple):
 def pair(messages: Transcript) -> Pairing:
     walk = _Walk()
     for index, message in enumerate(messages):
-        walk.interrupted |= message.role == "user"
+        walk.turn(message)
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
                 walk.call(Place(index, number), part.id)
             elif isinstance(part, ToolResult):
                 walk.result(Place(index, number), part.call_id)
-    walk.close()
-    return Pairing(walk.answers, tuple(walk.unanswered), tuple(walk.orphans), tuple(walk.reused))
+    waiting = walk.finish()
+    return Pairing(walk.answers, tuple(walk.unanswered), waiting, tuple(walk.orphans), tuple(walk.reused))
 
 
 class _Walk:
@@ -57,6 +59,15 @@ class _Walk:
         self.seen: set[str] = set()
         self.open: dict[str, list[Place]] = {}
         self.interrupted = False
+        self.moved_on = False
+
+    def turn(self, message: Message) -> None:
+        """A user speaks, or the assistant goes on without calling: whatever is still open was given up."""
+        kinds = {type(part) for part in message.parts}
+        if message.role == "user" and ToolResult not in kinds:
+            self.interrupted = self.moved_on = True
+        elif message.role == "assistant" and self.open and ToolCall not in kinds and Thinking not in kinds:
+            self.moved_on = self.interrupted
 
     def call(self, place: Place, call_id: str) -> None:
         if self.interrupted:
@@ -70,6 +81,8 @@ class _Walk:
     def result(self, place: Place, call_id: str) -> None:
         self.interrupted = True
         waiting = self.open.get(call_id)
+        if not waiting and not call_id:
+            waiting = next((places for places in self.open.values() if places), None)
         if waiting:
             self.answers[waiting.pop(0)] = place
         else:
@@ -80,4 +93,9 @@ class _Walk:
         left = [place for places in self.open.values() for place in places]
         self.unanswered.extend(sorted(left))
         self.open = {}
-        self.interrupted = False
+        self.interrupted = self.moved_on = False
+
+    def finish(self) -> tuple[Place, ...]:
+        if self.moved_on:
+            self.close()
+        return tuple(sorted(place for places in self.open.values() for place in places))

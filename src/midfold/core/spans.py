@@ -23,7 +23,6 @@ _entries = msgspec.json.Decoder(dict[str, Raw])
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.DOTALL)
-_SEPARATOR = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
 
 
@@ -42,20 +41,25 @@ def elements(source: bytes | Raw) -> list[Raw]:
 
 
 def array_spans(source: bytes) -> list[Span]:
-    """The spans of the elements of the array that `source` begins with."""
-    position = _expect(source, _skip(source, 0), b"[")
+    """The spans of the elements of the array that `source` is; raises NotJSON if there is more after it."""
+    position = _skip(source, _expect(source, _skip(source, 0), b"["))
     spans: list[Span] = []
-    position = _skip(source, position)
     if source[position : position + 1] == b"]":
-        return spans
+        return _whole(source, position + 1, spans)
     while True:
         begin = _skip(source, position)
         end = value_end(source, begin)
         spans.append(Span(begin, end))
         position = _skip(source, end)
         if source[position : position + 1] == b"]":
-            return spans
+            return _whole(source, position + 1, spans)
         position = _expect(source, position, b",")
+
+
+def _whole(source: bytes, end: int, spans: list[Span]) -> list[Span]:
+    if _skip(source, end) != len(source):
+        raise NotJSON("more after the array", end)
+    return spans
 
 
 def entries(source: bytes) -> dict[str, Raw]:
@@ -133,16 +137,18 @@ def value_end(source: bytes, start: int) -> int:
     raise NotJSON("unterminated " + ("object" if first == b"{" else "array"), start)
 
 
-def with_elements(source: bytes, old: Sequence[Raw], new: Sequence[bytes]) -> bytes:
-    """The array `source`, whose elements are `old`, with `new` ones between the brackets and separators it had."""
-    start = _skip(source, _expect(source, _skip(source, 0), b"["))
-    if not old:
-        return b"[" + b",".join(new) + b"]"
-    separator = _SEPARATOR.match(source, start + memoryview(old[0]).nbytes) if len(old) > 1 else None
-    end = source.rindex(b"]")
-    while source[end - 1 : end].isspace():
-        end -= 1
-    return source[:start] + (separator.group() if separator else b",").join(new) + source[end:]
+def gaps(source: bytes, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b",") -> list[bytes]:
+    """What stands before, between and after the elements of an array, or of lines: one more piece than elements."""
+    pieces: list[bytes] = []
+    last = 0
+    position = _skip(source, 0) + len(opening)
+    for index, element in enumerate(elements):
+        begin = _skip(source, position + (len(between) if index else 0))
+        pieces.append(source[last:begin])
+        last = begin + memoryview(element).nbytes
+        position = _skip(source, last)
+    pieces.append(source[last:])
+    return pieces
 
 
 def _skip(source: bytes, position: int) -> int:

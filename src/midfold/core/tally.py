@@ -20,7 +20,10 @@ from midfold.core.tokens import Count, Meter
 SMALLEST_SAMPLE = 500
 """Below this many tokens, a report says more about fixed framing than about the model's vocabulary."""
 LOWEST_RATIO, HIGHEST_RATIO = 0.25, 4.0
-WEIGHT_OF_NEWEST = 0.5
+LOWEST_BELIEVED, HIGHEST_BELIEVED = 0.1, 10.0
+MOST_UNSEEN = 200_000
+"""A report further off than this, beyond a prompt the host cannot see, measured something else; it is not believed."""
+WEIGHT_OF_NEWEST = 0.3
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -77,17 +80,31 @@ class Calibration(msgspec.Struct, frozen=True):
 
     def observe(self, measured: Tally, prompt_tokens: int, *, fixed_units: int, meter: Meter) -> Calibration:
         """A provider counted `prompt_tokens` for these messages and `fixed_units` of system prompt and tools."""
+        estimate = meter.tokens(measured.units + fixed_units, measured.count)
         if prompt_tokens <= 0:
             return self
-        estimate = meter.tokens(measured.units + fixed_units, measured.count)
+        if not LOWEST_BELIEVED * estimate <= prompt_tokens <= HIGHEST_BELIEVED * estimate + MOST_UNSEEN:
+            return self
         ratio, samples = self.ratio, self.samples
-        if min(estimate, prompt_tokens) >= SMALLEST_SAMPLE:
-            seen = min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
+        seen = self._ratio_of(measured, prompt_tokens, estimate, fixed_units, meter)
+        if seen is not None:
             ratio = seen if not samples else ratio + WEIGHT_OF_NEWEST * (seen - ratio)
             samples += 1
         return Calibration(ratio, samples, measured, prompt_tokens, fixed_units)
 
-    def predict(self, running: RunningTally, *, fixed_units: int = 0) -> Count:
+    def _ratio_of(
+        self, measured: Tally, prompt_tokens: int, estimate: int, fixed_units: int, meter: Meter
+    ) -> float | None:
+        """Reported against estimated growth since the last report; against the whole prompt for the first one."""
+        last = self.anchor
+        if last is not None and measured.count > last.count and fixed_units == self.anchor_fixed:
+            estimate = meter.tokens(measured.units - last.units, measured.count - last.count)
+            prompt_tokens -= self.anchor_tokens
+        if min(estimate, prompt_tokens) < SMALLEST_SAMPLE:
+            return None
+        return min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
+
+    def predict(self, running: RunningTally, *, fixed_units: int) -> Count:
         """The size of the next request: the last report plus what came after it, else the corrected estimate."""
         meter, now, anchor = running.meter, running.now, self.anchor
         if anchor is not None and running.starts_with(anchor):

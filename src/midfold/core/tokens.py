@@ -10,8 +10,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Raw
 
@@ -35,6 +36,8 @@ AUDIO_UNITS = 1_000
 DOCUMENT_UNITS = 2_000
 """At least this for a document; larger ones by their size."""
 DOCUMENT_BYTES_PER_UNIT = 40
+LONG_DATA = 2_000
+_BLOB = re.compile(r"[A-Za-z0-9+/=_-]{2000,}+")
 SIGNATURE_CHARACTERS_PER_UNIT = 4
 """Signatures and encrypted reasoning stand for thoughts that are billed, not for the characters they are made of."""
 
@@ -79,7 +82,7 @@ class Meter:
         self.factor = factor
         self.message_overhead = message_overhead
         self._remember = remember
-        self._memo: dict[bytes, int] = {}
+        self._memo: dict[Any, int] = {}
 
     def units(self, message: Message) -> int:
         """One message in units, from memory if it was counted before."""
@@ -94,13 +97,14 @@ class Meter:
         return MESSAGE_UNITS + part_units(message.parts, self.counter)
 
     def _remembered(self, message: Message) -> int:
-        units = self._memo.get(message.digest)
+        key = message.key
+        units = self._memo.get(key)
         if units is None:
             units = self._counted(message)
             if len(self._memo) >= self._remember:
-                for key in list(self._memo)[: self._remember // 2 + 1]:
-                    del self._memo[key]
-            self._memo[message.digest] = units
+                for old in list(self._memo)[: self._remember // 2 + 1]:
+                    del self._memo[old]
+            self._memo[key] = units
         return units
 
     def tool_units(self, tools: Iterable[Tool]) -> int:
@@ -111,7 +115,9 @@ class Meter:
         return round(units * self.factor) + messages * self.message_overhead
 
     def count(self, messages: Iterable[Message]) -> Count:
-        units = [message.units or self.units(message) for message in messages]
+        count = self.units
+        default = self.counter is ESTIMATE
+        units = [message.units if default and message.units is not None else count(message) for message in messages]
         return Count(self.tokens(sum(units), len(units)), "estimated")
 
 
@@ -132,8 +138,16 @@ def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
         elif isinstance(part, Media):
             total += media_units(part)
         elif isinstance(part, Opaque):
-            total += count(part.body)
+            total += _opaque_units(part.body, counter)
     return total
+
+
+def _opaque_units(body: str, counter: TokenCounter) -> int:
+    """What a block costs that nobody reads: long base64 inside it is a picture or a file, not text."""
+    if len(body) < LONG_DATA:
+        return counter.count(body)
+    text, blobs = _BLOB.subn("", body)
+    return counter.count(text) + blobs * IMAGE_UNITS
 
 
 def media_units(media: Media) -> int:
@@ -142,4 +156,6 @@ def media_units(media: Media) -> int:
         return IMAGE_UNITS
     if media.kind == "audio":
         return AUDIO_UNITS
+    if media.mime is not None and media.mime.startswith("text/"):
+        return estimate_text(media.data)
     return max(DOCUMENT_UNITS, len(media.data) * 3 // 4 // DOCUMENT_BYTES_PER_UNIT)

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from midfold.core.message import plain
+
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of one request as the provider counted them. `prompt_tokens` is the whole prompt, cached or not."""
@@ -18,11 +20,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Usage from an OpenAI chat, OpenAI Responses or Anthropic answer; None if it names no prompt size.
+    """Usage from an OpenAI chat, OpenAI Responses or Anthropic answer, or its `usage`; None if it has no prompt size.
 
     Anthropic's `input_tokens` is only the uncached rest; the prompt is that plus what was read from and written to the
     cache. A prompt of zero tokens does not exist: servers that do not count report it, and it is no measurement.
     """
+    value = plain(value)
+    if isinstance(value, Mapping) and "usage" in value:
+        value = plain(value["usage"])
     if not isinstance(value, Mapping):
         return None
     read = _number(value, "cache_read_input_tokens") or _detail(value, "cached_tokens")

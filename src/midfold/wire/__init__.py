@@ -6,7 +6,8 @@ wire.write(document)                  # the very bytes or objects that came in
 wire.write(document, messages=new)    # the same shape, with other messages
 """
 
-from midfold.wire.document import Document, read, read_many, write
+from midfold.wire.document import Document, read, read_many
 from midfold.wire.sniff import sniff
+from midfold.wire.write import write
 
 __all__ = ["Document", "read", "read_many", "sniff", "write"]

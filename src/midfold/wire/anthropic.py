@@ -18,8 +18,9 @@ from midfold.core.message import (
     ToolCall,
     ToolResult,
 )
+from midfold.errors import TranscriptError
 from midfold.wire.dialect import REMOVE
-from midfold.wire.notes import Notes, kind_of, string
+from midfold.wire.notes import Notes, kind_of, original, string
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
@@ -49,11 +50,13 @@ class Anthropic:
 
     @staticmethod
     def fields(message: Message, origin: Mapping[str, Any]) -> Mapping[str, Any]:
-        role = {"user": "user", "assistant": "assistant", "system": "system"}.get(message.role, "user")
-        before = origin.get("role")
-        if isinstance(before, str) and ROLES.get(before, "other") == message.role:
-            role = before
-        return {"role": role, "content": _content(message.parts, origin.get("content"))}
+        before = Anthropic.read(origin) if origin else None
+        fields: dict[str, Any] = {}
+        if before is None or before.role != message.role:
+            fields["role"] = message.role if message.role in ROLES else "user"
+        if before is None or before.parts != message.parts:
+            fields["content"] = _content(message.parts, origin.get("content"))
+        return fields
 
     @staticmethod
     def system_value(message: Message, origin: Any) -> Any:
@@ -121,6 +124,8 @@ def _media(kind: str, block: Mapping[str, Any]) -> Media:
     source = found if isinstance(found, Mapping) else {}
     data = source.get("data") or source.get("url") or source.get("file_id") or source.get("content")
     mime = source.get("media_type")
+    if source.get("type") in ("text", "content"):
+        mime = "text/plain"
     name = "image" if kind == "image" else "document"
     return Media(name, string(data), mime if isinstance(mime, str) else None, wire=block)  # type: ignore[arg-type]
 
@@ -136,33 +141,47 @@ def _content(parts: tuple[Part, ...], before: Any) -> Any:
 
 
 def _write_block(part: Part) -> Any:
-    origin: Any = part.wire
-    known: Mapping[str, Any] = origin if isinstance(origin, Mapping) else {}
+    """The block it was read from as long as it says the same, else that with what it says now."""
+    if part.wire is not None and _read_block(original(part), "", Notes()) == part:
+        return original(part)
+    known: Mapping[str, Any] = part.wire if isinstance(part.wire, Mapping) else {}
     match part:
         case Text(text=text):
-            return text if isinstance(origin, str) else {"type": "text", **known, "text": text}
+            return {"type": "text", **known, "text": text}
         case ToolCall():
             return _written_call(part, known)
         case ToolResult():
             return _written_result(part, known)
-        case Thinking(text=text, signature=signature, redacted=False) if not known:
-            return {"type": "thinking", "thinking": text, "signature": signature or ""}
-        case Thinking(signature=data, redacted=True) if not known:
-            return {"type": "redacted_thinking", "data": data or ""}
-        case Opaque(body=body) if origin is None:
+        case Thinking(signature=data, redacted=True):
+            return {"type": "redacted_thinking", **known, "data": data or ""}
+        case Thinking(text=text, signature=signature):
+            return {"type": "thinking", **known, "thinking": text, "signature": signature or ""}
+        case Media(kind="image" | "document" as kind, data=data, mime=mime):
+            return {"type": kind, **known, "source": _source(kind, data, mime)}
+        case Opaque(body=body):
             return {"type": "text", "text": body}
-        case Media(kind=kind, data=data, mime=mime) if not known:
-            source = {"type": "base64", "media_type": mime or "image/png", "data": data}
-            return {"type": kind, "source": source}
-    return origin
+    raise TranscriptError(f"Anthropic messages carry no {getattr(part, 'kind', type(part).__name__)}")
+
+
+def _source(kind: str, data: str, mime: str | None) -> dict[str, Any]:
+    if data.startswith(("http://", "https://")):
+        return {"type": "url", "url": data}
+    default = "image/png" if kind == "image" else "application/pdf"
+    return {"type": "base64", "media_type": mime or default, "data": data}
 
 
 def _written_call(call: ToolCall, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The original input object stays as long as it says the same as the arguments."""
+    """The API takes nothing but an object as input; other arguments are wrapped in one."""
     before = known.get("input")
-    value = (
-        before if "input" in known and _arguments(before) == call.arguments else jsonio.decode(call.arguments or "{}")
-    )
+    if "input" in known and _arguments(before) == call.arguments:
+        value = before
+    else:
+        try:
+            value = jsonio.decode(call.arguments or "{}")
+        except jsonio.NotJSON:
+            value = {"arguments": call.arguments}
+        if not isinstance(value, Mapping):
+            value = {"arguments": value}
     return {"type": "tool_use", **known, "id": call.id, "name": call.name, "input": value}
 
 

@@ -10,6 +10,14 @@ from msgspec import Raw
 from midfold.core import jsonio
 from midfold.core.message import Opaque, Part, Problem, Reading, Role
 
+NULL = Raw(b"null")
+"""The wire of a part that was read from null; None says that a part was read from nothing."""
+
+
+def original(part: Part) -> Any:
+    """The value a part was read from."""
+    return None if part.wire is NULL else part.wire
+
 
 def describe(value: Any) -> str:
     """What kind of JSON value this is, in words, never its content."""
@@ -81,7 +89,7 @@ class Notes:
 
     def opaque(self, path: str, kind: str, value: Any, expected: str) -> Opaque:
         self.expected(path, expected, value)
-        return Opaque(kind, jsonio.text_of(value), wire=value)
+        return Opaque(kind, jsonio.text_of(value), wire=NULL if value is None else value)
 
 
 def kind_of(value: Mapping[str, Any]) -> str:

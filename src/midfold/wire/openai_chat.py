@@ -19,8 +19,9 @@ from midfold.core.message import (
     ToolCall,
     ToolResult,
 )
+from midfold.errors import TranscriptError
 from midfold.wire.dialect import REMOVE
-from midfold.wire.notes import Notes, kind_of, string
+from midfold.wire.notes import Notes, kind_of, original, string
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -72,20 +73,22 @@ class OpenAIChat:
 
     @staticmethod
     def fields(message: Message, origin: Mapping[str, Any]) -> Mapping[str, Any]:
-        parts = message.parts
-        results = [part for part in parts if isinstance(part, ToolResult)]
-        calls = [part for part in parts if isinstance(part, ToolCall)]
-        fields: dict[str, Any] = {"role": _written_role(message.role, origin)}
-        if results:
-            fields["tool_call_id"] = results[0].call_id
-            if origin.get("role") == "function":
-                fields["tool_call_id"] = REMOVE
-                fields["name"] = results[0].name or ""
-            parts = results[0].parts
-        content = [part for part in parts if isinstance(part, Text | Media) or _is_block(part)]
-        fields["content"] = _content(content, origin.get("content", REMOVE), has_calls=bool(calls))
-        _write_calls(calls, origin, fields)
-        _write_fields(parts, origin, fields)
+        before = _Fields(OpenAIChat.read(origin).parts if origin else ())
+        now = _Fields(message.parts)
+        fields: dict[str, Any] = {}
+        if not origin or OpenAIChat.read(origin).role != message.role:
+            fields["role"] = "user" if message.role == "other" else message.role
+        if now.result is not None and (before.result is None or before.result.call_id != now.result.call_id):
+            fields["tool_call_id"] = now.result.call_id
+        if not origin or now.content != before.content:
+            fields["content"] = _content(now.content, origin.get("content", REMOVE), has_calls=bool(now.calls))
+        if now.calls != before.calls:
+            _write_calls(now.calls, origin, fields)
+        if now.thoughts != before.thoughts:
+            _write_thoughts(now.thoughts, origin, fields)
+        for field in OPAQUE_FIELDS:
+            if field in before.beside and field not in now.beside:
+                fields[field] = REMOVE
         return fields
 
     @staticmethod
@@ -158,6 +161,11 @@ def _media(kind: str, block: Mapping[str, Any]) -> Media | None:
         audio = block.get("input_audio")
         sound = audio if isinstance(audio, Mapping) else {}
         return Media("audio", string(sound.get("data")), string(sound.get("format")) or None, wire=block)
+    if kind == "image" and isinstance(block.get("source"), Mapping):
+        source = block["source"]
+        mime = source.get("media_type")
+        data = string(source.get("data") or source.get("url") or source.get("file_id"))
+        return Media("image", data, mime if isinstance(mime, str) else None, wire=block)
     if kind in ("file", "input_file"):
         nested = block.get("file")
         file = nested if isinstance(nested, Mapping) else block
@@ -215,13 +223,25 @@ def _legacy_call(call: Any, notes: Notes) -> ToolCall:
     return ToolCall("", name, notes.arguments(".function_call.arguments", function.get("arguments")), wire=call)
 
 
-def _written_role(role: Role, origin: Mapping[str, Any]) -> str:
-    before = origin.get("role")
-    return before if isinstance(before, str) and ROLES.get(before) == role else "user" if role == "other" else role
+class _Fields:
+    """The parts of a message by the field that carries them."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        results = [part for part in parts if isinstance(part, ToolResult)]
+        if len(results) > 1 or (results and len(parts) > 1):
+            raise TranscriptError("a tool message of OpenAI chat carries exactly one result and nothing else")
+        self.result = results[0] if results else None
+        inner = results[0].parts if results else parts
+        self.calls = [part for part in parts if isinstance(part, ToolCall)]
+        self.thoughts = [part for part in inner if isinstance(part, Thinking)]
+        self.beside = {part.kind for part in inner if isinstance(part, Opaque) and part.wire is None}
+        self.content = [part for part in inner if isinstance(part, Text | Media) or _is_block(part)]
 
 
 def _is_block(part: Part) -> bool:
-    return isinstance(part, Opaque) and part.wire is not None
+    if not isinstance(part, Opaque):
+        return False
+    return part.wire is not None or part.kind not in OPAQUE_FIELDS
 
 
 def _content(parts: list[Part], before: Any, *, has_calls: bool) -> Any:
@@ -235,15 +255,30 @@ def _content(parts: list[Part], before: Any, *, has_calls: bool) -> Any:
 
 
 def write_block(part: Part, text_type: str) -> Any:
-    """A block with the fields of the one it was read from, and the text it has now."""
-    if isinstance(part, Text) and not isinstance(part.wire, str):
-        origin = part.wire if isinstance(part.wire, Mapping) else {"type": text_type}
-        return {**origin, TEXT_BLOCKS.get(kind_of(origin), "text"): part.text}
+    """A block: the one it was read from as long as it says the same, else that with the text it has now."""
+    if part.wire is not None and read_block(original(part), "", Notes()) == part:
+        return original(part)
     if isinstance(part, Text):
-        return part.text
-    if part.wire is not None:
-        return part.wire
-    return {"type": text_type, "text": ""}
+        known = part.wire if isinstance(part.wire, Mapping) else {"type": text_type}
+        return {**known, TEXT_BLOCKS.get(kind_of(known), "text"): part.text}
+    if isinstance(part, Media):
+        return _new_media(part, text_type)
+    if isinstance(part, Opaque):
+        return {"type": text_type, "text": part.body}
+    raise TranscriptError(f"a {type(part).__name__} is no block of a content list")
+
+
+def _new_media(media: Media, text_type: str) -> dict[str, Any]:
+    responses = text_type != "text"
+    data = media.data
+    if media.kind == "image":
+        url = data if ":" in data[:12] else f"data:{media.mime or 'image/png'};base64,{data}"
+        return (
+            {"type": "input_image", "image_url": url} if responses else {"type": "image_url", "image_url": {"url": url}}
+        )
+    if media.kind == "audio":
+        return {"type": "input_audio", "input_audio": {"data": data, "format": media.mime or "wav"}}
+    return {"type": "input_file", "file_data": data} if responses else {"type": "file", "file": {"file_data": data}}
 
 
 def _write_calls(calls: list[ToolCall], origin: Mapping[str, Any], fields: dict[str, Any]) -> None:
@@ -259,7 +294,10 @@ def _write_calls(calls: list[ToolCall], origin: Mapping[str, Any], fields: dict[
         fields["tool_calls"] = REMOVE
 
 
-def _written_call(call: ToolCall) -> dict[str, Any]:
+def _written_call(call: ToolCall) -> Any:
+    """The call it was read from as long as it says the same, else that with name, id and arguments it has now."""
+    if call.wire is not None and _call(call.wire, "", Notes()) == call:
+        return call.wire
     before = _as_mapping(call.wire)
     known: dict[str, Any] = {"id": call.id, "type": before.get("type") or "function"}
     if known["type"] == "custom":
@@ -276,12 +314,10 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _write_fields(parts: tuple[Part, ...], origin: Mapping[str, Any], fields: dict[str, Any]) -> None:
-    thoughts = [part.text for part in parts if isinstance(part, Thinking)]
-    opaque = {part.kind for part in parts if isinstance(part, Opaque)}
-    for field in THINKING_FIELDS:
-        if isinstance(origin.get(field), str) and origin[field]:
-            fields[field] = "\n".join(thoughts) if thoughts else REMOVE
-    for field in OPAQUE_FIELDS:
-        if origin.get(field) and field not in opaque:
-            fields[field] = REMOVE
+def _write_thoughts(thoughts: list[Thinking], origin: Mapping[str, Any], fields: dict[str, Any]) -> None:
+    """Reasoning stays in the field it came in. Without such a field it is left out: the API takes none."""
+    known = [field for field in THINKING_FIELDS if isinstance(origin.get(field), str) and origin[field]]
+    for field in known:
+        fields[field] = REMOVE
+    if known and thoughts:
+        fields[known[0]] = "\n".join(thought.text for thought in thoughts)

@@ -18,6 +18,7 @@ from midfold.core.message import (
     ToolCall,
     ToolResult,
 )
+from midfold.errors import TranscriptError
 from midfold.wire.dialect import REMOVE
 from midfold.wire.notes import Notes, kind_of, string
 from midfold.wire.openai_chat import ROLES, read_block, write_block
@@ -56,21 +57,25 @@ class OpenAIResponses:
 
     @staticmethod
     def fields(message: Message, origin: Mapping[str, Any]) -> Mapping[str, Any]:
+        before = OpenAIResponses.read(origin) if origin else None
+        if before is not None and (before.role, before.parts) == (message.role, message.parts):
+            return {}
         only = message.parts[0] if len(message.parts) == 1 else None
         kind = kind_of(origin)
         if isinstance(only, ToolCall):
             return _written_call(only, origin)
         if isinstance(only, ToolResult):
-            before = origin.get("output")
             known = {"type": kind or "function_call_output", "call_id": only.call_id}
-            return {**known, "output": _content(only.parts, before, "input_text")}
-        if isinstance(only, Thinking) or (isinstance(only, Opaque) and kind):
-            return {}
+            return {**known, "output": _content(only.parts, origin.get("output"), "input_text")}
+        if isinstance(only, Thinking):
+            return _written_thought(only)
+        if any(isinstance(part, ToolCall | ToolResult | Thinking) for part in message.parts):
+            raise TranscriptError("an item of the Responses shape is one call, one result, one thought or a message")
         text_type = "output_text" if message.role == "assistant" else "input_text"
         content = _content(message.parts, origin.get("content"), text_type)
-        role = _written_role(message.role, origin)
         leftovers = {} if kind in ("", "message") else {key: REMOVE for key in origin if key != "id"}
-        return {**leftovers, "role": role, "content": content}
+        role = {} if before and before.role == message.role and not leftovers else {"role": _written_role(message.role)}
+        return {**leftovers, **role, "content": content}
 
     @staticmethod
     def system_value(message: Message, origin: Any) -> Any:
@@ -167,14 +172,17 @@ def _written_call(call: ToolCall, origin: Mapping[str, Any]) -> dict[str, Any]:
     key = _body_key(origin)
     before = origin.get(key)
     body: Any = before if string(before) == call.arguments else call.arguments
-    if body is call.arguments and not isinstance(before, str):
+    if body is call.arguments and not isinstance(before, str) and jsonio.is_json(call.arguments):
         body = jsonio.decode(call.arguments)
     named = {"name": call.name} if "name" in origin else {}
     return {"type": kind, "call_id": call.id, **named, key: body}
 
 
-def _written_role(role: Role, origin: Mapping[str, Any]) -> str:
-    before = origin.get("role")
-    if isinstance(before, str) and ROLES.get(before) == role:
-        return before
+def _written_thought(thought: Thinking) -> dict[str, Any]:
+    summary = [{"type": "summary_text", "text": thought.text}] if thought.text else []
+    signed = {"encrypted_content": thought.signature} if thought.signature else {}
+    return {"type": "reasoning", "summary": summary, **signed}
+
+
+def _written_role(role: Role) -> str:
     return role if role in ("system", "user", "assistant") else "user"

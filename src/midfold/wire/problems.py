@@ -17,9 +17,5 @@ def pairing_problems(messages: Transcript, key: str) -> list[Problem]:
             if nameless
             else "this tool result answers no call of the turn before it"
         )
-    newest = max((place.message for place in pairing.unanswered), default=-1)
-    waiting = newest == len(messages) - 1
-    for place in pairing.unanswered:
-        if not (waiting and place.message == newest):
-            found[place] = "this tool call was never answered"
+    found.update(dict.fromkeys(pairing.unanswered, "this tool call was never answered"))
     return [Problem(f"{key}[{place.message}]", found[place]) for place in sorted(found)]

@@ -17,6 +17,7 @@ DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (Open
 CHAT_ROLES = frozenset({"tool", "function"})
 CHAT_FIELDS = ("tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal")
 CHAT_BLOCKS = frozenset({"image_url", "input_audio", "file"})
+RESPONSES_ITEMS = frozenset({"reasoning", "item_reference", "compaction", "mcp_list_tools", "mcp_approval_request"})
 RESPONSES_BLOCKS = frozenset({"input_text", "output_text", "input_image", "input_file"})
 ANTHROPIC_BLOCKS = frozenset(
     {
@@ -67,7 +68,7 @@ def _from_message(value: Any) -> type[Dialect] | None:
     role = value.get("role")
     kind = kind_of(value)
     # An Anthropic answer that was appended whole also says `type: message`; its blocks decide below.
-    if kind and kind != "message" and role is None:
+    if role is None and (kind in RESPONSES_ITEMS or kind.endswith(("_call", "_call_output"))):
         return OpenAIResponses
     if (isinstance(role, str) and role in CHAT_ROLES and not kind) or any(field in value for field in CHAT_FIELDS):
         return OpenAIChat

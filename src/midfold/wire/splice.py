@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.message import Message, plain
-from midfold.core.spans import object_spans
+from midfold.core.spans import elements, entries, object_spans
 from midfold.wire.dialect import REMOVE, Dialect
 
 
@@ -18,11 +18,11 @@ def message_bytes(message: Message, dialect: type[Dialect]) -> bytes:
     if isinstance(message.wire, Raw):
         return bytes(message.wire)
     if message.wire is None and isinstance(message.origin, Raw):
-        origin = plain(message.origin)
+        origin = _read(message.origin)
         if isinstance(origin, Mapping):
+            source = bytes(message.origin)
             changes = _changes(message, dialect, origin)
-            encoded = {key: None if new is REMOVE else jsonio.encode(new) for key, new in changes.items()}
-            return replace_values(bytes(message.origin), encoded)
+            return replace_values(source, _encoded(changes, source)) if changes else source
     return jsonio.encode(plain(message_value(message, dialect)))
 
 
@@ -30,10 +30,17 @@ def message_value(message: Message, dialect: type[Dialect]) -> Any:
     """One message as an object: the caller's own if nobody changed it, else a new dict."""
     if message.wire is not None:
         return plain(message.wire) if isinstance(message.wire, Raw) else message.wire
-    origin = None if message.origin is None else plain(message.origin)
+    origin = None if message.origin is None else _read(message.origin)
     known: Mapping[str, Any] = origin if isinstance(origin, Mapping) else {}
     merged = {**known, **_changes(message, dialect, known)}
     return {key: value for key, value in merged.items() if value is not REMOVE}
+
+
+def _read(wire: Any) -> Any:
+    try:
+        return plain(wire)
+    except jsonio.NotJSON:
+        return None
 
 
 def _changes(message: Message, dialect: type[Dialect], origin: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,6 +51,31 @@ def _changes(message: Message, dialect: type[Dialect], origin: Mapping[str, Any]
     }
 
 
+def _encoded(changes: Mapping[str, Any], source: bytes) -> dict[str, bytes | None]:
+    old = entries(source) if any(isinstance(value, list) for value in changes.values()) else {}
+    return {
+        key: None if value is REMOVE else _list(value, old[key]) if key in old else jsonio.encode(value)
+        for key, value in changes.items()
+    }
+
+
+def _list(value: Any, old: Raw) -> bytes:
+    """A list whose unchanged items keep the bytes they had."""
+    if not isinstance(value, list) or bytes(old)[:1] != b"[":
+        return jsonio.encode(value)
+    known = [(_read(raw), bytes(raw)) for raw in elements(old)]
+    out: list[bytes] = []
+    position = 0
+    for item in value:
+        match = next((place for place in range(position, len(known)) if known[place][0] == item), None)
+        if match is None:
+            out.append(jsonio.encode(item))
+        else:
+            out.append(known[match][1])
+            position = match + 1
+    return b"[" + b",".join(out) + b"]"
+
+
 def replace_values(source: bytes, values: Mapping[str, bytes | None]) -> bytes:
     """A JSON object with some values replaced, removed (None) or added at its end; all other bytes stay."""
     spans = object_spans(source)
@@ -52,10 +84,10 @@ def replace_values(source: bytes, values: Mapping[str, bytes | None]) -> bytes:
     last_of = {jsonio.decode(key): index for index, (key, _, _) in enumerate(spans)}
     for index, (key, key_span, value_span) in enumerate(spans):
         name = jsonio.decode(key)
-        if name not in values or last_of[name] != index:
+        if name not in values or (last_of[name] != index and values[name] is not None):
             kept.append((source[key_span.start : value_span.end], index))
             continue
-        value = left.pop(name)
+        value = left.pop(name, None)
         if value is not None:
             kept.append((source[key_span.start : value_span.start] + value, index))
     added = [jsonio.encode(name) + b":" + value for name, value in left.items() if value is not None]

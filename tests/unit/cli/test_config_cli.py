@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import jsonschema
@@ -12,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from midfold.cli.main import main
-from midfold.config import Config, parse
+from midfold.config import FIELDS, Config, parse
 from midfold.errors import ConfigError
 
 OLD = "# mine\ncompression:\n  summary_model: x  # cheap\n  threshold: 0.6\n"
@@ -74,16 +76,49 @@ def test_show_reads_the_environment(home: Path):
     ]
 
 
+def test_show_lets_every_layer_win_over_the_one_before(file: Path):
+    file.write_text("compression: {threshold: 0.1, target_ratio: 0.3, protect_last_n: 7}\n")
+    variables = {"MIDFOLD_COMPRESSION__THRESHOLD": "0.2", "MIDFOLD_COMPRESSION__TARGET_RATIO": "0.4"}
+    flags = ("--set", "compression.threshold=0.9", "--set", "compression.prune=off")
+    shown = json.loads(run(file.parent, "show", "--config", file, "--json", *flags, **variables).stdout)
+    found, origins = shown["values"]["compression"], shown["origins"]
+    assert [found[key] for key in ("threshold", "target_ratio", "protect_last_n", "prune")] == [0.9, 0.4, 7, "off"]
+    assert origins["compression.threshold"] == origins["compression.prune"] == "flag"
+    assert origins["compression.target_ratio"] == "environment MIDFOLD_COMPRESSION__TARGET_RATIO"
+    assert origins["compression.protect_last_n"] == f"file {file}:1"
+    assert origins["compression.enabled"] == "default"
+
+
+def test_the_last_of_two_flags_for_a_key_wins(home: Path):
+    result = invoke("show", "--json", "--set", "context.engine=a", "--set", "context.engine=b=c")
+    assert json.loads(result.stdout)["values"]["context"]["engine"] == "b=c"
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("compression.threshold=2", "flag --set: compression.threshold: found 2"),
+        ("compression.treshold=1", "flag --set: compression.treshold: unknown key"),
+        ("hunter2", "flag --set: found text without =; allowed: KEY=VALUE"),
+    ],
+)
+def test_a_wrong_flag_is_named_and_exits_2(home: Path, command: str, flag: str, words: str):
+    done = run(home, command, "--set", flag)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr and "hunter2" not in done.stderr and "Traceback" not in done.stderr
+
+
 def test_show_without_any_file_is_the_defaults(home: Path):
     shown = json.loads(invoke("show", "--json").stdout)
     assert shown["path"] is None and parse(json.dumps(shown["values"])).config == Config()
     assert set(shown["origins"].values()) == {"default"}
 
 
-def test_show_on_a_terminal_is_a_table(file: Path):
+def on_a_terminal(file: Path, columns: int) -> bytes:
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()
-    environ = {"PATH": os.environ["PATH"], "HOME": str(file.parent), "TERM": "xterm", "COLUMNS": "200"}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(file.parent), "TERM": "xterm", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "midfold", "config", "show", "--config", str(file)]
     with subprocess.Popen(command, env=environ, stdout=follower, stderr=subprocess.DEVNULL) as process:
         os.close(follower)
@@ -95,6 +130,25 @@ def test_show_on_a_terminal_is_a_table(file: Path):
             pass
         process.wait()
     os.close(leader)
+    return output
+
+
+def test_show_at_80_columns_cuts_nothing(file: Path):
+    url = "https://a-long-host-name.example.org/and/a/long/path/to/v1"
+    file.write_text(f"auxiliary: {{compression: {{base_url: '{url}'}}}}\nmodels: {{'{'m' * 60}*': {{factor: 2}}}}\n")
+    output = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(file, 80).decode())
+    lines = [line.ljust(80) for line in output.splitlines()]
+    assert {len(line) for line in lines} == {80}
+    starts = [0, lines[0].index("value"), lines[0].index("from"), 80]
+    keys, values, origins = ("".join(line[start:end].strip() for line in lines) for start, end in pairwise(starts))
+    assert {".".join(path) for path in FIELDS if "*" not in path} <= {line.split()[0] for line in lines}
+    assert f"models.{'m' * 60}*.factor" in keys
+    assert url in values
+    assert f"{file}:1" in origins
+
+
+def test_show_on_a_terminal_is_a_table(file: Path):
+    output = on_a_terminal(file, 200)
     assert b"\x1b[1m" in output and b"meaning" in output and b"compression.threshold" in output
 
 

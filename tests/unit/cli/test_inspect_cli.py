@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,9 +57,9 @@ def test_it_reads_standard_input_and_all_three_shapes() -> None:
 
 
 def test_problems_are_shown_with_their_place_and_the_rest_is_counted() -> None:
-    shown = inspect("-", stdin=json.dumps([None] * 15).encode()).output
+    shown = inspect("-", stdin=json.dumps([{"role": "user", "content": "a"}, *[None] * 15]).encode()).output
     assert "15 problem(s) found:" in shown
-    assert "messages[9]: expected a message object, found null" in shown
+    assert "messages[10]: expected a message object, found null" in shown
     assert "and 5 more; --json lists them all" in shown
 
 
@@ -87,6 +88,8 @@ def test_the_models_factor_window_and_vocabulary_are_used() -> None:
         (["inspect", "/no/such/file"], b"", "cannot read /no/such/file: no such file or directory"),
         (["inspect", "/"], b"", "cannot read /: is a directory"),
         (["inspect", "-"], b"hello", "standard input is not a transcript"),
+        (["inspect", "-"], b'[{"name": "x"}]', "nothing in it is a message with a role"),
+        (["inspect", "-"], b'{"type":"user","message":{}}\n{"type":"x"}', "nothing in it is a message with a role"),
         (["inspect", "-", "--strict"], b"[null]", "messages[0]: expected a message object, found null"),
     ],
 )
@@ -120,3 +123,42 @@ def test_a_bar_is_as_long_as_its_share() -> None:
     assert bar(0.5, 8) == "█" * 4
     assert bar(1 / 64, 8) == "▏"
     assert bar(7.0, 8) == "█" * 8
+
+
+ODD_NAMES = ("x[/red]y", "esc\x1b[31mRED\x1b]0;title\x07", "\ud800", "[bold]b")
+ODD = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}],
+    }
+    for name in ODD_NAMES
+]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_odd_names_break_neither_the_command_nor_the_terminal(encoding: str) -> None:
+    source = json.dumps(ODD).encode()
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "midfold", "inspect", "-"]
+    plain = subprocess.run(command, input=source, capture_output=True, check=True, env=env).stdout
+    assert b"x[/red]y" in plain
+    assert b"[bold]b" in plain
+    as_json = subprocess.run([*command, "--json"], input=source, capture_output=True, check=True, env=env).stdout
+    assert b"\x1b" not in plain + as_json
+    assert json.loads(as_json)["tools_used"].keys() == set(ODD_NAMES)
+
+
+def test_the_window_of_the_configuration_is_used(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text('models:\n  "claude-opus-4-5*":\n    context_window: 1000\n')
+    facts = json.loads(inspect(CODING, "--json", "--config", str(config)).output)
+    assert facts["model"]["context_window"] == 1000
+
+
+def test_closed_streams_and_full_disks_are_one_line() -> None:
+    command = f"{sys.executable} -m midfold inspect"
+    for shell in (f"{command} - <&-", f"{command} {CODING} > /dev/full"):
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, check=False)
+        assert done.returncode in (1, 2)
+        assert b"Traceback" not in done.stderr

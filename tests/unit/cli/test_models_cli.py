@@ -74,9 +74,23 @@ def test_a_file_overrides_the_table_and_the_belief_says_so(tmp_path: Path) -> No
     assert '"my-*"' in belief["why"]
 
 
-def test_a_missing_file_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_without_a_name_the_overrides_of_the_file_are_shown_too(tmp_path: Path, empty: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text('models:\n  "my-*": {context_window: 32768, cache_write: 1.5}\n  gpt-4o: {}\n', encoding="utf-8")
+    shown = run("--config", path).output
+    assert "Your configuration" in shown
+    rows = {line.split()[0]: line for line in shown[shown.index("Your configuration") :].splitlines() if line}
+    assert rows["my-*"].endswith("context_window 32,768, cache_write 1.5")
+    assert rows["gpt-4o"].split()[1] == "nothing"
+    assert "Your configuration" not in run("--config", empty).output
+    printed = json.loads(run("--config", path, "--json").output)
+    assert printed["overrides"] == {"my-*": {"context_window": 32_768, "cache_write": 1.5}, "gpt-4o": {}}
+
+
+@pytest.mark.parametrize("arguments", [["my-model"], []])
+def test_a_missing_file_is_an_error_of_ours(tmp_path: Path, arguments: list[str]) -> None:
     with pytest.raises(ConfigError):
-        run("my-model", "--config", tmp_path / "none.yaml")
+        run(*arguments, "--config", tmp_path / "none.yaml")
 
 
 def test_the_help_names_the_argument_and_the_options() -> None:

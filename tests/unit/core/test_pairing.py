@@ -40,7 +40,7 @@ def test_a_result_does_not_answer_a_call_of_an_earlier_batch() -> None:
 def test_a_result_before_its_call_is_an_orphan_and_the_call_unanswered() -> None:
     pairing = pair((result("a"), calls("a")))
     assert pairing.orphans == (Place(0, 0),)
-    assert pairing.unanswered == (Place(1, 0),)
+    assert pairing.waiting == (Place(1, 0),)
 
 
 def test_calls_and_results_without_ids_are_paired_in_order() -> None:
@@ -52,3 +52,16 @@ def test_calls_and_results_without_ids_are_paired_in_order() -> None:
 def test_calls_of_one_batch_may_stand_in_several_items() -> None:
     pairing = pair((calls("a"), Message("assistant", (Text("and"),)), calls("b"), result("a"), result("b")))
     assert len(pairing.answers) == 2
+
+
+def test_the_newest_calls_are_waiting_until_somebody_goes_on_without_them() -> None:
+    assert pair((calls("a"), calls("b"))).waiting == (Place(0, 0), Place(1, 0))
+    half = pair((calls("a", "b"), result("a")))
+    assert (half.waiting, half.unanswered) == ((Place(0, 1),), ())
+    human = Message("user", (Text("stop"),))
+    assert pair((calls("a"), human)).unanswered == (Place(0, 0),)
+    assert pair((calls("a", "b"), result("a"), Message("assistant", (Text("so"),)))).unanswered == (Place(0, 1),)
+
+
+def test_a_result_without_an_id_answers_the_oldest_open_call() -> None:
+    assert pair((calls("a"), result(""))).answers == {Place(0, 0): Place(1, 0)}

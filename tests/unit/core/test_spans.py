@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from midfold.core.jsonio import NotJSON
-from midfold.core.spans import array_spans, elements, entries, object_spans, value_end, with_elements
+from midfold.core.spans import array_spans, elements, entries, gaps, object_spans, value_end
 
 
 def test_elements_are_the_exact_bytes_between_the_commas() -> None:
@@ -43,16 +43,19 @@ def test_broken_objects_are_refused(source: bytes) -> None:
         entries(source)
 
 
-@pytest.mark.parametrize("source", [b"[", b"[1", b"[1 2]", b"[,]", b"[NaN,]", b'["a', b"x"])
+@pytest.mark.parametrize("source", [b"[", b"[1", b"[1 2]", b"[,]", b"[NaN,]", b'["a', b"x", b"[] x", b"[NaN] ]"])
 def test_broken_arrays_are_refused(source: bytes) -> None:
     with pytest.raises(NotJSON):
         array_spans(source)
 
 
-def test_new_elements_stand_between_the_old_brackets_and_separators() -> None:
-    source = b"[\n  1,\n  2,\n  3\n]\n"
-    assert with_elements(source, elements(source), [b"7", b"8"]) == b"[\n  7,\n  8\n]\n"
-    assert with_elements(b" [ ]", [], [b"7", b"8"]) == b"[7,8]"
+def test_gaps_are_everything_around_the_elements() -> None:
+    source = b"\n[ 1,\n  2 ,3\n]\n"
+    pieces = gaps(source, elements(source))
+    assert pieces == [b"\n[ ", b",\n  ", b" ,", b"\n]\n"]
+    assert gaps(b" [ ]", []) == [b" [ ]"]
+    lines = b'{"a":1}\r\n\r\n{"b":2}\n'
+    assert gaps(lines, elements(b'[{"a":1},{"b":2}]'), b"", b"") == [b"", b"\r\n\r\n", b"\n"]
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,13 @@ def test_usage_calibrates_the_estimate_and_is_exact_for_what_it_measured() -> No
 def test_after_a_rewrite_only_the_ratio_is_trusted() -> None:
     meter = Meter()
     running = RunningTally(meter, read(conversation(400)).messages)
-    estimate = Calibration().predict(running).tokens
+    estimate = Calibration().predict(running, fixed_units=0).tokens
     calibration = Calibration().observe(running.now, estimate * 3, fixed_units=0, meter=meter)
     shorter = RunningTally(meter, read(conversation(400)).messages[200:])
-    predicted = calibration.predict(shorter)
+    predicted = calibration.predict(shorter, fixed_units=0)
     assert predicted.basis == "calibrated"
-    assert predicted.tokens == pytest.approx(3 * Calibration().predict(shorter).tokens, rel=0.01)
-    assert calibration.without_anchor().predict(running).basis == "calibrated"
+    assert predicted.tokens == pytest.approx(3 * Calibration().predict(shorter, fixed_units=0).tokens, rel=0.01)
+    assert calibration.without_anchor().predict(running, fixed_units=0).basis == "calibrated"
 
 
 def test_a_reply_without_usage_and_a_tiny_one_teach_no_ratio() -> None:
@@ -149,9 +149,48 @@ def test_a_reply_without_usage_and_a_tiny_one_teach_no_ratio() -> None:
     assert (tiny.ratio, tiny.samples, tiny.anchor) == (1.0, 0, tally)
 
 
-def test_one_absurd_report_cannot_derail_the_ratio() -> None:
-    calibration = Calibration().observe(Tally(10, 1000, b"x"), 10_000_000, fixed_units=0, meter=Meter())
-    assert calibration.ratio == 4.0
+@pytest.mark.parametrize("reported", [1, -5, 10_000_000])
+def test_an_absurd_report_is_not_believed(reported: int) -> None:
+    known = Calibration().observe(Tally(10, 10_000, b"x"), 12_000, fixed_units=0, meter=Meter())
+    assert known.observe(Tally(20, 20_000, b"y"), reported, fixed_units=0, meter=Meter()) == known
+
+
+def test_the_ratio_is_learned_from_growth_not_from_what_was_there_before() -> None:
+    """Pictures priced at 1,600 units but billed at 85 say nothing about the text that comes after them."""
+    meter = Meter()
+    first = Calibration().observe(Tally(10, 16_000, b"x"), 4_000, fixed_units=0, meter=meter)
+    second = first.observe(Tally(20, 26_000, b"y"), 14_000, fixed_units=0, meter=meter)
+    third = second.observe(Tally(30, 36_000, b"z"), 24_000, fixed_units=0, meter=meter)
+    assert first.ratio < second.ratio < third.ratio <= 1.0
+
+
+def test_two_meters_on_the_same_messages_do_not_share_their_counts() -> None:
+    messages = read(json.dumps(conversation(10)).encode()).messages
+    estimated = Meter().count(messages)
+    assert Meter(Counting()).count(messages) != estimated
+    assert Meter().count(messages) == estimated
+
+
+def test_the_same_bytes_read_in_two_dialects_are_counted_twice() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [image]}
+    source = json.dumps([{"role": "user", "content": [result]}]).encode()
+    meter = Meter()
+    as_chat = meter.count(read(source, dialect="openai-chat").messages)
+    as_anthropic = meter.count(read(source, dialect="anthropic").messages)
+    assert as_chat != as_anthropic
+
+
+def test_a_document_of_text_costs_its_text_and_base64_in_unknown_blocks_is_no_text() -> None:
+    prose = "All the words of a long report. " * 500
+    source = {"type": "text", "media_type": "text/plain", "data": prose}
+    (message,) = read(
+        [{"role": "user", "content": [{"type": "document", "source": source}]}], dialect="anthropic"
+    ).messages
+    assert part_units(message.parts) == part_units((Text(prose),))
+    blob = {"type": "image_generation_call", "id": "i", "result": "iVBORw0KGgo" * 50_000}
+    (item,) = read([blob], dialect="openai-responses").messages
+    assert part_units(item.parts) < 2_000
 
 
 def test_a_message_made_by_hand_can_be_counted_with_any_counter() -> None:

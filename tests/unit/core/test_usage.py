@@ -34,3 +34,11 @@ def test_every_wire_reports_the_whole_prompt(value: dict[str, object], expected:
 )
 def test_a_reply_without_a_prompt_size_is_no_measurement(value: object) -> None:
     assert read_usage(value) is None
+
+
+def test_a_whole_answer_and_an_sdk_object_are_read() -> None:
+    from openai.types import CompletionUsage
+
+    assert read_usage({"id": "x", "usage": {"prompt_tokens": 9}}) == Usage(prompt_tokens=9)
+    reported = CompletionUsage(prompt_tokens=9, completion_tokens=1, total_tokens=10)
+    assert read_usage(reported) == Usage(prompt_tokens=9, completion_tokens=1)

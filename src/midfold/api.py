@@ -1,0 +1,200 @@
+"""`midfold.compact`: one call, from any shape to the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from midfold.cache import PromptCacheHint, system_and_3
+from midfold.core.archive import Archive
+from midfold.core.boundary import Protection
+from midfold.core.budget import Budget, plan_budget
+from midfold.core.compaction import CompactionRequest, CompactionState, Options, Outcome, Redactor
+from midfold.core.message import Message, Transcript
+from midfold.core.redact import redact
+from midfold.core.report import Boundary, Receipt
+from midfold.core.tokens import Meter
+from midfold.core.usage import Usage, read_usage
+from midfold.engines import Compressor, ContextEngine
+from midfold.models import Belief, ModelOverride, look_up
+from midfold.summarize import Summarizer, drive, local_summarizer
+from midfold.wire import Document, read, write
+from midfold.wire.dialect import Dialect
+from midfold.wire.document import tool_of
+
+if TYPE_CHECKING:
+    from midfold.config import Config
+
+
+class Compaction:
+    """The result of `compact`: the conversation in the caller's own shape, and the account of what was done."""
+
+    def __init__(self, document: Document, outcome: Outcome) -> None:
+        self._document = document
+        self._outcome = outcome
+        self.report: Receipt = outcome.receipt
+        self.state: CompactionState = outcome.state
+        self.archive: Archive = outcome.archive
+        self.transcript: Transcript = outcome.messages
+
+    @cached_property
+    def messages(self) -> Any:
+        """The same shape as came in: a list, a request body, or bytes. The very same object if nothing changed."""
+        if not self._outcome.changed:
+            return self._document.source
+        inside = self._document.system is not None
+        return write(self._document, messages=self.transcript, system=self._outcome.system if inside else None)
+
+    @property
+    def system(self) -> Any:
+        """The system prompt beside the messages, in the caller's shape, with the note of the first compaction."""
+        system = self._outcome.system
+        if system is None or system.wire is not None:
+            return None if system is None else system.wire
+        return self._document.dialect.system_value(system, system.origin)
+
+    @property
+    def dialect(self) -> type[Dialect]:
+        return self._document.dialect
+
+    @property
+    def before(self) -> Transcript:
+        """The transcript as it was read."""
+        return self._document.messages
+
+    @property
+    def changed(self) -> bool:
+        return self._outcome.changed
+
+    @property
+    def boundary(self) -> Boundary | None:
+        return self.report.boundary
+
+    @cached_property
+    def cache_hints(self) -> tuple[PromptCacheHint, ...]:
+        return system_and_3(self.transcript, self._outcome.system)
+
+
+def compact(
+    messages: Any,
+    *,
+    system: Any = None,
+    tools: list[Any] | None = None,
+    model: str | None = None,
+    context_length: int | None = None,
+    output_reservation: int | None = None,
+    target_tokens: int | None = None,
+    usage: Usage | Mapping[str, Any] | None = None,
+    state: CompactionState | Mapping[str, Any] | None = None,
+    focus: str | None = None,
+    force: bool = False,
+    keep_last_exchanges: int | None = None,
+    config: Config | None = None,
+    summarizer: Summarizer | None = None,
+    redactor: Redactor | None = None,
+    engine: ContextEngine | None = None,
+) -> Compaction:
+    """Folds a conversation if it has reached its threshold, or if asked to.
+
+    `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
+    shape. Without a `summarizer` the summary is made locally, without a model. A compaction that fails, or would not
+    help, gives back what it was given, and `report` says why.
+    """
+    document = read(messages)
+    request = request_for(
+        document,
+        system=system,
+        tools=tools,
+        model=model,
+        context_length=context_length,
+        output_reservation=output_reservation,
+        usage=usage,
+        state=state,
+        config=config,
+        redactor=redactor,
+    )
+    request = msgspec.structs.replace(
+        request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
+    )
+    flow = (engine or Compressor()).compress(request)
+    return Compaction(document, drive(flow, summarizer or local_summarizer))
+
+
+def request_for(
+    document: Document,
+    *,
+    system: Any = None,
+    tools: list[Any] | None = None,
+    model: str | None = None,
+    context_length: int | None = None,
+    output_reservation: int | None = None,
+    usage: Usage | Mapping[str, Any] | None = None,
+    state: CompactionState | Mapping[str, Any] | None = None,
+    config: Config | None = None,
+    redactor: Redactor | None = None,
+) -> CompactionRequest:
+    """Everything an engine needs to know about a document."""
+    settings = _settings(config)
+    belief = believe(model or document.model, settings)
+    reservation = output_reservation if output_reservation is not None else settings.compression.output_reservation
+    return CompactionRequest(
+        messages=document.messages,
+        system=document.system or _system(document, system),
+        tools=document.tools if tools is None else tuple(tool_of(tool) for tool in tools),
+        budget=budget_for(context_length or belief.model.context_window, reservation or document.max_output, settings),
+        meter=meter_for(belief),
+        redact=redactor or redact,
+        usage=usage if usage is None or isinstance(usage, Usage) else read_usage(usage),
+        state=state if isinstance(state, CompactionState) else msgspec.convert(state or {}, CompactionState),
+        options=options_for(settings, document),
+        window_source="given" if context_length else belief.why,
+    )
+
+
+def _settings(config: Config | None) -> Config:
+    if config is not None:
+        return config
+    from midfold.config import Config
+
+    return Config()
+
+
+def believe(model: str | None, settings: Config) -> Belief:
+    """What is believed about a model, with the configuration's corrections."""
+    overrides = {
+        pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in settings.models.items()
+    }
+    return look_up(model, overrides)
+
+
+def budget_for(context_length: int, reservation: int | None, settings: Config) -> Budget:
+    compression = settings.compression
+    return plan_budget(
+        context_length,
+        output_reservation=reservation,
+        ratio=compression.threshold,
+        target_ratio=compression.target_ratio,
+        minimum_context_floor=compression.minimum_context_floor,
+    )
+
+
+def meter_for(belief: Belief) -> Meter:
+    return Meter(factor=belief.model.factor, message_overhead=belief.model.message_overhead)
+
+
+def options_for(settings: Config, document: Document | None = None) -> Options:
+    compression = settings.compression
+    return Options(
+        protection=Protection(protect_last_n=compression.protect_last_n),
+        prune=compression.prune,
+        orphan_calls=compression.orphan_calls,
+        lossy_fallback=compression.lossy_fallback,
+        result_role="user" if document is not None and document.dialect.name == "anthropic" else "tool",
+    )
+
+
+def _system(document: Document, system: Any) -> Message | None:
+    return None if system is None else Message.over(system, document.dialect.read_system)

@@ -1,0 +1,106 @@
+"""`midfold compact`: fold the middle of a transcript, and see what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from midfold.api import Compaction, compact
+from midfold.cli.inspect import name_of, read_file
+from midfold.cli.settings import settings
+from midfold.errors import TranscriptError
+
+
+@click.command(name="compact")
+@click.argument("file")
+@click.option("-o", "--output", metavar="OUT", help="Write the result here, the originals to OUT.archive.")
+@click.option("--context-length", type=click.IntRange(min=1), metavar="N", help="The window; default: the model's.")
+@click.option("--model", help="The model; default: the one the file names.")
+@click.option("--target", type=click.IntRange(min=1), metavar="N", help="Fold to about this many tokens.")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Keep the last N exchanges.")
+@click.option("--here", is_flag=True, help="Fold everything before the latest user message.")
+@click.option("--focus", metavar="TEXT", help="What the summary should give most room to.")
+@click.option("--force", is_flag=True, help="Fold even below the threshold.")
+@click.option("--preview", is_flag=True, help="Only show what would stay and what would be folded; write nothing.")
+@click.option("--config", metavar="FILE", help="Read settings from this file.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
+def command(
+    file: str,
+    output: str | None,
+    context_length: int | None,
+    model: str | None,
+    target: int | None,
+    keep: int | None,
+    here: bool,
+    focus: str | None,
+    force: bool,
+    preview: bool,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Fold the middle of a transcript and show what happened.
+
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape; `-` reads standard input. Without a
+    model configured the summary is made locally. Nothing is written without -o.
+    """
+    if keep is not None and here:
+        raise click.UsageError("--keep and --here exclude each other")
+    result = compact(
+        read_file(file),
+        context_length=context_length,
+        model=model,
+        target_tokens=target,
+        keep_last_exchanges=1 if here else keep,
+        focus=focus,
+        force=force,
+        config=settings(config),
+    )
+    _show(result, preview=preview, as_json=as_json)
+    if output is not None and not preview:
+        _write(result, output, name_of(file))
+
+
+def _show(result: Compaction, *, preview: bool, as_json: bool) -> None:
+    from midfold.cli import fold_map
+    from midfold.cli.output import console, emit_json
+
+    if as_json:
+        emit_json(facts(result, with_messages=not preview))
+        return
+    out = console()
+    fold_map.show(out, result)
+    if not preview:
+        fold_map.handoff(out, result)
+
+
+def facts(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
+    """The receipt, the state and the messages as plain values."""
+    import msgspec
+
+    from midfold.wire.splice import message_value
+
+    shown: dict[str, Any] = {"report": result.report.to_dict(), "state": msgspec.to_builtins(result.state)}
+    if with_messages:
+        shown["messages"] = [message_value(message, result.dialect) for message in result.transcript]
+    return shown
+
+
+def _write(result: Compaction, output: str, name: str) -> None:
+    target = Path(output)
+    if target.exists() and target.resolve() == Path(name).resolve():
+        raise TranscriptError(f"{output} is the transcript itself; choose another name, so that nothing is lost")
+    if result.changed:
+        archive = b"".join(line + b"\n" for line in result.archive.lines())
+        _atomically(Path(f"{output}.archive"), archive)
+    written = result.messages
+    _atomically(target, written if isinstance(written, bytes) else bytes(written))
+
+
+def _atomically(path: Path, data: bytes) -> None:
+    """Written beside and moved into place, readable by the owner only: originals may hold secrets."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(data)
+    temporary.replace(path)

@@ -1,0 +1,130 @@
+"""A picture of a compaction: head, fold and tail before and after, as bars of tokens."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from midfold.api import Compaction
+from midfold.cli.render import clean
+from midfold.core.handoff import recognise
+from midfold.core.message import Transcript
+from midfold.core.tokens import Meter
+
+WIDTH = 72
+COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
+SIGNS = {"head": "h", "fold": ".", "kept": "k", "handoff": "S", "tail": "t"}
+Segments = list[tuple[str, int, int]]
+"""Name, messages, tokens."""
+
+
+def show(out: Console, result: Compaction) -> None:
+    report = result.report
+    colour = {"compacted": "green", "pruned": "green", "aborted": "red"}.get(report.status, "yellow")
+    out.print(Text(report.status, style=f"bold {colour}") + Text(f": {report.reason}"))
+    out.print(
+        f"{report.old_messages:,} messages, {report.old_tokens:,} tokens  ->  "
+        f"{report.new_messages:,} messages, {report.new_tokens:,} tokens ({report.token_basis})"
+    )
+    out.print(f"threshold {report.threshold_tokens:,} of a {report.context_length:,}-token window")
+    for line in (*report.notices, *report.impossible):
+        out.print(Text(clean(line), style="yellow"))
+    if report.boundary is None:
+        if report.status == "unchanged":
+            out.print("--force folds all the same, --target N folds to a size.")
+        return
+    before = _before(result)
+    after = _after(result) if result.changed else before
+    most = max(sum(tokens for _, _, tokens in before), 1)
+    out.print()
+    out.print(Text("before ") + _strip(before, most))
+    if result.changed:
+        out.print(Text("after  ") + _strip(after, most))
+    out.print()
+    out.print(_table(before, after))
+    _changes(out, result)
+
+
+def handoff(out: Console, result: Compaction) -> None:
+    """The one message that stands for the fold."""
+    for message in result.transcript if result.report.status == "compacted" else ():
+        found = recognise(message)
+        if found is not None and found.kind == "fold":
+            out.print()
+            out.print(Panel(Text(found.body), title=f"handoff ({message.role})", border_style=COLOURS["handoff"]))
+
+
+def _before(result: Compaction) -> Segments:
+    boundary = result.report.boundary
+    if boundary is None:
+        return []
+    pinned = set(boundary.pinned)
+    messages = result.before
+    fold = tuple(messages[i] for i in range(boundary.start, boundary.end) if i not in pinned)
+    return [
+        _segment("head", messages[: boundary.start]),
+        _segment("fold", fold),
+        _segment("kept", tuple(messages[index] for index in boundary.pinned)),
+        _segment("tail", messages[boundary.end :]),
+    ]
+
+
+def _after(result: Compaction) -> Segments:
+    boundary, messages = result.report.boundary, result.transcript
+    if boundary is None:
+        return []
+    if result.report.status == "pruned":
+        return [
+            _segment("head", messages[: boundary.start]),
+            _segment("fold", messages[boundary.start : boundary.end]),
+            _segment("tail", messages[boundary.end :]),
+        ]
+    ours = [index for index, message in enumerate(messages) if recognise(message) is not None]
+    start = ours[0] if ours else 0
+    end = ours[-1] + 1 if ours else 0
+    return [
+        _segment("head", messages[:start]),
+        _segment("handoff", messages[start:end]),
+        _segment("tail", messages[end:]),
+    ]
+
+
+def _segment(name: str, messages: Transcript) -> tuple[str, int, int]:
+    return name, len(messages), Meter().count(messages).tokens
+
+
+def _strip(segments: Segments, most: int) -> Text:
+    strip = Text()
+    for name, count, tokens in segments:
+        cells = max(round(tokens / most * WIDTH), 1 if count else 0)
+        strip.append(SIGNS[name] * cells, style=f"{COLOURS[name]} reverse")
+    return strip
+
+
+def _table(before: Segments, after: Segments) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("", "messages before", "tokens", "messages after", "tokens"):
+        table.add_column(column, justify="left" if not column else "right")
+    now = {name: (count, tokens) for name, count, tokens in after}
+    then = {name: (count, tokens) for name, count, tokens in before}
+    for name in COLOURS:
+        old, new = then.get(name, (0, 0)), now.get(name, (0, 0))
+        if old[0] or new[0]:
+            label = Text(f"{SIGNS[name]} {name}", style=COLOURS[name])
+            table.add_row(label, f"{old[0]:,}", f"{old[1]:,}", f"{new[0]:,}", f"{new[1]:,}")
+    return table
+
+
+def _changes(out: Console, result: Compaction) -> None:
+    report = result.report
+    kinds: dict[str, int] = {}
+    for digest in report.digests:
+        kinds[digest.kind] = kinds.get(digest.kind, 0) + 1
+    pieces = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in kinds.items()]
+    pieces += [f"{len(report.repairs)} repair(s)"] if report.repairs else []
+    if pieces:
+        out.print("\n" + ", ".join(pieces))
+    if report.handles:
+        out.print(f"{len(report.handles):,} handle(s) unfold to the originals; the fold is {report.fold or 'none'}")

@@ -1,0 +1,114 @@
+"""How many tokens a conversation may have, when to fold it, and what it should be folded to.
+
+Rules of this file (the specification documents, and the project's decisions where they disagree):
+1. The effective input window is the context length less the output reservation. A reservation that is no number, not
+   positive or leaves nothing is ignored with a notice.
+2. The threshold is `ratio` of that window, but at least the minimum-context floor. A floor that reaches the window
+   would forbid folding for ever: then the threshold is 85 % of the window.
+3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it stands for, at least 2,000 tokens,
+   at most 5 % of the context length and 12,000; the maximum beats the minimum.
+4. A fold aims at half of the threshold. The trigger is inclusive.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+SMALL_WINDOW_RATIO = 0.85
+SUMMARY_RATIO = 0.20
+SUMMARY_MINIMUM = 2_000
+SUMMARY_MAXIMUM = 12_000
+SUMMARY_SHARE_OF_CONTEXT = 0.05
+LANDING_RATIO = 0.5
+SOFT_RATIO = 0.8
+
+
+class Pressure(IntEnum):
+    """How urgently a conversation must be folded. NONE is falsy."""
+
+    NONE = 0
+    SOFT = 1
+    """It will soon be time: a host may prepare the fold, or wait for a good moment."""
+    HARD = 2
+    """It must be folded before the next request."""
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """All the numbers that follow from one context window."""
+
+    context_length: int
+    output_reservation: int = 0
+    effective_input_window: int
+    threshold_tokens: int
+    tail_tokens: int
+    summary_maximum: int
+    landing_tokens: int
+    notices: tuple[str, ...] = ()
+
+    def summary_tokens(self, folded: int) -> int:
+        """How long the summary of `folded` tokens may be."""
+        return min(max(int(folded * SUMMARY_RATIO), SUMMARY_MINIMUM), self.summary_maximum)
+
+    def pressure(self, prompt_tokens: int) -> Pressure:
+        if prompt_tokens >= self.threshold_tokens:
+            return Pressure.HARD
+        return Pressure.SOFT if prompt_tokens >= self.threshold_tokens * SOFT_RATIO else Pressure.NONE
+
+    def aiming_at(self, target_tokens: int) -> Budget:
+        """The same window with another size to land at: the tail and the summary shrink with it."""
+        target = max(1, min(target_tokens, self.effective_input_window))
+        return msgspec.structs.replace(
+            self,
+            landing_tokens=target,
+            tail_tokens=min(self.tail_tokens, int(target * 0.5)),
+            summary_maximum=max(1, min(self.summary_maximum, int(target * 0.4))),
+        )
+
+
+def effective_input_window(context_length: int, output_reservation: Any = None) -> int:
+    """What is left for the prompt when the answer has its place."""
+    return context_length - (_reservation(context_length, output_reservation)[0])
+
+
+def _reservation(context_length: int, asked: Any) -> tuple[int, str]:
+    if asked is None or asked == 0:
+        return 0, ""
+    if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 < asked < float("inf"):
+        return 0, "the output reservation is not a positive number and was ignored"
+    if asked >= context_length:
+        return 0, f"an output reservation of {int(asked):,} tokens leaves nothing of {context_length:,} and was ignored"
+    return int(asked), ""
+
+
+def threshold_tokens(effective_window: int, ratio: float = 0.5, minimum_context_floor: int = 0) -> int:
+    """The number of prompt tokens from which a conversation is folded."""
+    if minimum_context_floor >= effective_window:
+        return max(1, int(effective_window * SMALL_WINDOW_RATIO))
+    return max(1, int(effective_window * ratio), minimum_context_floor)
+
+
+def plan_budget(
+    context_length: int,
+    *,
+    output_reservation: Any = None,
+    ratio: float = 0.5,
+    target_ratio: float = 0.2,
+    minimum_context_floor: int = 0,
+) -> Budget:
+    """The budget of one window."""
+    reservation, notice = _reservation(context_length, output_reservation)
+    window = context_length - reservation
+    threshold = threshold_tokens(window, ratio, minimum_context_floor)
+    return Budget(
+        context_length=context_length,
+        output_reservation=reservation,
+        effective_input_window=window,
+        threshold_tokens=threshold,
+        tail_tokens=max(1, int(threshold * target_ratio)),
+        summary_maximum=max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM)),
+        landing_tokens=max(1, int(threshold * LANDING_RATIO)),
+        notices=(notice,) if notice else (),
+    )

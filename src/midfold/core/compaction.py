@@ -1,0 +1,108 @@
+"""What goes into a compaction, what it asks for on the way, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Literal
+
+import msgspec
+
+from midfold.core.archive import Archive
+from midfold.core.boundary import Protection
+from midfold.core.budget import Budget
+from midfold.core.message import Message, Role, Tool, Transcript
+from midfold.core.report import Receipt
+from midfold.core.sanitize import OrphanCalls
+from midfold.core.summary import build_prompt
+from midfold.core.tokens import Meter
+from midfold.core.turns import serialize_turns
+from midfold.core.usage import Usage
+from midfold.errors import FailureKind
+
+Redactor = Callable[[str], str]
+Prune = Literal["digest", "placeholder", "off"]
+
+KEEPS_HISTORY: frozenset[FailureKind] = frozenset({"auth", "network"})
+"""Failures after which nothing is folded, whatever is allowed: they say nothing about the conversation."""
+
+
+class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What one compaction hands to the next one of the same conversation. Plain JSON."""
+
+    lineage: str = ""
+    count: int = 0
+    summary: str = ""
+    folds: tuple[str, ...] = ()
+    ineffective: int = 0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to compact."""
+
+    protection: Protection = Protection()
+    prune: Prune = "digest"
+    orphan_calls: OrphanCalls = "bridge"
+    lossy_fallback: bool = True
+    result_role: Role = "tool"
+    argument_characters: int = 500
+
+
+class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an engine may know. Nothing in it is mutated."""
+
+    messages: Transcript
+    budget: Budget
+    meter: Meter
+    redact: Redactor
+    system: Message | None = None
+    tools: tuple[Tool, ...] = ()
+    usage: Usage | None = None
+    prompt_tokens: int | None = None
+    state: CompactionState = CompactionState()
+    options: Options = Options()
+    focus: str | None = None
+    force: bool = False
+    target_tokens: int | None = None
+    keep_last_exchanges: int | None = None
+    window_source: str = "given"
+
+
+class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary is needed: of these raw messages, updating the previous one."""
+
+    messages: Transcript
+    budget_tokens: int
+    fold: str
+    redact: Redactor
+    previous: str = ""
+    focus: str | None = None
+
+    def prompt(self) -> str:
+        """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
+        turns = serialize_turns(self.messages, self.redact)
+        return build_prompt(turns, budget_tokens=self.budget_tokens, previous=self.previous, focus=self.focus)
+
+
+class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary, or why there is none."""
+
+    text: str = ""
+    source: Literal["model", "local"] = "model"
+    failure: FailureKind = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The result: the view from now on, and everything needed to account for it or to undo it."""
+
+    messages: Transcript
+    system: Message | None
+    receipt: Receipt
+    state: CompactionState
+    archive: Archive
+
+    @property
+    def changed(self) -> bool:
+        return self.receipt.status in ("compacted", "pruned")
+
+
+Flow = Generator[SummaryAsk, SummaryAnswer, Outcome]

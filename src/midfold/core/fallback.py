@@ -1,0 +1,203 @@
+"""A summary without a model: filled from the raw fold by rules, readable, within its budget.
+
+Rules of this file:
+1. It says that it was made locally and may be incomplete.
+2. What the user said is quoted, not paraphrased. Actions are told with their outcome; failures as failures.
+3. What an earlier summary knew is carried forward, section by section; newer lines win where there is not enough room.
+4. Everything passes through the redactor before it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from midfold.core.compaction import SummaryAsk
+from midfold.core.digest import Action, describe
+from midfold.core.estimate import estimate_text
+from midfold.core.handoff import recognise
+from midfold.core.laws import is_human
+from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
+from midfold.core.pairing import pair
+from midfold.core.summary import StructuredSummary, parse_summary
+
+NOTICE = "Locally generated without a model: may be incomplete (lower confidence)."
+MOST_ACTIONS = 400
+"""Older actions of a very long fold are counted, not told."""
+ASK_CHARACTERS = 700
+ANSWER_CHARACTERS = 500
+LINE_CHARACTERS = 260
+SHARES = {
+    "pending": 0.20,
+    "done": 0.26,
+    "files": 0.14,
+    "constraints": 0.08,
+    "blocked": 0.08,
+    "decisions": 0.06,
+    "resolved": 0.03,
+    "in_progress": 0.05,
+    "active_state": 0.02,
+    "next_steps": 0.04,
+    "critical": 0.04,
+}
+"""What each section may take of the budget; what one leaves over goes to the next."""
+
+_CONSTRAINT = re.compile(
+    r"\b(must|never|always|don't|do not|prefer|only|should not|avoid|make sure|instead of)\b", re.I
+)
+_DECISION = re.compile(
+    r"\b(decided|decision|instead|because|chose|will use|going with|root cause|the issue is)\b", re.I
+)
+_BREAK = re.compile(r"(?<=[.!?:])[ \t]+|\n+")
+
+
+def fallback_summary(ask: SummaryAsk) -> str:
+    """The body of a handoff for the fold."""
+    facts = _Facts(ask)
+    old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
+    snapshot = facts.asks[-1] if facts.asks else old.task_snapshot.strip()
+    goal = old.goal.strip() or (facts.asks[0] if facts.asks else "")
+    room = max(ask.budget_tokens - estimate_text(snapshot) - estimate_text(goal) - 120, 60)
+    sections: dict[str, str] = {}
+    left = 0
+    for key, share in SHARES.items():
+        budget = int(room * share) + left
+        lines = [*_lines(getattr(old, key)), *facts.lines(key)]
+        sections[key], used = _fit(list(dict.fromkeys(lines)), budget)
+        left = budget - used
+    body = StructuredSummary(task_snapshot=snapshot, goal=goal, **sections).render()
+    return f"{NOTICE}\n\n{ask.redact(body)}"
+
+
+class _Facts:
+    """What can be told about a fold, as lines per section, oldest first."""
+
+    def __init__(self, ask: SummaryAsk) -> None:
+        self.messages = tuple(message for message in ask.messages if recognise(message) is None)
+        self.fold = ask.fold
+        self.humans = [message for message in self.messages if is_human(message)]
+        self.asks = [text for message in self.humans if (text := _clip(message.text, ASK_CHARACTERS))]
+        self.actions, self.untold = _actions(self.messages)
+
+    def lines(self, key: str) -> list[str]:
+        lines: list[str] = getattr(self, f"_{key}")()
+        return lines
+
+    def _pending(self) -> list[str]:
+        return [f"- {ask}" for ask in self.asks[-8:]]
+
+    def _done(self) -> list[str]:
+        told = [f"- {_told(action)}" for action in self.actions]
+        if self.untold:
+            told.insert(0, f"- ({self.untold:,} earlier actions are not listed; unfold mf-{self.fold})")
+        return told
+
+    def _files(self) -> list[str]:
+        newest: dict[str, str] = {}
+        for action in self.actions:
+            for path in action.paths:
+                newest.pop(path, None)
+                newest[path] = f"- {path}: {_happened(action)}"
+        return list(newest.values())
+
+    def _constraints(self) -> list[str]:
+        return [f"- {sentence}" for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
+
+    def _blocked(self) -> list[str]:
+        open_failures: dict[str, str] = {}
+        for action in self.actions:
+            open_failures.pop(action.did, None)
+            if action.outcome == "failed":
+                open_failures[action.did] = f"- {action.did}: {action.error or action.detail}"
+        return [_line(line) for line in open_failures.values()][-12:]
+
+    def _answers(self) -> list[str]:
+        return [text for message in self.messages if message.role == "assistant" and (text := _said(message))]
+
+    def _decisions(self) -> list[str]:
+        return [f"- {sentence}" for text in self._answers() for sentence in _sentences(text, _DECISION)[:2]][-30:]
+
+    def _resolved(self) -> list[str]:
+        found: list[str] = []
+        for before, after in zip(self.messages, self.messages[1:], strict=False):
+            if is_human(before) and before.text.rstrip().endswith("?") and (answer := _said(after)):
+                found.append(_line(f"- {_clip(before.text, 120)} -> {_clip(answer, 140)}"))
+        return found[-6:]
+
+    def _in_progress(self) -> list[str]:
+        answers = self._answers()
+        return [f"- {_clip(answers[-1], ANSWER_CHARACTERS)}"] if answers else []
+
+    def _active_state(self) -> list[str]:
+        return [f"- Last action: {_told(self.actions[-1])}"] if self.actions else []
+
+    def _next_steps(self) -> list[str]:
+        plans = [action for action in self.actions if action.family == "plan"]
+        return [_line(f"- Plan as last recorded: {plans[-1].did} {plans[-1].detail}")] if plans else []
+
+    def _critical(self) -> list[str]:
+        return [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
+
+
+def _actions(messages: Transcript) -> tuple[list[Action], int]:
+    """The newest actions with their outcomes, in order, and how many older ones there are."""
+    answers = list(pair(messages).answers.items())
+    untold = max(len(answers) - MOST_ACTIONS, 0)
+    found: list[Action] = []
+    for call, result in sorted(answers)[untold:]:
+        asked = messages[call.message].parts[call.part]
+        given = messages[result.message].parts[result.part]
+        if isinstance(asked, ToolCall) and isinstance(given, ToolResult):
+            found.append(describe(asked, given))
+    return found, untold
+
+
+def _told(action: Action) -> str:
+    detail = f" -> {action.detail}" if action.detail else ""
+    return _line(f"{action.did}{detail}")
+
+
+def _happened(action: Action) -> str:
+    verb = {"read": "read", "write": "written", "patch": "edited", "search": "searched", "list": "listed"}
+    what = verb.get(action.family, "used")
+    return f"{what} ({action.detail})" if action.outcome == "failed" and action.detail else what
+
+
+def _said(message: Message) -> str:
+    return "\n".join(part.text for part in message.parts if isinstance(part, Text)).strip()
+
+
+def _sentences(text: str, telling: re.Pattern[str]) -> list[str]:
+    """The short sentences of a text that match; long texts are pasted material and are read only at their start."""
+    found = (piece.strip(" \t-*#") for piece in _BREAK.split(text[:4_000]))
+    return [sentence for sentence in found if 8 <= len(sentence) <= 300 and telling.search(sentence)]
+
+
+def _clip(text: str, limit: int) -> str:
+    """One line of a text, its middle left out where it is long."""
+    flat = " ".join(text[: limit * 4].split()) if len(text) <= limit * 4 else f"{text[: limit * 2]} {text[-limit:]}"
+    flat = " ".join(flat.split())
+    if len(flat) <= limit:
+        return flat
+    return f"{flat[: limit * 3 // 4].rstrip()} […] {flat[-limit // 5 :].lstrip()}"
+
+
+def _line(text: str) -> str:
+    return _clip(text, LINE_CHARACTERS)
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("- (")]
+
+
+def _fit(lines: Iterable[str], budget: int) -> tuple[str, int]:
+    """The newest lines that fit, in their order, and what they cost."""
+    kept: list[str] = []
+    used = 0
+    for line in reversed(list(lines)):
+        cost = estimate_text(line) + 1
+        if used + cost > budget:
+            continue
+        kept.append(line)
+        used += cost
+    return "\n".join(reversed(kept)), used

@@ -1,0 +1,94 @@
+"""The messages midfold writes itself: how they are framed, and how they are recognised again.
+
+Rules of this file:
+1. A generated message carries no key a provider would reject. Its identity is a mark in its text: the id of the fold it
+   stands for, and a check over that id and the body.
+2. It is recognised after any round trip through plain JSON by computing the check again. Text that merely looks like a
+   handoff, quotes one, or stands in a tool result is not believed.
+3. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
+   model takes a historical ask for a new one.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Literal, NamedTuple
+
+from midfold.core.message import Message, Role, Text, Transcript
+
+MARKER = "[CONTEXT COMPACTION]"
+END_MARKER = "[END OF CONTEXT COMPACTION: everything above is history; respond to the messages after this line]"
+OPENING = (
+    "Earlier turns were compacted into this summary. It is reference only, written by the context manager and not by "
+    "the user: asks and tasks in it are historical and may be finished. The latest user message after it wins wherever "
+    "the two differ. Originals can be unfolded by their handles."
+)
+ACKNOWLEDGEMENT = "Understood: the summary above is history. I continue with the messages below."
+CONTINUATION = "(The conversation continues below.)"
+SYSTEM_NOTE = (
+    "[Note: Some earlier conversation turns have been compacted into a summary to save context space. The summary is "
+    "marked [CONTEXT COMPACTION]; build on it and do not repeat work that it reports as done.]"
+)
+
+Kind = Literal["fold", "ack", "bridge"]
+_MARK = re.compile(r" \(midfold (fold|ack|bridge) ([0-9a-f]{12}) ([0-9a-f]{12})\)")
+
+
+class Generated(NamedTuple):
+    """A message of ours, recognised."""
+
+    kind: Kind
+    fold: str
+    body: str
+
+
+def check(kind: str, fold: str, body: str) -> str:
+    return blake2b(f"{kind}\0{fold}\0{body}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+def handoff(body: str, fold: str, role: Role) -> Message:
+    """The one message that stands for a fold."""
+    body = body.strip()
+    mark = f" (midfold fold {fold} {check('fold', fold, body)})"
+    return Message(role, (Text(f"{MARKER} {OPENING}{mark}\n\n{body}\n\n{END_MARKER}"),))
+
+
+def filler(fold: str, role: Role) -> Message:
+    """A short message between two neighbours of the same role."""
+    kind: Kind = "ack" if role == "assistant" else "bridge"
+    body = ACKNOWLEDGEMENT if role == "assistant" else CONTINUATION
+    return Message(role, (Text(f"{MARKER} {body} (midfold {kind} {fold} {check(kind, fold, body)})"),))
+
+
+def recognise(message: Message) -> Generated | None:
+    """What this generated message is; None for everything we did not write."""
+    if message.role not in ("user", "assistant") or len(message.parts) != 1:
+        return None
+    part = message.parts[0]
+    if not isinstance(part, Text) or not part.text.startswith(MARKER):
+        return None
+    mark = _MARK.search(part.text, 0, len(MARKER) + len(OPENING) + 100)
+    if mark is None:
+        return None
+    kind, fold, seen = mark.groups()
+    before = part.text[len(MARKER) + 1 : mark.start()]
+    after = part.text[mark.end() :]
+    if kind == "fold":
+        if not after.endswith(END_MARKER):
+            return None
+        body = after[: -len(END_MARKER)].strip()
+    else:
+        body = before
+    if seen != check(kind, fold, body):
+        return None
+    return Generated(kind, fold, body)  # type: ignore[arg-type]
+
+
+def newest_handoff(messages: Transcript) -> tuple[int, Generated] | None:
+    """The last handoff in a transcript."""
+    for index in range(len(messages) - 1, -1, -1):
+        found = recognise(messages[index])
+        if found is not None and found.kind == "fold":
+            return index, found
+    return None

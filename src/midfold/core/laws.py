@@ -1,0 +1,130 @@
+"""What makes a transcript legal, and where it may be cut.
+
+Rules of this file:
+1. A law is a small class. `forbids` marks the cuts it does not allow; `violations` says what breaks it.
+2. A cut at i separates messages[:i] from messages[i:]. Cuts at 0 and at the end are always legal.
+3. Engines, the sanitizer and the tests use the same list, `LAWS`. Each law is one pass.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from midfold.core.message import Message, Text, Thinking, ToolCall, ToolResult, Transcript
+from midfold.core.pairing import Pairing, pair
+
+
+class Law(Protocol):
+    def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
+        """Sets forbidden[i] for every cut i that would break the law."""
+        ...
+
+    def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
+        """What is wrong with the transcript as it stands."""
+        ...
+
+
+class CallsAnswered:
+    """Every result stands after its call, every call has its result: providers answer 400 to anything else.
+
+    Calls made together are answered together, so a batch is whole from its first call to its last result. The calls
+    of the newest batch may still be waiting.
+    """
+
+    def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
+        start = 0
+        end = 0
+        for call, result in sorted(pairing.answers.items()):
+            if call.message < end:
+                end = max(end, result.message)
+            else:
+                _mark(forbidden, start, end)
+                start, end = call.message, result.message
+        _mark(forbidden, start, end)
+        for index in range(1, len(messages)):
+            if _only_calls(messages[index - 1]) and _only_calls(messages[index]):
+                forbidden[index] = 1
+
+    def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
+        found = [f"messages[{place.message}] answers no call" for place in pairing.orphans]
+        found += [f"messages[{place.message}] has a call without a result" for place in pairing.unanswered]
+        return tuple(found)
+
+
+class ThinkingKept:
+    """Reasoning that is an item of its own belongs to the item after it; providers reject one without the other."""
+
+    def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
+        for index in range(1, len(messages)):
+            before = messages[index - 1]
+            if before.role == "assistant" and before.parts and all(isinstance(part, Thinking) for part in before.parts):
+                forbidden[index] = 1
+
+    def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
+        return ()
+
+
+class UserFirst:
+    """After the system prompt a user speaks first; Anthropic rejects a list that starts with the assistant."""
+
+    def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
+        return
+
+    def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
+        first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
+        if first is None or is_human(messages[first]):
+            return ()
+        return (f"messages[{first}] comes first and is not the user's",)
+
+
+class NothingEmpty:
+    """A message says something; providers reject empty ones (an answer that ends the list may still be empty)."""
+
+    def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
+        return
+
+    def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
+        last = len(messages) - 1
+        return tuple(
+            f"messages[{index}] is empty"
+            for index, message in enumerate(messages)
+            if is_empty(message) and not (index == last and message.role == "assistant")
+        )
+
+
+LAWS: tuple[Law, ...] = (CallsAnswered(), ThinkingKept(), UserFirst(), NothingEmpty())
+
+
+def legal_cuts(messages: Transcript, pairing: Pairing | None = None) -> list[int]:
+    """Every place where the transcript may be cut, in order: the intersection of what the laws allow."""
+    pairing = pairing or pair(messages)
+    forbidden = bytearray(len(messages) + 1)
+    for law in LAWS:
+        law.forbids(messages, pairing, forbidden)
+    forbidden[0] = forbidden[-1] = 0
+    return [index for index, bad in enumerate(forbidden) if not bad]
+
+
+def violations(messages: Transcript) -> tuple[str, ...]:
+    """Everything that makes the transcript illegal."""
+    pairing = pair(messages)
+    return tuple(found for law in LAWS for found in law.violations(messages, pairing))
+
+
+def is_human(message: Message) -> bool:
+    """Whether a user speaks here: a message of tool results alone is no turn of the user's."""
+    return message.role == "user" and any(not isinstance(part, ToolResult) for part in message.parts)
+
+
+def is_empty(message: Message) -> bool:
+    return all(isinstance(part, Text) and not part.text.strip() for part in message.parts)
+
+
+def _mark(forbidden: bytearray, start: int, end: int) -> None:
+    if end > start:
+        forbidden[start + 1 : end + 1] = b"\1" * (end - start)
+
+
+def _only_calls(message: Message) -> bool:
+    """An item of a Responses batch: nothing but calls."""
+    return bool(message.parts) and all(isinstance(part, ToolCall) for part in message.parts)

@@ -1,0 +1,317 @@
+"""Credentials that only their name gives away: `password=…`, `"api_key": "…"`, `--token …`, headers and cookies.
+
+Rules of this file:
+1. A name is looked up as bytes in the lower-cased text (one byte per character, so positions agree), and a pattern is
+   only ever matched at a place so found.
+2. A value in quotes is read to its quote, a bare value over at most `LONGEST_BARE` characters: no place costs more than
+   a constant, or than what lies before the next quote.
+3. Code is not a credential: calls, look-ups, attributes, annotations, placeholders and names of variables stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+LONGEST_BARE = 96
+LONGEST_NAME = 64
+MARK = "[REDACTED:"
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+    kind: str
+
+
+class _Word(NamedTuple):
+    """A word that ends the name of a credential; only `strong` ones make a credential of a value that is all letters."""
+
+    endings: tuple[bytes, ...]
+    strong: bool
+
+
+WORDS = {
+    b"pass": _Word((b"password", b"passwd", b"passphrase"), True),
+    b"pwd": _Word((b"pwd",), True),
+    b"secret": _Word((b"secret",), True),
+    b"key": _Word((b"key",), True),
+    b"token": _Word((b"token",), False),
+}
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_KEY_OF = _words(
+    "api access private secret account signing encryption master auth subscription session storage webhook hmac deploy"
+    " service role admin shared"
+)
+_KEY_OF_BYTES = tuple(word.encode() for word in _KEY_OF)
+_KEY_GLUED = tuple(word + "key" for word in _KEY_OF - {"role", "admin", "session", "service", "shared"})
+_TOKEN_GLUED = tuple(word + "token" for word in _words("auth access refresh api bearer id session bot user security"))
+_TOKEN_NOT_OF = _words(
+    "page next nextpage continuation eos bos pad unk sep cls mask stop special start end first last prev previous current"
+    " cancel cancellation max min num per each total count input output prompt completion image sample new old this that"
+    " sync resume cursor pagination lex lexer parser syntax"
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NOT_WORD = re.compile(r"[^a-z0-9]+")
+
+
+@lru_cache(maxsize=4096)
+def kind_of_name(name: str) -> str | None:
+    """What a value under this name is (`password`, `secret`, `token`, ...), or None where the name is harmless."""
+    words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-LONGEST_NAME:]).lower()) if word]
+    if not words:
+        return None
+    last, before, flat = words[-1], words[-2] if len(words) > 1 else "", "".join(words[-3:])
+    if flat.endswith(("password", "passwd", "passphrase", "passwords")) or last == "pwd":
+        return "password"
+    if flat.endswith("secret") or last == "secrets":
+        return "secret"
+    if (last in ("key", "keys") and before in _KEY_OF) or flat.endswith(_KEY_GLUED):
+        return "private-key" if "private" in flat else "api-key"
+    if (last == "token" and before not in _TOKEN_NOT_OF) or flat.endswith(_TOKEN_GLUED):
+        return "token"
+    if last in ("authorization", "cookie", "cookies", "credential", "credentials"):
+        return last.removesuffix("s")
+    return "session" if words == ["session"] else None
+
+
+_SEPARATOR = re.compile(
+    r"""(?:\\{0,7}+["'`]\]?|\]|\*\*)?+[ \t]{0,8}+"""
+    r"""(?:=>|:=|:[ ]?&?[sS]tr(?:ing)?(?:[ ]?\|[ ]?None)?[ ]?=(?!=)|[:=](?![:=~]))(?:\*\*)?[ \t]{0,8}+"""
+)
+_AFTER_NAME = frozenset(b"\"'`]\\*:= \t>")
+_QUOTED = {
+    '"': re.compile(r'"([^"\\\s]*+(?:\\[^\s][^"\\\s]*+)*+)(?:"|\Z)'),
+    "'": re.compile(r"'([^'\\\s]*+(?:\\[^\s][^'\\\s]*+)*+)(?:'|\Z)"),
+    "`": re.compile(r"`([^`\s]*+)(?:`|\Z)"),
+}
+_QUOTED_INSIDE = {quote: re.compile(rf"\\{{1,7}}+{quote}([^{quote}\s]*+)(?:{quote}|\Z)") for quote in "\"'`"}
+_OPENING = re.compile(r"""\\{0,7}+(["'`])""")
+_BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{LONGEST_BARE}}}+""")
+_BARE_REST = re.compile(r"""[^\s"'`,;&|<>(){}\[\]\\]*+""")
+_ELEMENT = re.compile(r">([^<>\s]{4,256}+)</")
+_FLAG_GAP = re.compile(r"[ \t]{1,8}+")
+_NEVER_FIRST = frozenset("[{(<$*%&!,;)]}-\n\r")
+_OPENERS = frozenset("([{")
+_NAME_BYTES = b"abcdefghijklmnopqrstuvwxyz0123456789_-."
+
+_PLACEHOLDER = re.compile(
+    r"\$|<|\{|\[|%[sdvr({]|%[A-Za-z_]{2,32}%|\*|[xX]{3}|\.{2}|…|#\{|!|&|@|"
+    r"(?i:your|my[_-]|the[_-]|some[_-]|example|changeme|placeholder|redacted|dummy|insert[_-])"
+)
+_ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+_IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z_$-]*")
+_ATTRIBUTE = re.compile(r"[A-Za-z_$][\w$]*(?:(?:[!?]?\.|->|::)[A-Za-z_$][\w$]*)+")
+_NUMBERED_TYPE = re.compile(
+    r"(?i:u?int|i|u|f|float|sha|md|base|utf|v|aes|rsa|hs|rs|es|ed|http|oauth|s|bcrypt|argon|x|p|pbkdf)-?\d{1,5}"
+)
+_DATE_OR_VERSION = re.compile(r"v?\d{1,5}(?:[.:/-]\d{1,4})*+(?:[T.:+Z\d-]*)")
+_PATH = re.compile(r"(?:\.{0,2}|~|[A-Za-z]:)/|(?:[\w.@-]+/)+[\w.@-]*\.[A-Za-z]{1,5}$")
+_AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
+_COUNTED = re.compile(r"\d{1,7}[:)-]")
+_SPECIAL = re.compile(r"[!@#^*?~%+]")
+_DIGIT = re.compile(r"[0-9]")
+_LETTERS_ONLY = re.compile(r"[A-Za-z]{20,}")
+_WORDS_OF_CODE = _words(
+    "none null nil undefined true false self this str string text number boolean bool object any bytes float double char"
+    " integer required optional secret password passwd token value values await async new return function lambda func"
+    " type class void dict list array map struct enum default unknown never not is and or to the a an flag option argument"
+    " parameter field input file env environment for with from in on if when as via using instead was has must should can"
+    " will are be empty missing invalid basic bearer include omit same-origin inherit hidden masked secretstr credential"
+    " credentials key keys api_key apikey"
+)
+
+
+def assignments(text: str, low: bytes, needle: bytes) -> Iterator[Span]:
+    """The values of names that end in a telling word."""
+    word = WORDS[needle]
+    at = low.find(needle)
+    while at >= 0:
+        span = _named(text, low, at, word)
+        if span is not None:
+            yield span
+        at = low.find(needle, span.end if span is not None else at + len(needle))
+
+
+def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
+    for ending in word.endings:
+        if low.startswith(ending, at):
+            end = at + len(ending)
+            break
+    else:
+        return None
+    if end >= len(low) or low[end] not in _AFTER_NAME:
+        return None
+    separator = _SEPARATOR.match(text, end)
+    if separator is not None and text[separator.end() : separator.end() + 1] in _NEVER_FIRST:
+        return None
+    is_key = word.endings == (b"key",)
+    if is_key and not low[max(0, at - 14) : at].rstrip(b"_- ").endswith(_KEY_OF_BYTES):
+        return None
+    before = low[max(0, at - LONGEST_NAME) : at]
+    start = at - len(before) + len(before.rstrip(_NAME_BYTES + b" " if is_key else _NAME_BYTES))
+    if separator is None:
+        found = _without_separator(text, low, start, end, strong=word.strong)
+    else:
+        found = _value(text, separator, start, end, strong=word.strong)
+    if found is None:
+        return None
+    kind = kind_of_name(text[start:end].rpartition(".")[2])
+    return Span(*found, kind) if kind is not None else None
+
+
+def _without_separator(text: str, low: bytes, start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
+    """The value in `<password>value</password>` or `--password value`."""
+    if low[end] == 0x3E:
+        element = _ELEMENT.match(text, end)
+        return element.span(1) if element is not None and _in_quotes(element[1], strong=strong) else None
+    return _after_flag(text, end) if low.startswith(b"--", start) else None
+
+
+def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
+    """Where the value of the name at `start:end` stands, if it is a credential."""
+    opening = _OPENING.match(text, separator.end())
+    if opening is not None:
+        patterns = _QUOTED if opening.end() == opening.start() + 1 else _QUOTED_INSIDE
+        quoted = patterns[opening[1]].match(text, separator.end())
+        if quoted is None:
+            return None
+        value = quoted[1].rstrip("\\") if patterns is _QUOTED_INSIDE else quoted[1]
+        return (quoted.start(1), quoted.start(1) + len(value)) if _in_quotes(value, strong=strong) else None
+    bare = _BARE.match(text, separator.end())
+    if bare is None:
+        return None
+    value = bare[0].rstrip(".:") if bare.end() - bare.start() < LONGEST_BARE else bare[0]
+    stop = bare.start() + len(value)
+    following = text[stop : stop + 1]
+    place = _Place(text[start:end], separator[0], text[max(0, start - 1) : start], following)
+    if following in _OPENERS or not _is_bare_credential(value, place, strong=strong):
+        return None
+    return bare.start(), _end_of_bare(text, stop)
+
+
+def _end_of_bare(text: str, stop: int) -> int:
+    """Where a bare value that is to go ends, however long it is; a full stop behind it stays."""
+    rest = _BARE_REST.match(text, stop)
+    return stop if rest is None or not rest[0].strip(".:") else rest.end()
+
+
+def _after_flag(text: str, end: int) -> tuple[int, int] | None:
+    gap = _FLAG_GAP.match(text, end)
+    if gap is None:
+        return None
+    quote = text[gap.end() : gap.end() + 1]
+    match = _QUOTED[quote].match(text, gap.end()) if quote in _QUOTED else _BARE.match(text, gap.end())
+    if match is None:
+        return None
+    group = 1 if quote in _QUOTED else 0
+    value = match[group]
+    if len(value) < 3 or value.startswith("-") or value.isupper() or _is_no_credential(value):
+        return None
+    stop = match.end(group)
+    if text[stop : stop + 1] in _OPENERS:
+        return None
+    return match.start(group), stop if group else _end_of_bare(text, stop)
+
+
+class _Place(NamedTuple):
+    """What stands around a bare value."""
+
+    name: str
+    separator: str
+    before: str
+    after: str
+
+    @property
+    def is_tight(self) -> bool:
+        return self.separator.endswith("=") and not self.separator.startswith((" ", "\t"))
+
+    @property
+    def is_shouted(self) -> bool:
+        return self.name.isupper()
+
+
+def _is_no_credential(value: str) -> bool:
+    """Placeholders, variables, words of code, names of credentials, paths, dates and addresses."""
+    lower = value.lower()
+    if MARK in value or lower in _WORDS_OF_CODE or len(set(value)) == 1:
+        return True
+    if _PLACEHOLDER.match(value) or "${" in value or "{{" in value or "://" in value:
+        return True
+    if _ENVIRONMENT_NAME.fullmatch(value) or _NUMBERED_TYPE.fullmatch(value) or _ATTRIBUTE.fullmatch(value):
+        return not _has_random_part(value)
+    if _PATH.match(value):
+        return not _AWS_SECRET.fullmatch(value)
+    if _IDENTIFIER.fullmatch(value):
+        return _names_a_credential(value)
+    return False
+
+
+def _has_random_part(value: str) -> bool:
+    return any(len(part) >= 16 and _DIGIT.search(part) for part in value.split("."))
+
+
+def _names_a_credential(value: str) -> bool:
+    """`access_token` and `userPassword` are names; `supersecret` may be somebody's password."""
+    compound = "_" in value or "-" in value or _CAMEL.search(value) is not None
+    return compound and kind_of_name(value) is not None
+
+
+def _in_quotes(value: str, *, strong: bool) -> bool:
+    if len(value) < (3 if strong else 6) or _is_no_credential(value[:LONGEST_BARE]):
+        return False
+    if strong:
+        return True
+    return _is_mixed(value[:LONGEST_BARE])
+
+
+def _is_jumbled(value: str) -> bool:
+    """Twenty letters or more whose case changes more often than in the name of anything."""
+    return _LETTERS_ONLY.fullmatch(value) is not None and len(_CAMEL.findall(value)) * 5 > len(value)
+
+
+def _is_mixed(value: str) -> bool:
+    if _is_jumbled(value):
+        return True
+    return _DIGIT.search(value) is not None and _DATE_OR_VERSION.fullmatch(value) is None
+
+
+def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
+    if len(value) < 3 or _is_no_credential(value) or _COUNTED.match(value):
+        return False
+    query = place.before in ("?", "&")
+    if value.isdigit():
+        return len(value) >= 4 and (
+            query or (strong and place.separator != ":") or (place.is_shouted and place.is_tight)
+        )
+    if _IDENTIFIER.fullmatch(value):
+        return _is_word_credential(value, place, strong=strong, query=query)
+    if place.is_tight:
+        return len(value) >= 4 and (strong or place.is_shouted or query or (len(value) >= 6 and _is_mixed(value)))
+    if not strong:
+        return len(value) >= 10 and _is_mixed(value)
+    own = place.name.lower().rpartition(".")[2]
+    if value.lower().rstrip("0123456789_") in (own, "password", "secret", "token", "key"):
+        return False
+    return len(value) >= 5 and (_is_mixed(value) or (_SPECIAL.search(value) is not None and len(value) >= 6))
+
+
+def _is_word_credential(value: str, place: _Place, *, strong: bool, query: bool) -> bool:
+    """A bare value without digits is a credential in an environment, a query or a connection string, not in code."""
+    if place.is_tight and _is_jumbled(value):
+        return True
+    if place.is_shouted and (place.is_tight or place.separator.endswith(": ")):
+        return len(value) >= 4 and strong
+    if not place.is_tight or len(value) < 4:
+        return False
+    if query:
+        return True
+    is_attribute_or_argument = "." in place.name or place.before == "(" or place.after in tuple(",);")
+    return strong and not is_attribute_or_argument and len(value) >= 5

@@ -1,0 +1,241 @@
+"""Credentials that their own form gives away: tokens with a known beginning, private keys, addresses and headers.
+
+Rules of this file:
+1. A provider's token is a run of at least `SHORTEST_RUN` letters, digits, `_` and `-`, and it begins the run, follows an
+   escaped line break, or in a run longer than a UUID follows a `-` or `_`. Runs are found without regular expressions, so ordinary text costs next to nothing.
+2. Every pattern is matched at a place found by a literal, fails within a constant number of characters or consumes what
+   it read, and has no nested quantifier that could give anything back.
+3. A token is replaced to the end of its run, so nothing of it is left and a second pass finds nothing new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from midfold.core.redact_keys import MARK, WORDS, Span, assignments
+
+SHORTEST_RUN = 20
+LONGEST_PLAIN_RUN = 36
+
+_IN_RUN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_RUN_TABLE = bytes(97 if code in _IN_RUN else 32 for code in range(256))
+_RUN = b"a" * SHORTEST_RUN
+
+_TOKENS = (
+    ("api-key", r"sk-(?:proj|svcacct|admin|ant|or|lf|None)-[\w-]{16}|sk-(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{20}"),
+    ("api-key", r"(?:sk|rk)_(?:live|test)_[A-Za-z0-9]{16}|whsec_[A-Za-z0-9]{20}"),
+    ("github-token", r"gh[pousr]_[A-Za-z0-9]{20}|github_pat_[A-Za-z0-9_]{20}"),
+    ("gitlab-token", r"gl(?:pat|dt|ptt|soat|rt|cbt)-[\w-]{16}"),
+    ("slack-token", r"xox[abeoprs]-[\w-]{12}|xapp-[\w-]{15}"),
+    ("api-key", r"hf_[A-Za-z0-9]{30}|gsk_[A-Za-z0-9]{40}|xai-[A-Za-z0-9]{40}|nvapi-[\w-]{40}|pplx-[A-Za-z0-9]{40}|r8_[\w-]{36}"),
+    ("npm-token", r"npm_[A-Za-z0-9]{30}"),
+    ("pypi-token", r"pypi-[\w-]{40}"),
+    ("api-key", r"lin_api_[A-Za-z0-9]{30}|dop_v1_[a-f0-9]{60}|shp(?:at|ca|pa|ss)_[a-f0-9]{30}|glsa_[\w]{30}|dckr_pat_[\w-]{20}"),
+    ("google-secret", r"GOCSPX-[\w-]{20}"),
+)  # fmt: skip
+_TOKENS_AT_START = (
+    ("aws-key", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ("google-key", r"AIza[\w-]{35}(?![\w-])"),
+    ("twilio-key", r"SK[0-9a-f]{32}(?![\w-])"),
+    ("jwt", r"eyJ[\w-]{16,}+\.[\w-]{4,}+(?:\.[\w-]*+){0,4}+"),
+    ("discord-token", r"[MNO][\w-]{23,27}+\.[\w-]{6}\.[\w-]{27}"),
+)
+
+
+def _any_of(*groups: tuple[tuple[str, str], ...]) -> str:
+    return "(?:" + "|".join(pattern for group in groups for _, pattern in group) + ")"
+
+
+_FIRST = frozenset(b"srwghxnpldGAeMNOS")
+_AT_START = re.compile(_any_of(_TOKENS, _TOKENS_AT_START), re.ASCII)
+_INSIDE = re.compile("[_-](?=[srwghxnpldG])" + _any_of(_TOKENS), re.ASCII)
+_KINDS = tuple((re.compile(pattern, re.ASCII), kind) for kind, pattern in (*_TOKENS, *_TOKENS_AT_START))
+_DOTTED = {b"SG.": "sendgrid-key", b"ya29.": "google-token", b"hvs.": "vault-token", b"dp.pt.": "api-key"}
+_DOTTED_ENDS = tuple(_DOTTED)
+_DOTTED_REST = re.compile(r"(?:\.[\w-]{8,}+)?", re.ASCII)
+_TELEGRAM = re.compile(r"(?<![0-9])[0-9]{8,10}:AA[\w-]{32,34}(?![\w-])", re.ASCII)
+_SLACK_HOOK = b"hooks.slack.com/services/"
+
+
+def tokens(text: str, raw: bytes) -> list[Span]:
+    """Tokens with a beginning that their provider chose to be recognisable."""
+    spans: list[Span] = []
+    if len(raw) < SHORTEST_RUN:
+        return spans
+    runs = raw.translate(_RUN_TABLE)
+    start = runs.find(_RUN)
+    while start >= 0:
+        end = runs.find(b" ", start + SHORTEST_RUN)
+        if end < 0:
+            end = len(runs)
+        span = _token_in_run(text, raw, start, end)
+        if span is not None:
+            spans.append(span)
+            end = max(end, span.end)
+        start = runs.find(_RUN, end)
+    return spans
+
+
+def _token_in_run(text: str, raw: bytes, start: int, end: int) -> Span | None:
+    before = raw[start - 1] if start else 0
+    begin = start + 1 if before == 0x5C and raw[start] in b"nrt" else start
+    if raw[begin] in _FIRST:
+        found = _AT_START.match(text, begin)
+        if found is not None:
+            return Span(begin, max(end, found.end()), _kind_at(text, begin))
+    if end - begin > LONGEST_PLAIN_RUN:
+        found = _INSIDE.search(text, begin, end)
+        if found is not None:
+            return Span(found.start() + 1, end, _kind_at(text, found.start() + 1))
+    if before in b".:/":
+        return _token_after_mark(text, raw, start, end)
+    return None
+
+
+def _kind_at(text: str, position: int) -> str:
+    return next(kind for pattern, kind in _KINDS if pattern.match(text, position))
+
+
+def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> Span | None:
+    if raw.endswith(_DOTTED_ENDS, max(0, start - 6), start):
+        mark = next(mark for mark in _DOTTED_ENDS if raw.endswith(mark, 0, start))
+        rest = _DOTTED_REST.match(text, end)
+        return Span(start - len(mark), rest.end() if rest is not None else end, _DOTTED[mark])
+    if raw[start - 1] == 0x3A:
+        bot = _TELEGRAM.search(text, max(0, start - 11), end)
+        return Span(bot.start(), end, "telegram-token") if bot is not None else None
+    if raw.find(_SLACK_HOOK, max(0, start - 64), start) >= 0:
+        return Span(start, end, "slack-webhook")
+    return None
+
+
+_BEGIN = re.compile(r"-----BEGIN (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: BLOCK)?-----")
+_END = re.compile(r"-----END (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BODY = re.compile(
+    r"(?:(?:[\s\"'+,>|]|\\{1,4}+[nrt\"']|[0-9]{1,6}[→|:])*+(?:[A-Za-z0-9+/=]{20,}+|[A-Za-z-]{4,20}: [^\n\\]{1,120}+))*+"
+    r"(?:(?:\s|\\{1,4}+[nrt])*+[A-Za-z0-9+/=]{1,76}+(?=(?:\s|\\{1,4}+[nrt\"'])*+(?:-----END|\.\.\.|…|\Z)))?"
+)
+_LONGEST_KEY = 65_536
+
+
+def private_keys(text: str, low: bytes, needle: bytes) -> Iterator[Span]:
+    """Whole PEM blocks; of a block that was cut off, everything that still looks like key."""
+    start = low.find(needle)
+    end = 0
+    while start >= 0:
+        begin = _BEGIN.match(text, start)
+        following = low.find(needle, start + len(needle))
+        if begin is not None:
+            body = _KEY_BODY.match(text, begin.end())
+            stop = body.end() if body is not None else begin.end()
+            if 0 <= end < stop:
+                end = text.find("-----END ", stop)
+            limit = min(following if following >= 0 else len(text), stop + _LONGEST_KEY)
+            close = _END.match(text, end) if 0 <= end <= limit else None
+            if stop > begin.end() + SHORTEST_RUN:
+                stop = close.end() if close is not None and end - stop < 200 else stop
+                yield Span(start, stop, "private-key")
+        start = following
+
+
+_USER_INFO = re.compile(
+    r"""([^\s:/@"'`<>\\?#\[\]{}|^]{0,128}+)(?::([^\s/@"'`<>\\?#]{1,256}+))?@((?:[^\s/"'`<>\\@?#]{1,256}+@)?+)"""
+)
+_OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…")
+
+
+def addresses(text: str, low: bytes, mark: bytes) -> Iterator[Span]:
+    """The password of `scheme://user:password@host`, or a token that stands in the user's place."""
+    at = low.find(mark)
+    while at >= 0:
+        info = _USER_INFO.match(text, at + len(mark))
+        if info is not None:
+            password = info[2]
+            if password is not None and not _OPEN_PASSWORD.match(password) and MARK not in password:
+                yield Span(info.start(2), info.end() - 1, "password")
+            elif password is None and len(info[1]) >= SHORTEST_RUN and any(map(str.isdigit, info[1])):
+                yield Span(info.start(1), info.end(1), "url-token")
+        at = low.find(mark, at + len(mark))
+
+
+_OPEN_QUOTE = r"""(?:\\{0,7}+["'`])?+"""
+_AUTHORIZATION = re.compile(
+    rf"(?i:authorization){_OPEN_QUOTE}\]?[ \t]{{0,8}}+[:=](?![:=])[ \t]{{0,8}}+{_OPEN_QUOTE}"
+    r"""(?:(?i:digest|aws4-hmac-sha256)[ \t]{1,8}+([^"'`\r\n\\]{8,})|(?:([A-Za-z][A-Za-z0-9-]{2,24}+)[ \t]{1,8}+)?+([^\s"'`\\<>,;(){}\[\]$]{6,}+))"""
+)
+_BEARER = re.compile(r"(?i:bearer)[ \t]{1,8}+([A-Za-z0-9._~+/-]{16,}+=*+)")
+_COOKIE = re.compile(
+    rf"(?i:cookie){_OPEN_QUOTE}[ \t]{{0,8}}+:[ \t]{{0,8}}+{_OPEN_QUOTE}"
+    r"""([\w.-]{1,64}+=[^\s;,"'`\\(){}$<]{8,}+[^\r\n"'`\\]*+)"""
+)
+_SIGNATURE = re.compile(r"(?i:(?<=[?&;])|(?<=X-Amz-)|(?<=X-Goog-))(?i:sig|signature)=([A-Za-z0-9%+/_-]{20,}+)")
+_DIGIT_OR_PADDING = re.compile(r"[0-9=]|[a-z][A-Z]")
+_AUTH_ENTRY = re.compile(
+    r"""(?i:(?<=[_"'])auth)(?:\\{0,7}+["'])?+[ \t]{0,4}+[:=][ \t]{0,4}+(?:\\{0,7}+["'])?+([A-Za-z0-9+/_-]{16,}+={0,2}+)(?![\w.(\[])"""
+)
+
+
+class _Header(NamedTuple):
+    """A pattern to match at each place of its needle, and what its last group is."""
+
+    pattern: re.Pattern[str]
+    kind: str
+
+
+_HEADERS = {
+    b"authorization": _Header(_AUTHORIZATION, "authorization"),
+    b"bearer ": _Header(_BEARER, "bearer-token"),
+    b"cookie": _Header(_COOKIE, "cookie"),
+    b"auth": _Header(_AUTH_ENTRY, "auth"),
+    b"sig=": _Header(_SIGNATURE, "signature"),
+    b"signature=": _Header(_SIGNATURE, "signature"),
+}
+
+
+def headers(text: str, low: bytes, needle: bytes) -> Iterator[Span]:
+    """Authorization and Cookie headers wherever they are quoted, `Bearer …`, and signed addresses."""
+    pattern, kind = _HEADERS[needle]
+    at = low.find(needle)
+    while at >= 0:
+        match = pattern.match(text, at)
+        after = at + len(needle)
+        if match is not None:
+            group = match.lastindex or 0
+            if _is_credential(match[group][:256]):
+                yield Span(match.start(group), match.end(group), kind)
+                after = match.end(group)
+        at = low.find(needle, after)
+
+
+def _is_credential(value: str) -> bool:
+    if MARK in value or value.startswith(("$", "<", "{", "[", "*", "...", "YOUR", "your")) or len(set(value)) < 3:
+        return False
+    return _DIGIT_OR_PADDING.search(value) is not None
+
+
+Finder = Callable[[str, bytes, bytes], Iterable[Span]]
+_FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
+    *((word, ((word, assignments),)) for word in WORDS if word != b"key"),
+    (b"key", ((b"key", assignments), (b"-----begin ", private_keys))),
+    (b"auth", ((b"auth", headers), (b"authorization", headers))),
+    (b"bearer ", ((b"bearer ", headers),)),
+    (b"cookie", ((b"cookie", headers),)),
+    (b"@", ((b"://", addresses), (b":\\/\\/", addresses))),
+    (b"://", ((b"sig=", headers), (b"signature=", headers))),
+)
+
+
+def credentials(text: str) -> list[Span]:
+    """Every credential in the text, in no order; spans may overlap. A needle that is absent costs one search."""
+    raw = text.encode("ascii", "replace")
+    spans = tokens(text, raw)
+    if b":" not in raw and b"=" not in raw and b" " not in raw and b">" not in raw:
+        return spans
+    low = raw.lower()
+    for gate, finders in _FINDERS:
+        if gate in low:
+            for needle, find in finders:
+                spans += find(text, low, needle)
+    return spans

@@ -1,0 +1,81 @@
+"""The receipt of one compaction, or of one decision not to compact: every decision and its reason, and no content."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from midfold.core.sanitize import Repair
+from midfold.core.tokens import Basis
+
+Status = Literal["compacted", "pruned", "unchanged", "aborted"]
+Persistence = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
+
+
+class Boundary(msgspec.Struct, frozen=True, kw_only=True):
+    """messages[start:end] was folded, less the messages in `pinned`."""
+
+    start: int
+    end: int
+    pinned: tuple[int, ...] = ()
+
+
+class Digest(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool result, or one call's arguments, that became shorter; `message` counts in the old transcript."""
+
+    message: int
+    kind: Literal["digest", "duplicate", "placeholder", "arguments", "spill", "media"]
+    tool: str
+    characters_before: int
+    characters_after: int
+    handle: str
+
+
+class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the summary came from."""
+
+    source: Literal["model", "local", "none"] = "none"
+    confidence: Literal["normal", "lower"] = "normal"
+    tokens: int = 0
+    failure: str = ""
+    updated_previous: bool = False
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done and why. Positions and sizes only, never what a message says."""
+
+    status: Status
+    reason: str
+    old_messages: int
+    new_messages: int
+    old_tokens: int
+    new_tokens: int
+    token_basis: Basis
+    estimated_prompt_tokens: int
+    threshold_tokens: int
+    effective_input_window: int
+    context_length: int
+    window_source: str
+    landing_tokens: int
+    fixed_tokens: int
+    compaction_count: int
+    boundary: Boundary | None = None
+    summary: SummaryFacts = SummaryFacts()
+    fold: str = ""
+    digests: tuple[Digest, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    recoverable: bool = True
+    handles: tuple[str, ...] = ()
+    impossible: tuple[str, ...] = ()
+    persistence: Persistence = "no_persistence_change"
+    notices: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        value: dict[str, Any] = msgspec.to_builtins(self)
+        return value
+
+
+def receipt_schema() -> dict[str, Any]:
+    """A JSON Schema of the receipt."""
+    return msgspec.json.schema(Receipt)

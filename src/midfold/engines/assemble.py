@@ -1,0 +1,173 @@
+"""Head, handoff, what is pinned, tail: put together so that every law holds.
+
+Rules of this file:
+1. The handoff's role avoids neighbours of the same role; it is the user's where nobody has spoken before it. Where no
+   role fits, a short generated message stands between. It is never merged into a message of the tail.
+2. Kept messages leave as they came, except media older than the newest picture, results spilled to a handle because
+   the view would not land otherwise, and repairs; each is in the receipt.
+3. A result that is not clearly smaller is thrown away: the transcript stays as it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from midfold.core.archive import PREFIX, Archive, handle_of
+from midfold.core.boundary import Plan
+from midfold.core.compaction import CompactionState, Outcome, SummaryAnswer, SummaryAsk
+from midfold.core.estimate import estimate_text
+from midfold.core.handoff import SYSTEM_NOTE, filler, handoff
+from midfold.core.laws import is_human
+from midfold.core.media import replace_historical_media
+from midfold.core.message import Message, Role, Text, Transcript
+from midfold.core.report import Digest, SummaryFacts
+from midfold.core.sanitize import Repair, sanitize
+from midfold.engines.job import Job
+from midfold.engines.spill import spill
+
+SMALLEST_GAIN = 0.9
+
+
+def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
+    """The outcome of a fold."""
+    body = clip_tokens(job.request.redact(answer.text.strip()), ask.budget_tokens)
+    view, originals, digests = _with_placeholders(job)
+    system, view = _noted(job, view)
+    messages = _joined(view, plan, body, ask.fold)
+    messages, repairs = sanitize(
+        messages, orphan_calls=job.request.options.orphan_calls, result_role=job.request.options.result_role
+    )
+    messages, repairs = _user_first(messages, repairs, ask.fold)
+    messages, spilled, impossible = spill(job, messages, originals)
+    new_tokens = job.total(messages)
+    wanted = job.prompt_tokens if _asked_for(job) else job.prompt_tokens * SMALLEST_GAIN
+    if new_tokens >= wanted:
+        reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
+        return job.unchanged(reason, plan, strike=not _asked_for(job))
+    folded = tuple(job.messages[index] for index in plan.folded())
+    originals[PREFIX + ask.fold] = folded
+    receipt = job.receipt(
+        status="compacted",
+        reason=_why(job),
+        plan=plan,
+        new=messages,
+        summary=_facts(job, answer, body),
+        fold=PREFIX + ask.fold,
+        digests=(*digests, *spilled),
+        repairs=repairs,
+        handles=tuple(originals),
+        impossible=impossible,
+        compaction_count=job.state.count + 1,
+        persistence="in_place_archive",
+    )
+    return job.outcome(messages, receipt, _next_state(job, ask, body), Archive(originals), system)
+
+
+def _asked_for(job: Job) -> bool:
+    request = job.request
+    return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
+
+
+def _why(job: Job) -> str:
+    if job.request.keep_last_exchanges is not None:
+        return f"everything before the last {job.request.keep_last_exchanges} exchange(s) was folded, as asked"
+    if _asked_for(job):
+        return "folded, as asked"
+    return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
+
+
+def _facts(job: Job, answer: SummaryAnswer, body: str) -> SummaryFacts:
+    return SummaryFacts(
+        source=answer.source,
+        confidence="lower" if answer.source == "local" else "normal",
+        tokens=estimate_text(body),
+        failure=answer.failure,
+        updated_previous=bool(job.state.summary),
+    )
+
+
+def _next_state(job: Job, ask: SummaryAsk, body: str) -> CompactionState:
+    state = job.state
+    return msgspec.structs.replace(
+        state,
+        lineage=state.lineage or ask.fold,
+        count=state.count + 1,
+        summary=body,
+        folds=(*state.folds, ask.fold),
+        ineffective=0,
+    )
+
+
+def _with_placeholders(job: Job) -> tuple[Transcript, dict[str, tuple[Message, ...]], list[Digest]]:
+    view, replaced = replace_historical_media(job.messages, handle_of)
+    originals: dict[str, tuple[Message, ...]] = {handle: (job.messages[index],) for index, handle in replaced.items()}
+    digests = [
+        Digest(message=index, kind="media", tool="", characters_before=0, characters_after=0, handle=handle)
+        for index, handle in replaced.items()
+    ]
+    return view, originals, digests
+
+
+def _noted(job: Job, view: Transcript) -> tuple[Message | None, Transcript]:
+    """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
+    if job.request.system is not None:
+        return _with_note(job.request.system), view
+    if view and view[0].role == "system":
+        return None, (_with_note(view[0]), *view[1:])
+    return None, view
+
+
+def _with_note(system: Message) -> Message:
+    if SYSTEM_NOTE in system.text:
+        return system
+    only = system.parts[0] if len(system.parts) == 1 else None
+    if isinstance(only, Text) and only.wire is None:
+        return system.with_parts((Text(f"{only.text}\n\n{SYSTEM_NOTE}"),))
+    return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
+
+
+def _joined(view: Transcript, plan: Plan, body: str, fold: str) -> Transcript:
+    head = view[: plan.head_end]
+    rest = [view[group.start : group.stop] for group in plan.pinned] + [view[plan.tail_start :]]
+    rest = [segment for segment in rest if segment]
+    before = next((message.role for message in reversed(head) if message.role != "system"), None)
+    after = rest[0][0].role if rest else None
+    out = [*head]
+    for segment in [(handoff(body, fold, handoff_role(before, after)),), *rest]:
+        if out and out[-1].role == segment[0].role and out[-1].role in ("user", "assistant"):
+            out.append(filler(fold, "assistant" if out[-1].role == "user" else "user"))
+        out.extend(segment)
+    return tuple(out)
+
+
+def handoff_role(before: Role | None, after: Role | None) -> Role:
+    """The role that differs from both neighbours where there is one; the user's where nobody spoke before."""
+    if before is None:
+        return "user"
+    if before == "user":
+        return "assistant"
+    return "user" if before == "assistant" or after != "user" else "assistant"
+
+
+def _user_first(messages: Transcript, repairs: tuple[Repair, ...], fold: str) -> tuple[Transcript, tuple[Repair, ...]]:
+    first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
+    if first is None or is_human(messages[first]):
+        return messages, repairs
+    opened = (*messages[:first], filler(fold, "user"), *messages[first:])
+    return opened, (*repairs, Repair(first, "let a user message come first"))
+
+
+def clip_tokens(text: str, budget: int) -> str:
+    """A text cut at a line so that it keeps its budget, with the end saying so."""
+    if estimate_text(text) <= budget * 1.1:
+        return text
+    lines = text.split("\n")
+    kept: list[str] = []
+    used = 12
+    for line in lines:
+        used += estimate_text(line) + 1
+        if used > budget:
+            break
+        kept.append(line)
+    cut = "\n".join(kept) or text[: budget * 2]
+    return f"{cut}\n[The rest of this summary did not fit.]"

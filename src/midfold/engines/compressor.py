@@ -1,0 +1,62 @@
+"""The built-in engine: head, fold, tail.
+
+    pressure? -> plan -> old results as digests: enough? -> summary of the raw fold -> assemble -> laws -> outcome
+
+Everything between two yields is pure. A compaction that fails, or would not help, returns the transcript it was given.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from midfold.core.budget import Pressure
+from midfold.core.compaction import KEEPS_HISTORY, CompactionRequest, Flow, SummaryAnswer
+from midfold.core.fallback import fallback_summary
+from midfold.engines.assemble import assemble
+from midfold.engines.base import ContextEngine
+from midfold.engines.job import Job
+from midfold.engines.prepass import prune
+
+MOST_STRIKES = 2
+"""After so many compactions in a row that did not help, automatic ones stop."""
+
+
+class Compressor(ContextEngine):
+    name: ClassVar[str] = "compressor"
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        if request.state.ineffective >= MOST_STRIKES:
+            return Pressure.NONE
+        return request.budget.pressure(Job(request).prompt_tokens)
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        job = Job(request)
+        refusal = _refusal(job)
+        if refusal:
+            return job.unchanged(refusal)
+        plan = job.plan()
+        pruned = prune(job, plan)
+        if pruned is not None:
+            return pruned
+        new = job.new_turns(plan)
+        if not new:
+            return job.unchanged("there is nothing between head and tail to fold", plan)
+        ask = job.ask(plan, new)
+        answer = yield ask
+        if not answer.text.strip():
+            if answer.failure in KEEPS_HISTORY or not request.options.lossy_fallback:
+                return job.aborted(answer.failure or "other", plan)
+            answer = SummaryAnswer(text=fallback_summary(ask), source="local", failure=answer.failure or "other")
+        return assemble(job, plan, ask, answer)
+
+
+def _refusal(job: Job) -> str:
+    request = job.request
+    if request.force or request.target_tokens is not None or request.keep_last_exchanges is not None:
+        return "" if request.messages else "the conversation is empty"
+    if request.state.ineffective >= MOST_STRIKES:
+        strikes = request.state.ineffective
+        return f"the last {strikes} compactions did not help; a forced one, or another model, tries again"
+    if request.budget.pressure(job.prompt_tokens) < Pressure.HARD:
+        return f"{job.prompt_tokens:,} tokens are below the threshold of {request.budget.threshold_tokens:,}"
+    return ""

@@ -1,0 +1,194 @@
+"""One compaction at work: what was measured, and how outcomes are made of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from midfold.core.archive import Archive, fold_id
+from midfold.core.boundary import Plan, Protection, plan_fold, split_for_partial_compaction, with_anchors
+from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAsk
+from midfold.core.handoff import Generated, newest_handoff, recognise
+from midfold.core.laws import legal_cuts
+from midfold.core.message import Message, Transcript
+from midfold.core.report import Boundary, Receipt
+from midfold.core.tokens import Basis
+
+LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
+
+
+class Job:
+    """Measurements are made once and kept; the request is never changed."""
+
+    def __init__(self, request: CompactionRequest) -> None:
+        self.request = request
+        self.messages = request.messages
+        self.notices: list[str] = list(request.budget.notices)
+        target = request.target_tokens
+        self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
+
+    @cached_property
+    def estimated(self) -> list[int]:
+        meter = self.request.meter
+        factor, overhead = meter.factor, meter.message_overhead
+        return [round(meter.units(message) * factor) + overhead for message in self.messages]
+
+    @cached_property
+    def fixed_tokens(self) -> int:
+        """The system prompt beside the messages, and the tool definitions: they count, and no fold can shrink them."""
+        meter, request = self.request.meter, self.request
+        system = 0 if request.system is None else meter.tokens(meter.units(request.system), 1)
+        return system + meter.tokens(meter.tool_units(request.tools))
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """What the provider reported for this very prompt, else the estimate."""
+        reported = self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else None)
+        return reported or self.estimated_tokens
+
+    @cached_property
+    def estimated_tokens(self) -> int:
+        return self.fixed_tokens + sum(self.estimated)
+
+    @property
+    def basis(self) -> Basis:
+        return "estimated" if self.prompt_tokens == self.estimated_tokens else "reported"
+
+    @cached_property
+    def scale(self) -> float:
+        """Reported tokens against estimated ones: sizes are corrected by it."""
+        ratio = self.prompt_tokens / max(self.estimated_tokens, 1)
+        return min(max(ratio, LOWEST_SCALE), HIGHEST_SCALE)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return self.estimated if self.scale == 1 else [round(size * self.scale) for size in self.estimated]
+
+    def size(self, message: Message) -> int:
+        meter = self.request.meter
+        return round(meter.tokens(meter.units(message), 1) * self.scale)
+
+    @cached_property
+    def previous(self) -> tuple[int, Generated] | None:
+        return newest_handoff(self.messages)
+
+    @cached_property
+    def state(self) -> CompactionState:
+        """The state that belongs to these messages: a handoff in them is believed, a state without one is not."""
+        given, found = self.request.state, self.previous
+        if found is None:
+            if given.summary:
+                self.notices.append("the state of another conversation was not used")
+            return CompactionState(lineage="" if given.summary else given.lineage, ineffective=given.ineffective)
+        _, handoff = found
+        if handoff.fold in given.folds:
+            return msgspec.structs.replace(given, summary=handoff.body)
+        if given.folds:
+            self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
+        return CompactionState(count=1, summary=handoff.body, folds=(handoff.fold,), ineffective=given.ineffective)
+
+    def plan(self) -> Plan:
+        """Head, fold and tail. No handoff of ours stays in the tail: there is only ever one live summary."""
+        protection = self.request.options.protection
+        if self.request.target_tokens is not None:
+            protection = msgspec.structs.replace(protection, protect_last_n=min(protection.protect_last_n, 2))
+        count = self.state.count
+        if self.request.keep_last_exchanges is not None:
+            return self._partial(protection, count)
+        plan = plan_fold(self.messages, self.sizes, self._tail_tokens(), protection, count)
+        if self.previous is None or self.previous[0] < plan.tail_start:
+            return plan
+        cuts = [cut for cut in legal_cuts(self.messages) if cut > self.previous[0]]
+        while cuts[0] < len(self.messages) and recognise(self.messages[cuts[0]]) is not None:
+            del cuts[0]
+        return plan._replace(tail_start=cuts[0], pinned=())
+
+    def _tail_tokens(self) -> int:
+        return self.budget.tail_tokens
+
+    def _partial(self, protection: Protection, count: int) -> Plan:
+        head, _ = split_for_partial_compaction(self.messages, self.request.keep_last_exchanges or 1)
+        cuts = legal_cuts(self.messages)
+        base = plan_fold(self.messages, self.sizes, 1, protection, count)
+        start = max((cut for cut in cuts if cut <= len(head)), default=0)
+        plan = Plan(min(base.head_end, start), start)
+        return with_anchors(self.messages, self.sizes, cuts, plan, 0, protection)
+
+    def new_turns(self, plan: Plan) -> Transcript:
+        """The raw messages to summarise: what is folded, less what we wrote ourselves."""
+        chosen = (self.messages[index] for index in plan.folded())
+        return tuple(message for message in chosen if recognise(message) is None)
+
+    def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
+        folded = sum(self.sizes[index] for index in plan.folded())
+        return SummaryAsk(
+            messages=new,
+            budget_tokens=self.budget.summary_tokens(folded),
+            fold=fold_id(tuple(self.messages[index] for index in plan.folded())),
+            redact=self.request.redact,
+            previous=self.state.summary,
+            focus=self.request.focus,
+        )
+
+    def unchanged(self, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
+        state = self.state
+        if strike:
+            state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
+        receipt = self.receipt(status="unchanged", reason=reason, plan=plan)
+        return self.outcome(self.messages, receipt, state)
+
+    def aborted(self, failure: str, plan: Plan) -> Outcome:
+        reason = f"the summary failed ({failure}); the conversation stays as it was"
+        return self.outcome(self.messages, self.receipt(status="aborted", reason=reason, plan=plan), self.state)
+
+    def outcome(
+        self,
+        messages: Transcript,
+        receipt: Receipt,
+        state: CompactionState,
+        archive: Archive | None = None,
+        system: Message | None = None,
+    ) -> Outcome:
+        return Outcome(
+            messages=messages,
+            system=system or self.request.system,
+            receipt=receipt,
+            state=state,
+            archive=archive or Archive(),
+        )
+
+    def receipt(self, *, plan: Plan | None = None, new: Transcript | None = None, **facts: Any) -> Receipt:
+        budget = self.request.budget
+        pinned = tuple(index for group in plan.pinned for index in group) if plan else ()
+        new_tokens = self.prompt_tokens if new is None else self.total(new)
+        defaults: dict[str, Any] = {
+            "old_messages": len(self.messages),
+            "new_messages": len(self.messages if new is None else new),
+            "old_tokens": self.prompt_tokens,
+            "new_tokens": new_tokens,
+            "token_basis": self.basis,
+            "estimated_prompt_tokens": self.estimated_tokens,
+            "threshold_tokens": budget.threshold_tokens,
+            "effective_input_window": budget.effective_input_window,
+            "context_length": budget.context_length,
+            "window_source": self.request.window_source,
+            "landing_tokens": self.budget.landing_tokens + (self.fixed_tokens if self.request.target_tokens else 0),
+            "fixed_tokens": self.fixed_tokens,
+            "compaction_count": self.state.count,
+            "boundary": Boundary(start=plan.head_end, end=plan.tail_start, pinned=pinned) if plan else None,
+            "notices": tuple(dict.fromkeys(self.notices)),
+        }
+        return Receipt(**{**defaults, **facts})
+
+    def total(self, messages: Transcript) -> int:
+        """The size of a request with these messages."""
+        return round(self.fixed_tokens * self.scale) + sum(map(self.size, messages))
+
+    @property
+    def landing(self) -> int:
+        """The size of a request to aim at."""
+        if self.request.target_tokens is not None:
+            return self.request.target_tokens
+        return self.budget.landing_tokens

@@ -1,0 +1,210 @@
+"""`EngineHost`: an engine with the stateful verbs of the specification, on plain message dicts.
+
+    host = EngineHost(model="claude-opus-4-6")
+    host.append(messages)                      # what was said; costs what is new
+    host.update_from_response(usage)           # what the provider counted
+    if host.should_compress():
+        messages = host.compress(messages)
+
+The host keeps the session's state (previous summary, strikes, calibration); `export` and `restore` carry it through
+JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from midfold.api import Compaction, believe, budget_for, meter_for, request_for
+from midfold.core.archive import Archive
+from midfold.core.budget import Budget, Pressure
+from midfold.core.compaction import CompactionState, Redactor
+from midfold.core.message import Message, Tool
+from midfold.core.report import Receipt
+from midfold.core.tally import Calibration, RunningTally
+from midfold.core.tokens import Count, Meter
+from midfold.core.usage import Usage, read_usage
+from midfold.engines import Compressor, ContextEngine
+from midfold.engines.compressor import MOST_STRIKES
+from midfold.models import learn_limit
+from midfold.summarize import Summarizer, drive, local_summarizer
+from midfold.wire import read
+from midfold.wire.document import tool_of
+
+if TYPE_CHECKING:
+    from midfold.config import Config
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's memory as plain JSON. The calibration's anchor is left out: sizes are measured again after a restart."""
+
+    state: CompactionState = CompactionState()
+    ratio: float = 1.0
+    samples: int = 0
+    context_length: int | None = None
+
+
+class EngineHost:
+    """One conversation and the engine that keeps it in its window."""
+
+    def __init__(
+        self,
+        engine: ContextEngine | None = None,
+        *,
+        model: str | None = None,
+        context_length: int | None = None,
+        output_reservation: int | None = None,
+        config: Config | None = None,
+        summarizer: Summarizer | None = None,
+        redactor: Redactor | None = None,
+        system: Any = None,
+        tools: Sequence[Any] = (),
+    ) -> None:
+        if config is None:
+            from midfold.config import Config
+
+            config = Config()
+        self.engine = engine or Compressor()
+        self.config = config
+        self.summarizer = summarizer or local_summarizer
+        self.redactor = redactor
+        self.system = system
+        self.tools = list(tools)
+        self.output_reservation = output_reservation
+        self.state = CompactionState()
+        self.last: Receipt | None = None
+        self.archive: dict[str, tuple[Message, ...]] = {}
+        self._tally = RunningTally(Meter())
+        self.update_model(model, context_length)
+
+    def update_model(self, model: str | None, context_length: int | None = None) -> None:
+        """Another model: every number is derived anew, and earlier strikes are forgotten."""
+        self.model = model
+        self.context_length = context_length
+        self.calibration = Calibration()
+        self.state = msgspec.structs.replace(self.state, ineffective=0)
+        self._derive()
+
+    def _derive(self) -> None:
+        belief = believe(self.model, self.config)
+        reservation = self.output_reservation or self.config.compression.output_reservation
+        self.window = self.context_length or belief.model.context_window
+        self.budget: Budget = budget_for(self.window, reservation, self.config)
+        self.meter = meter_for(belief)
+        fixed: tuple[Tool, ...] = tuple(tool_of(tool) for tool in self.tools)
+        self.fixed_units = self.meter.tool_units(fixed) + (self.meter.counter.count(str(self.system or "")))
+        self._tally.meter = self.meter
+
+    def append(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """What was added to the conversation."""
+        self._tally.extend(read(list(messages)).messages)
+
+    def update_from_response(self, usage: Any) -> None:
+        """What the provider reported for the prompt so far; an answer without usage changes nothing."""
+        reported: Usage | None = usage if isinstance(usage, Usage) else read_usage(usage)
+        if reported is not None:
+            self.calibration = self.calibration.observe(
+                self._tally.now, reported.prompt_tokens, fixed_units=self.fixed_units, meter=self.meter
+            )
+
+    def update_from_error(self, message: str) -> bool:
+        """An overflow error that names its limit corrects the window; says whether it did."""
+        limit = learn_limit(message)
+        if limit is None or limit >= self.window:
+            return False
+        self.context_length = limit
+        self._derive()
+        return True
+
+    @property
+    def size(self) -> Count:
+        """The size of the next request, and what that number rests on."""
+        return self.calibration.predict(self._tally, fixed_units=self.fixed_units)
+
+    def pressure(self, prompt_tokens: int | None = None) -> Pressure:
+        """How urgent it is; independent of the length of the conversation."""
+        if not self.config.compression.enabled or self.state.ineffective >= MOST_STRIKES:
+            return Pressure.NONE
+        return self.budget.pressure(self.size.tokens if prompt_tokens is None else prompt_tokens)
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        return self.pressure(prompt_tokens) is Pressure.HARD
+
+    def compress(
+        self,
+        messages: Any,
+        current_tokens: int | None = None,
+        focus_topic: str | None = None,
+        force: bool = False,
+        keep_last_exchanges: int | None = None,
+    ) -> Any:
+        """The conversation folded, in the caller's shape; the very same object if there was nothing to do."""
+        document = read(messages)
+        request = msgspec.structs.replace(
+            request_for(
+                document,
+                system=self.system,
+                tools=self.tools,
+                model=self.model,
+                context_length=self.window,
+                output_reservation=self.output_reservation,
+                state=self.state,
+                config=self.config,
+                redactor=self.redactor,
+            ),
+            prompt_tokens=current_tokens,
+            focus=focus_topic,
+            force=force,
+            keep_last_exchanges=keep_last_exchanges,
+        )
+        if not self.config.compression.enabled and not force and keep_last_exchanges is None:
+            return messages
+        outcome = drive(self.engine.compress(request), self.summarizer)
+        self.state, self.last = outcome.state, outcome.receipt
+        if not outcome.changed:
+            return messages
+        self.archive.update(outcome.archive)
+        result = Compaction(document, outcome)
+        self.calibration = self.calibration.without_anchor()
+        self._tally = RunningTally(self.meter, outcome.messages)
+        return result.messages
+
+    def has_content_to_compress(self, messages: Any) -> bool:
+        """Whether a forced compaction would fold anything."""
+        from midfold.engines.job import Job
+
+        job = Job(request_for(read(messages), context_length=self.window, state=self.state, config=self.config))
+        return bool(job.new_turns(job.plan()))
+
+    def unfold(self, handle: str) -> list[Any]:
+        """The originals behind a handle of this session."""
+        return Archive(self.archive).originals(handle)
+
+    def reset(self) -> None:
+        """A new conversation: nothing of the old one is kept."""
+        self.state = CompactionState()
+        self.archive = {}
+        self.last = None
+        self.calibration = Calibration()
+        self._tally = RunningTally(self.meter)
+
+    def export(self) -> dict[str, Any]:
+        """What must survive a restart, as plain JSON."""
+        kept = Exported(
+            state=self.state,
+            ratio=self.calibration.ratio,
+            samples=self.calibration.samples,
+            context_length=self.context_length,
+        )
+        value: dict[str, Any] = msgspec.to_builtins(kept)
+        return value
+
+    def restore(self, exported: Mapping[str, Any]) -> None:
+        """The memory of an earlier host of the same conversation."""
+        kept = msgspec.convert(exported, Exported)
+        self.context_length = kept.context_length
+        self._derive()
+        self.state = kept.state
+        self.calibration = Calibration(kept.ratio, kept.samples)

@@ -1,0 +1,62 @@
+"""Two small drivers, sync and async, for one flow. What a summarizer returns or raises is made an answer here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from midfold.core.compaction import Flow, Outcome, SummaryAnswer, SummaryAsk
+from midfold.core.fallback import fallback_summary
+from midfold.errors import SummaryFailed
+
+Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
+
+
+def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
+    """The embedded default: no model, no network."""
+    return SummaryAnswer(text=fallback_summary(ask), source="local")
+
+
+def drive(flow: Flow, summarize: Summarizer) -> Outcome:
+    """Runs a compaction to its end."""
+    try:
+        ask = next(flow)
+        while True:
+            ask = flow.send(_answered(lambda ask=ask: summarize(ask)))  # type: ignore[misc]
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+
+
+async def drive_async(flow: Flow, summarize: Callable[[SummaryAsk], Awaitable[Any]]) -> Outcome:
+    """The same for a summarizer that is awaited."""
+    try:
+        ask = next(flow)
+        while True:
+            try:
+                given = await summarize(ask)
+            except SummaryFailed as failed:
+                given = SummaryAnswer(failure=failed.kind)
+            except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+                given = SummaryAnswer(failure="other")
+            ask = flow.send(_coerced(given))
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+
+
+def _answered(summarize: Callable[[], Any]) -> SummaryAnswer:
+    try:
+        return _coerced(summarize())
+    except SummaryFailed as failed:
+        return SummaryAnswer(failure=failed.kind)
+    except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+        return SummaryAnswer(failure="other")
+
+
+def _coerced(given: Any) -> SummaryAnswer:
+    if isinstance(given, SummaryAnswer):
+        return given
+    if isinstance(given, str) and given.strip():
+        return SummaryAnswer(text=given)
+    return SummaryAnswer(failure="malformed")

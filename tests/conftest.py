@@ -1,0 +1,13 @@
+"""One profile for all property tests: the same examples on every run, and no verdict about a busy machine."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "test", derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
