@@ -138,6 +138,7 @@ def test_a_name_as_providers_write_it_finds_its_row(name: str, pattern: str) -> 
         ("grok-9", "grok*"),
         ("mistral:7b", "mistral*"),
         ("gpt-6-realtime", "*realtime*"),
+        ("qwen-claude-4.5-opus-distill", "qwen*"),
         ("gpt-35-turbo", "gpt-35-turbo*"),
     ],
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from midfold.core.message import Media, Message, Part, Text, Thinking, Tool, ToolCall, ToolResult, Transcript
 from midfold.core.tokens import MESSAGE_UNITS, Meter, part_units
@@ -78,3 +81,64 @@ def _tools(message: Message, names: dict[str, str]) -> tuple[str, ...]:
         elif isinstance(part, ToolResult):
             found.append(part.name or names.get(part.call_id, ""))
     return tuple(name for name in dict.fromkeys(found) if name)
+
+
+class ContextBucket(msgspec.Struct, frozen=True):
+    """One category of the context and its share."""
+
+    name: str
+    tokens: int
+
+
+class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """What fills the context, for a usage bar; no text of it is needed to draw one."""
+
+    categories: tuple[ContextBucket, ...]
+    estimated_total_tokens: int
+    measured_prompt_tokens: int | None = None
+    context_max_tokens: int | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        """What the provider measured where it did, else the estimate."""
+        return self.measured_prompt_tokens or self.estimated_total_tokens
+
+
+SECTIONS = ("rules", "skills", "sub-agents", "memory")
+"""Parts of the system prompt that a caller may label: they cannot be told apart otherwise."""
+
+
+def context_breakdown(
+    messages: Transcript,
+    meter: Meter,
+    *,
+    system: Message | None = None,
+    tools: tuple[Tool, ...] = (),
+    sections: Mapping[str, str] | None = None,
+    measured_prompt_tokens: int | None = None,
+    context_max_tokens: int | None = None,
+) -> ContextBreakdown:
+    """The context by category: static costs apart from the conversation, which alone a compaction can shrink.
+
+    `sections` maps a label (rules, skills, sub-agents, memory, or one's own) to its text inside the system prompt.
+    """
+    labelled = {label: meter.tokens(meter.counter.count(text)) for label, text in (sections or {}).items()}
+    prompts = [message for message in (system, *messages) if message is not None and message.role == "system"]
+    talk = [message for message in messages if message.role != "system"]
+    prompt = meter.count(prompts).tokens
+    mcp = tuple(tool for tool in tools if tool.name.startswith("mcp__"))
+    own = tuple(tool for tool in tools if not tool.name.startswith("mcp__"))
+    sizes = {
+        "system prompt": max(prompt - sum(labelled.values()), 0),
+        "tool definitions": meter.tokens(meter.tool_units(own)),
+        "MCP tools": meter.tokens(meter.tool_units(mcp)),
+        **{label: labelled.pop(label, 0) for label in SECTIONS},
+        **labelled,
+        "conversation": meter.count(talk).tokens,
+    }
+    return ContextBreakdown(
+        categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),
+        estimated_total_tokens=sum(sizes.values()),
+        measured_prompt_tokens=measured_prompt_tokens,
+        context_max_tokens=context_max_tokens,
+    )

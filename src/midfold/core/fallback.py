@@ -24,6 +24,8 @@ from midfold.core.summary import StructuredSummary, parse_summary
 NOTICE = "Locally generated without a model: may be incomplete (lower confidence)."
 MOST_ACTIONS = 400
 """Older actions of a very long fold are counted, not told."""
+MOST_ANSWERS = 600
+"""Messages at the end of the fold in which decisions are looked for."""
 ASK_CHARACTERS = 700
 ANSWER_CHARACTERS = 500
 LINE_CHARACTERS = 260
@@ -78,6 +80,8 @@ class _Facts:
         self.humans = [message for message in self.messages if is_human(message)]
         self.asks = [text for message in self.humans if (text := _clip(message.text, ASK_CHARACTERS))]
         self.actions, self.untold = _actions(self.messages)
+        said = (_said(message) for message in self.messages[-MOST_ANSWERS:] if message.role == "assistant")
+        self.answers = [text for text in said if text]
 
     def lines(self, key: str) -> list[str]:
         lines: list[str] = getattr(self, f"_{key}")()
@@ -111,11 +115,8 @@ class _Facts:
                 open_failures[action.did] = f"- {action.did}: {action.error or action.detail}"
         return [_line(line) for line in open_failures.values()][-12:]
 
-    def _answers(self) -> list[str]:
-        return [text for message in self.messages if message.role == "assistant" and (text := _said(message))]
-
     def _decisions(self) -> list[str]:
-        return [f"- {sentence}" for text in self._answers() for sentence in _sentences(text, _DECISION)[:2]][-30:]
+        return [f"- {sentence}" for text in self.answers for sentence in _sentences(text, _DECISION)[:2]][-30:]
 
     def _resolved(self) -> list[str]:
         found: list[str] = []
@@ -125,8 +126,7 @@ class _Facts:
         return found[-6:]
 
     def _in_progress(self) -> list[str]:
-        answers = self._answers()
-        return [f"- {_clip(answers[-1], ANSWER_CHARACTERS)}"] if answers else []
+        return [f"- {_clip(self.answers[-1], ANSWER_CHARACTERS)}"] if self.answers else []
 
     def _active_state(self) -> list[str]:
         return [f"- Last action: {_told(self.actions[-1])}"] if self.actions else []

@@ -21,6 +21,8 @@ from midfold.core import jsonio
 Role = Literal["system", "user", "assistant", "tool", "other"]
 
 DIGEST_SIZE = 16
+NULL = Raw(b"null")
+"""The wire of what was read from null; None says that something was read from nothing, or has changed."""
 
 
 class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
@@ -142,7 +144,7 @@ class Message:
         message = cls.__new__(cls)
         message._reading = None
         message._reader = reader
-        message._wire = wire
+        message._wire = NULL if wire is None else wire
         message._origin = None
         message._hash = None
         message._digest = None

@@ -63,11 +63,13 @@ class _Walk:
 
     def turn(self, message: Message) -> None:
         """A user speaks, or the assistant goes on without calling: whatever is still open was given up."""
-        kinds = {type(part) for part in message.parts}
-        if message.role == "user" and ToolResult not in kinds:
-            self.interrupted = self.moved_on = True
-        elif message.role == "assistant" and self.open and ToolCall not in kinds and Thinking not in kinds:
-            self.moved_on = self.interrupted
+        if not self.open:
+            return
+        if message.role == "user":
+            if not any(isinstance(part, ToolResult) for part in message.parts):
+                self.interrupted = self.moved_on = True
+        elif self.interrupted and message.role == "assistant":
+            self.moved_on = not any(isinstance(part, ToolCall | Thinking) for part in message.parts)
 
     def call(self, place: Place, call_id: str) -> None:
         if self.interrupted:
@@ -84,7 +86,10 @@ class _Walk:
         if not waiting and not call_id:
             waiting = next((places for places in self.open.values() if places), None)
         if waiting:
-            self.answers[waiting.pop(0)] = place
+            call = waiting.pop(0)
+            self.answers[call] = place
+            if not waiting:
+                self.open = {name: places for name, places in self.open.items() if places}
         else:
             self.orphans.append(place)
 

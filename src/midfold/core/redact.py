@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -23,10 +24,11 @@ Redactor = Callable[[str], str]
 MOST_PASSES = 4
 SHORTEST = 8
 DEEPEST = 200
-_NOT_A_NUMBER = frozenset({"token", "session", "cookie", "authorization", "credential"})
-_MAY_HOLD_A_TREE = frozenset({"token", "session", "cookie", "authorization", "credential"})
+_WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "title", "enum", "schema"})
-_OPEN_VALUES = ("$", "<", "{", "[", "***", "%s")
+_PLACEHOLDER = re.compile(
+    r"\$\{[^}]{0,64}\}|\$[A-Z_][A-Z0-9_]*|\$?\{\{.{0,64}\}\}|\{\w{0,64}\}|<[\w -]{0,64}>|%\(?\w{0,64}\)?s?%?|(.)\1*"
+)
 
 
 def redact(text: str) -> str:
@@ -65,8 +67,8 @@ def _united(spans: Iterable[Span]) -> list[Span]:
 def is_sensitive_key(key: object) -> bool:
     """Whether a value under this key is a credential: by the words the key ends in, whatever its spelling.
 
-    `password`, `DB_PASSWORD`, `clientSecret`, `x-api-key`, `refresh_token` and `Set-Cookie` are; `max_tokens`, `token_count`,
-    `next_page_token`, `eos_token`, `password_field`, `secret_name`, `session_id` and `public_key` are not.
+    `password`, `DB_PASSWORD`, `clientSecret`, `x-api-key`, `refresh_token` and `Set-Cookie` are; `max_tokens`,
+    `token_count`, `next_page_token`, `eos_token`, `password_field`, `secret_name`, `session_id`, `public_key` are not.
     """
     return isinstance(key, str) and kind_of_name(key) is not None
 
@@ -74,8 +76,8 @@ def is_sensitive_key(key: object) -> bool:
 def redact_value(value: Any) -> Any:
     """A JSON value with its strings redacted, and whole values under sensitive keys replaced.
 
-    What did not change is the same object; nothing is changed in place. Values nested more than 200 levels deep and values
-    that contain themselves are replaced rather than trusted.
+    What did not change is the same object; nothing is changed in place. Values nested more than 200 levels deep
+    and values that contain themselves are replaced rather than trusted.
     """
     return _Walk().visit(value, 0, None)
 
@@ -93,7 +95,7 @@ class _Walk:
         if isinstance(value, Mapping | list | tuple):
             return self._container(value, depth, kind)
         if kind is not None and isinstance(value, int | float) and not isinstance(value, bool):
-            return value if kind in _NOT_A_NUMBER else f"{MARK}{kind}]"
+            return value if kind in _WEAK_KINDS else f"{MARK}{kind}]"
         return value
 
     def _container(self, value: Any, depth: int, kind: str | None) -> Any:
@@ -126,14 +128,16 @@ class _Walk:
         own = kind_of_name(key) if isinstance(key, str) else None
         if own is None or (own == "token" and "logprob" in parent):
             return None
-        if isinstance(item, Mapping) and (own in _MAY_HOLD_A_TREE or not _SCHEMA_KEYS.isdisjoint(item)):
+        if isinstance(item, str) and item.startswith(("/", "~/")) and key.lower().endswith("pwd"):
+            return None
+        if isinstance(item, Mapping) and (own in _WEAK_KINDS or not _SCHEMA_KEYS.isdisjoint(item)):
             return None
         return own
 
 
 def _sealed(value: str, kind: str) -> str:
-    """The mark for a string under a sensitive key, unless it is empty, a placeholder or, for `pwd`, a folder."""
+    """The mark for a string under a sensitive key; an empty string, a placeholder or a mark stays."""
     stripped = value.strip()
-    if not stripped or (stripped.startswith(_OPEN_VALUES) and len(stripped) < 64) or len(set(stripped)) == 1:
+    if not stripped or stripped.startswith(MARK) or _PLACEHOLDER.fullmatch(stripped):
         return redact(value)
-    return redact(value) if kind == "password" and stripped.startswith(("/", "~/")) else f"{MARK}{kind}]"
+    return f"{MARK}{kind}]"

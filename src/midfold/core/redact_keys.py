@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word that ends the name of a credential; only `strong` ones make a credential of a value that is all letters."""
+    """A word that ends the name of a credential; only a `strong` one makes a credential of mere letters."""
 
     endings: tuple[bytes, ...]
     strong: bool
@@ -54,9 +54,9 @@ _KEY_OF_BYTES = tuple(word.encode() for word in _KEY_OF)
 _KEY_GLUED = tuple(word + "key" for word in _KEY_OF - {"role", "admin", "session", "service", "shared"})
 _TOKEN_GLUED = tuple(word + "token" for word in _words("auth access refresh api bearer id session bot user security"))
 _TOKEN_NOT_OF = _words(
-    "page next nextpage continuation eos bos pad unk sep cls mask stop special start end first last prev previous current"
-    " cancel cancellation max min num per each total count input output prompt completion image sample new old this that"
-    " sync resume cursor pagination lex lexer parser syntax"
+    "page next nextpage continuation eos bos pad unk sep cls mask stop special start end first last prev previous"
+    " current cancel cancellation max min num per each total count input output prompt completion image sample new"
+    " old this that sync resume cursor pagination lex lexer parser syntax"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_WORD = re.compile(r"[^a-z0-9]+")
@@ -120,12 +120,12 @@ _SPECIAL = re.compile(r"[!@#^*?~%+]")
 _DIGIT = re.compile(r"[0-9]")
 _LETTERS_ONLY = re.compile(r"[A-Za-z]{20,}")
 _WORDS_OF_CODE = _words(
-    "none null nil undefined true false self this str string text number boolean bool object any bytes float double char"
-    " integer required optional secret password passwd token value values await async new return function lambda func"
-    " type class void dict list array map struct enum default unknown never not is and or to the a an flag option argument"
-    " parameter field input file env environment for with from in on if when as via using instead was has must should can"
-    " will are be empty missing invalid basic bearer include omit same-origin inherit hidden masked secretstr credential"
-    " credentials key keys api_key apikey"
+    "none null nil undefined true false self this str string text number boolean bool object any bytes float"
+    " double char integer required optional secret password passwd token value values await async new return"
+    " function lambda func type class void dict list array map struct enum default unknown never not is and or to"
+    " the a an flag option argument parameter field input file env environment for with from in on if when as via"
+    " using instead was has must should can will are be empty missing invalid basic bearer include omit same-"
+    " origin inherit hidden masked secretstr credential credentials key keys api_key apikey"
 )
 
 

@@ -1,8 +1,8 @@
 """Credentials that their own form gives away: tokens with a known beginning, private keys, addresses and headers.
 
 Rules of this file:
-1. A provider's token is a run of at least `SHORTEST_RUN` letters, digits, `_` and `-`, and it begins the run, follows an
-   escaped line break, or in a run longer than a UUID follows a `-` or `_`. Runs are found without regular expressions, so ordinary text costs next to nothing.
+1. A provider's token is a run of at least `SHORTEST_RUN` letters, digits, `_` and `-`. It begins the run, follows an
+   escaped line break or, in a run longer than a UUID, a `-` or `_`. Runs are found without regular expressions.
 2. Every pattern is matched at a place found by a literal, fails within a constant number of characters or consumes what
    it read, and has no nested quantifier that could give anything back.
 3. A token is replaced to the end of its run, so nothing of it is left and a second pass finds nothing new.
@@ -29,10 +29,11 @@ _TOKENS = (
     ("github-token", r"gh[pousr]_[A-Za-z0-9]{20}|github_pat_[A-Za-z0-9_]{20}"),
     ("gitlab-token", r"gl(?:pat|dt|ptt|soat|rt|cbt)-[\w-]{16}"),
     ("slack-token", r"xox[abeoprs]-[\w-]{12}|xapp-[\w-]{15}"),
-    ("api-key", r"hf_[A-Za-z0-9]{30}|gsk_[A-Za-z0-9]{40}|xai-[A-Za-z0-9]{40}|nvapi-[\w-]{40}|pplx-[A-Za-z0-9]{40}|r8_[\w-]{36}"),
+    ("api-key", r"hf_[A-Za-z0-9]{30}|gsk_[A-Za-z0-9]{40}|xai-[A-Za-z0-9]{40}|nvapi-[\w-]{40}|pplx-[A-Za-z0-9]{40}"),
+    ("api-key", r"r8_[\w-]{36}|lin_api_[A-Za-z0-9]{30}|dop_v1_[a-f0-9]{60}|shp(?:at|ca|pa|ss)_[a-f0-9]{30}"),
     ("npm-token", r"npm_[A-Za-z0-9]{30}"),
     ("pypi-token", r"pypi-[\w-]{40}"),
-    ("api-key", r"lin_api_[A-Za-z0-9]{30}|dop_v1_[a-f0-9]{60}|shp(?:at|ca|pa|ss)_[a-f0-9]{30}|glsa_[\w]{30}|dckr_pat_[\w-]{20}"),
+    ("api-key", r"glsa_[\w]{30}|dckr_pat_[\w-]{20}"),
     ("google-secret", r"GOCSPX-[\w-]{20}"),
 )  # fmt: skip
 _TOKENS_AT_START = (
@@ -163,7 +164,8 @@ def addresses(text: str, low: bytes, mark: bytes) -> Iterator[Span]:
 _OPEN_QUOTE = r"""(?:\\{0,7}+["'`])?+"""
 _AUTHORIZATION = re.compile(
     rf"(?i:authorization){_OPEN_QUOTE}\]?[ \t]{{0,8}}+[:=](?![:=])[ \t]{{0,8}}+{_OPEN_QUOTE}"
-    r"""(?:(?i:digest|aws4-hmac-sha256)[ \t]{1,8}+([^"'`\r\n\\]{8,})|(?:([A-Za-z][A-Za-z0-9-]{2,24}+)[ \t]{1,8}+)?+([^\s"'`\\<>,;(){}\[\]$]{6,}+))"""
+    r"""(?:(?i:digest|aws4-hmac-sha256)[ \t]{1,8}+([^"'`\r\n\\]{8,}+)|"""
+    r"""(?:([A-Za-z][A-Za-z0-9-]{2,24}+)[ \t]{1,8}+)?+([^\s"'`\\<>,;(){}\[\]$]{6,}+))"""
 )
 _BEARER = re.compile(r"(?i:bearer)[ \t]{1,8}+([A-Za-z0-9._~+/-]{16,}+=*+)")
 _COOKIE = re.compile(
@@ -173,7 +175,8 @@ _COOKIE = re.compile(
 _SIGNATURE = re.compile(r"(?i:(?<=[?&;])|(?<=X-Amz-)|(?<=X-Goog-))(?i:sig|signature)=([A-Za-z0-9%+/_-]{20,}+)")
 _DIGIT_OR_PADDING = re.compile(r"[0-9=]|[a-z][A-Z]")
 _AUTH_ENTRY = re.compile(
-    r"""(?i:(?<=[_"'])auth)(?:\\{0,7}+["'])?+[ \t]{0,4}+[:=][ \t]{0,4}+(?:\\{0,7}+["'])?+([A-Za-z0-9+/_-]{16,}+={0,2}+)(?![\w.(\[])"""
+    r"""(?i:(?<=[_"'])auth)(?:\\{0,7}+["'])?+[ \t]{0,4}+[:=][ \t]{0,4}+(?:\\{0,7}+["'])?+"""
+    r"""([A-Za-z0-9+/_-]{16,}+={0,2}+)(?![\w.(\[])"""
 )
 
 

@@ -8,10 +8,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.core import jsonio
-from midfold.core.message import Opaque, Part, Problem, Reading, Role
-
-NULL = Raw(b"null")
-"""The wire of a part that was read from null; None says that a part was read from nothing."""
+from midfold.core.message import NULL, Opaque, Part, Problem, Reading, Role
 
 
 def original(part: Part) -> Any:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from midfold import Meter, read
-from midfold.core.breakdown import KINDS, by_kind, largest
+from midfold import Meter, Tool, read
+from midfold.core.breakdown import KINDS, by_kind, context_breakdown, largest
 
 BODY = {
     "model": "claude-opus-4-6",
@@ -50,3 +50,29 @@ def test_the_largest_messages_name_their_tools() -> None:
     assert [item.position for item in found] == [2, 0]
     assert found[0].tools == ("read",)
     assert found[0].role == "user"
+
+
+def test_static_costs_stand_apart_from_the_conversation_and_labels_are_the_callers() -> None:
+    document = read(BODY)
+    tools = (*document.tools, Tool("mcp__files__list", '{"name": "mcp__files__list"}'))
+    meter = Meter()
+    plain = context_breakdown(document.messages, meter, system=document.system, tools=tools)
+    sizes = {bucket.name: bucket.tokens for bucket in plain.categories}
+    assert sizes["conversation"] == meter.count(document.messages).tokens
+    assert sizes["system prompt"] > 0
+    assert sizes["MCP tools"] > 0
+    assert sum(sizes.values()) == plain.estimated_total_tokens == plain.total_tokens
+    labelled = context_breakdown(
+        document.messages,
+        meter,
+        system=document.system,
+        tools=tools,
+        sections={"rules": "You are", "project notes": "helpful"},
+        measured_prompt_tokens=9_999,
+        context_max_tokens=20_000,
+    )
+    now = {bucket.name: bucket.tokens for bucket in labelled.categories}
+    assert now["rules"] > 0
+    assert now["project notes"] > 0
+    assert now["system prompt"] < sizes["system prompt"]
+    assert labelled.total_tokens == 9_999

@@ -58,7 +58,9 @@ def test_the_problem_is_named_with_its_place_and_nothing_is_lost(value: Any, pat
     assert write(document) == source
     assert write(document, messages=document.messages[1:]) == json.dumps([value]).encode()
     assert Meter().count(document.messages).tokens > 0
-    assert [p.path for p in read(messages, dialect="openai-chat").problems] == [p.path for p in document.problems]
+    as_values = read(messages, dialect="openai-chat")
+    assert [p.path for p in as_values.problems] == [p.path for p in document.problems]
+    assert write(as_values, messages=as_values.messages[1:]) == [value]
 
 
 def test_function_null_is_named_with_its_place() -> None:

@@ -1,0 +1,161 @@
+"""Compacting 1,000 to 50,000 messages, against Hermes 0.19's compress on the same lists, the model stubbed on both sides."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from bench.peers import HERMES, ask
+from bench.workload import messages, origin, report
+from midfold import EngineHost, Meter, SummaryAsk, compact, read
+
+SMALL, COUNT, LARGE = 1_000, 10_000, 50_000
+WINDOW = 200_000
+RUNS = 3
+SYSTEM = {"role": "system", "content": "You are a careful coding agent."}
+SUMMARY = "## Goal\nFinish the refactoring.\n\n## Progress\n### Done\n" + "\n".join(
+    f"- step {number}: changed src/module_{number}.py and ran its tests, {number} passed" for number in range(60)
+)
+PEER = """
+import gc, json, sys, time, tracemalloc, types
+import agent.context_compressor as theirs
+question = json.load(sys.stdin)
+def reply(**_):
+    message = types.SimpleNamespace(content=question["summary"])
+    choice = types.SimpleNamespace(message=message, finish_reason="stop")
+    return types.SimpleNamespace(choices=[choice], usage=None)
+theirs.call_llm = reply
+def engine():
+    return theirs.ContextCompressor(
+        model="gpt-4o", threshold_percent=0.5, config_context_length=question["window"], quiet_mode=True
+    )
+def run(messages, tokens):
+    fastest, out = 1e9, None
+    for _ in range(question["runs"]):
+        compressor = engine()
+        gc.collect()
+        start = time.process_time()
+        out = compressor.compress(messages, current_tokens=tokens)
+        fastest = min(fastest, time.process_time() - start)
+    return fastest, out
+answer = {}
+for count, tokens in question["sizes"]:
+    messages = question["messages"][:count]
+    seconds, out = run(messages, tokens)
+    compressor = engine()
+    tracemalloc.start()
+    compressor.compress(messages, current_tokens=tokens)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    answer[str(count)] = {"seconds": seconds, "peak": peak, "out": out}
+print(json.dumps(answer))
+"""
+
+
+def main() -> None:
+    values = [SYSTEM, *messages(LARGE - 1)]
+    source = {count: len(json.dumps(values[:count])) for count in (SMALL, COUNT)}
+    print(
+        f"  lists of dicts from {origin()}, {source[COUNT] / 1e6:.1f} MB for {COUNT:,} messages; window {WINDOW:,}; CPU "
+        f"time, best of {RUNS}; {HERMES} in an environment of its own"
+    )
+    tokens = {count: Meter().count(read(values[:count]).messages).tokens for count in (SMALL, COUNT, LARGE)}
+    peer = ask(
+        HERMES,
+        PEER,
+        {
+            "messages": values[:COUNT],
+            "sizes": [(count, tokens[count]) for count in (SMALL, COUNT)],
+            "summary": SUMMARY,
+            "window": WINDOW,
+            "runs": RUNS,
+        },
+    )
+    ours = {count: _cpu(lambda count=count: _compact(values[:count], tokens[count])) for count in tokens}  # type: ignore[misc]
+    for count, goal in ((SMALL, 3), (COUNT, 5)):
+        theirs = peer[str(count)]["seconds"]
+        print(f"  {count:,} messages: Hermes {theirs * 1000:.0f} ms, midfold {ours[count] * 1000:.0f} ms")
+        ratio = theirs / ours[count]
+        report(f"compact {count:,} messages, against Hermes", f"{ratio:.1f}x faster", f">= {goal}x", met=ratio >= goal)
+    ratio = ours[LARGE] / ours[COUNT]
+    report(f"{LARGE:,} messages against {COUNT:,}", f"{ratio:.1f}x the time", "<= 6x", met=ratio <= 6)
+    _memory(values[:COUNT], tokens[COUNT], source[COUNT], peer[str(COUNT)]["peak"])
+    _deciding(values)
+    _landing(values, tokens, peer)
+
+
+def _compact(values: list[dict[str, Any]], tokens: int) -> Any:
+    usage = {"prompt_tokens": tokens, "completion_tokens": 0}
+    return compact(values, context_length=WINDOW, usage=usage, summarizer=_stub).messages
+
+
+def _stub(ask: SummaryAsk) -> str:
+    """What Hermes' side does too: the whole prompt is written, then the answer is at hand."""
+    ask.prompt()
+    return SUMMARY
+
+
+def _cpu(work: Callable[[], object], runs: int = RUNS) -> float:
+    fastest = float("inf")
+    for _ in range(runs):
+        gc.collect()
+        start = time.process_time()
+        result = work()
+        fastest = min(fastest, time.process_time() - start)
+        del result
+    return fastest
+
+
+def _memory(values: list[dict[str, Any]], tokens: int, size: int, theirs: int) -> None:
+    gc.collect()
+    tracemalloc.start()
+    result = _compact(values, tokens)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    del result
+    print(f"  peak extra memory: midfold {peak / 1e6:.0f} MB, Hermes {theirs / 1e6:.0f} MB, input {size / 1e6:.0f} MB")
+    report("peak extra memory against the input's JSON", f"{peak / size:.1f}x", "<= 2x", met=peak <= 2 * size)
+
+
+def _deciding(values: list[dict[str, Any]]) -> None:
+    """One appended message, then the question whether to compact."""
+    added = [{"role": "user", "content": f"and now number {number}, please"} for number in range(1_000)]
+    times: dict[int, float] = {}
+    for count in (SMALL, LARGE):
+        host = EngineHost(context_length=WINDOW)
+        host.append(values[:count])
+        host.update_from_response({"prompt_tokens": 50_000, "completion_tokens": 10})
+
+        def turns(host: EngineHost = host) -> None:
+            for message in added:
+                host.append([message])
+                host.should_compress()
+
+        times[count] = _cpu(turns, 5) / len(added)
+    ratio = times[LARGE] / times[SMALL]
+    print(f"  deciding after one message: {times[SMALL] * 1e6:.0f} us at {SMALL:,}, {times[LARGE] * 1e6:.0f} at {LARGE:,}")
+    report(f"deciding at {LARGE:,} messages against {SMALL:,}", f"{ratio:.2f}x the time", "<= 2x", met=ratio <= 2)
+
+
+def _landing(values: list[dict[str, Any]], tokens: dict[int, int], peer: Any) -> None:
+    """Where both land, counted by one meter."""
+    for count in (SMALL, COUNT):
+        ours = _compact(values[:count], tokens[count])
+        ours_tokens = Meter().count(read(ours).messages).tokens
+        theirs = peer[str(count)]["out"]
+        their_tokens = Meter().count(read(theirs).messages).tokens
+        print(
+            f"  {count:,} messages, {tokens[count]:,} tokens, land at: midfold {ours_tokens:,} in {len(ours)} messages, "
+            f"Hermes {their_tokens:,} in {len(theirs)}"
+        )
+        threshold = WINDOW // 2
+        label = f"midfold's landing of {count:,} messages against the threshold"
+        report(label, f"{ours_tokens / threshold:.2f}x", "<= 0.5x", met=ours_tokens <= threshold // 2)
+
+
+if __name__ == "__main__":
+    main()

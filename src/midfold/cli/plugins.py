@@ -1,0 +1,223 @@
+"""`midfold plugins`: which context engines there are, which one is used, and choosing another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from midfold import config
+from midfold.cli.output import console, emit_json, notice
+from midfold.cli.render import clean
+from midfold.errors import ConfigError, PluginError
+from midfold.plugins import EngineInfo, engines_directory, list_engines, name_problem, resolve_engine
+
+KEY = "context.engine"
+
+with_file = click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The file to use instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml.",
+)
+with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What is configured, and what there is."""
+
+    configured: str
+    origin: str
+    folder: Path | None
+    engines: list[EngineInfo]
+
+    @property
+    def active(self) -> str:
+        return next(info.name for info in self.engines if info.active)
+
+    def named(self, name: str) -> list[EngineInfo]:
+        return [info for info in self.engines if info.name == name]
+
+
+@click.group(invoke_without_command=True)
+@with_file
+@with_json
+@click.pass_context
+def command(context: click.Context, file: Path | None, as_json: bool) -> None:
+    """List the context engines, show which one is active, and choose another.
+
+    An engine is used only when context.engine in config.yaml names it. It is looked for in
+    plugins/context_engine/NAME beside config.yaml, then among registered engines, entry points and built-ins.
+    """
+    context.obj = file
+    if context.invoked_subcommand is None:
+        _list(_state(file), as_json)
+    elif as_json:
+        raise click.UsageError("--json goes after the subcommand")
+
+
+def _state(file: Path | None) -> State:
+    path = config.locate(file)
+    loaded = config.load(file)
+    for text in loaded.notices:
+        notice(text)
+    folder = None if path is None else path.parent
+    configured = loaded.config.context.engine
+    engines = list_engines(folder, configured=configured)
+    return State(configured=configured, origin=loaded.origins[KEY], folder=folder, engines=engines)
+
+
+def _list(state: State, as_json: bool) -> None:
+    if as_json:
+        emit_json(
+            {
+                "configured": state.configured,
+                "origin": state.origin,
+                "active": state.active,
+                "directory": str(engines_directory(state.folder)) if state.folder else None,
+                "engines": msgspec.to_builtins(state.engines),
+            }
+        )
+    elif sys.stdout.isatty():
+        _print_table(state)
+    else:
+        widths = [max(len(clean(text)) for text in column) for column in zip(*map(_cells, state.engines), strict=True)]
+        for info in state.engines:
+            padded = (clean(cell).ljust(width) for cell, width in zip(_cells(info), widths, strict=True))
+            click.echo("  ".join(padded).rstrip())
+    _warn(state)
+
+
+def _cells(info: EngineInfo) -> tuple[str, str, str, str]:
+    return ("*" if info.active else " ", info.name, info.source, f"({info.problem})" if info.problem else "")
+
+
+def _print_table(state: State) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "engine", "from", ""):
+        table.add_column(name, overflow="fold")
+    for info in state.engines:
+        style = "bold green" if info.active else "dim" if info.problem else ""
+        mark, name, source, problem = (clean(cell) for cell in _cells(info))
+        table.add_row(Text(mark, style=style), Text(name, style=style), Text(source), Text(problem, style="yellow"))
+    out = console()
+    out.print(table)
+    out.print()
+    out.print(Text(f"* is active: {KEY} is {clean(state.configured)} ({clean(state.origin)}).", style="dim"))
+
+
+def _warn(state: State) -> None:
+    if state.active == state.configured:
+        return
+    problems = [info.problem for info in state.named(state.configured) if info.problem]
+    why = problems[0] if problems else "there is no engine of that name"
+    notice(f"{KEY} is {clean(state.configured)} ({state.origin}), but {why}; the built-in {state.active} is used")
+
+
+@command.command()
+@click.argument("name")
+@with_file
+@with_json
+@click.option("--load", is_flag=True, help="Import the engine's code and say whether it can be used.")
+@click.pass_obj
+def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load: bool) -> None:
+    """Show where the engine NAME comes from and whether it is active; its code runs only with --load."""
+    state = _state(file or parent)
+    rows = state.named(name)
+    if not rows and not load:
+        raise PluginError(_unknown(name, state))
+    shown: dict[str, Any] = {
+        "name": name,
+        "active": any(info.active for info in rows),
+        "found": [{"source": info.source, "problem": info.problem} for info in rows],
+    }
+    if load:
+        resolved = resolve_engine(name, config_dir=state.folder)
+        shown["loaded"] = not resolved.fell_back
+        shown["tools"] = [] if resolved.fell_back else [tool.name for tool in resolved.engine.tools()]
+        for text in resolved.notices:
+            notice(clean(text))
+    if as_json:
+        emit_json(shown)
+    else:
+        _print_engine(shown)
+    if load and not shown["loaded"]:
+        click.get_current_context().exit(1)
+
+
+def _print_engine(shown: dict[str, Any]) -> None:
+    click.echo(f"{clean(shown['name'])}: {'active' if shown['active'] else 'not active'}")
+    for found in shown["found"]:
+        problem = f" ({found['problem']})" if found["problem"] else ""
+        click.echo(clean(f"  from {found['source']}{problem}"))
+    if shown.get("loaded"):
+        click.echo(clean(f"  loads; tools for the agent: {', '.join(shown['tools']) or 'none'}"))
+
+
+@command.command()
+@click.argument("name")
+@with_file
+@click.option("--force", is_flag=True, help="Also accept a name that is not there yet.")
+@click.pass_obj
+def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
+    """Make NAME the active engine: sets context.engine in config.yaml and leaves every other byte as it is."""
+    named = file or parent
+    path = config.locate(named)
+    if path is None:
+        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    if problem := name_problem(name):
+        raise PluginError(f'"{clean(name[:80])}" is no name of an engine: {problem}')
+    engines = list_engines(path.parent, configured=name)
+    if not any(info.active and info.name == name for info in engines):
+        state = State(configured=name, origin="", folder=path.parent, engines=engines)
+        if not force:
+            raise PluginError(f"{_unknown(name, state)}; --force sets it all the same")
+        notice(f"{_unknown(name, state)}; until it can be used, the built-in compressor is")
+    missing = config.is_missing(path)
+    text = "" if missing else config.read_text(path)
+    new_text = config.set_value(text, KEY, name, str(path))
+    if new_text == text:
+        click.echo(f"{path}: {KEY} is {name} already")
+    else:
+        if missing:
+            _create(path)
+        saved = config.write_text(path, new_text, backup=not missing)
+        click.echo(f"{path}: {KEY} is now {name}" + (f"; the old text is in {saved}" if saved else ""))
+    _tell_what_wins(path, name)
+
+
+def _unknown(name: str, state: State) -> str:
+    rows = state.named(name)
+    if rows:
+        return f'the engine "{name}" cannot be used: {rows[0].problem}'
+    usable = list(dict.fromkeys(info.name for info in state.engines if not info.problem))
+    close = get_close_matches(name[:80], usable, n=1)
+    hint = f'; did you mean "{close[0]}"?' if close else ""
+    return f'there is no engine "{clean(name[:80])}"{hint} (available: {", ".join(usable)})'
+
+
+def _create(path: Path) -> None:
+    """An empty file for its owner alone, so that there is something to replace."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot write the configuration: {error.strerror or 'unknown reason'}") from None
+
+
+def _tell_what_wins(path: Path, name: str) -> None:
+    try:
+        loaded = config.load(path)
+    except ConfigError as error:
+        notice(str(error))
+        return
+    if loaded.config.context.engine != name:
+        notice(f"{KEY} is still {clean(loaded.config.context.engine)}: {loaded.origins[KEY]} wins over the file")

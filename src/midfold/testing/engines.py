@@ -1,0 +1,401 @@
+"""The contract every context engine keeps, as a suite its author can run.
+
+from midfold.testing.engines import EngineContract
+
+class TestMine(EngineContract):
+    engine = MyEngine()         # an instance, the class, or a pytest fixture called `engine`
+
+Needs pytest and hypothesis. What may be expected of an engine is in `midfold.engines.base`; what makes a transcript
+legal is in `midfold.core.laws`. An engine that never folds keeps the contract, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from midfold.api import request_for
+from midfold.core import jsonio
+from midfold.core.archive import handle_of
+from midfold.core.boundary import latest_human, latest_visible_answer
+from midfold.core.budget import Pressure
+from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAnswer
+from midfold.core.handoff import recognise
+from midfold.core.laws import is_empty, violations
+from midfold.core.message import Message, Text, Transcript
+from midfold.core.report import Receipt, receipt_schema
+from midfold.engines import ContextEngine
+from midfold.errors import FailureKind, SummaryFailed
+from midfold.plugins import name_problem
+from midfold.summarize import drive, local_summarizer
+from midfold.testing import strategies
+from midfold.testing.conversations import CANARY, long_conversation, rounds, spoiled_conversation
+from midfold.testing.doubles import ScriptedSummarizer
+from midfold.wire import Document, read, write
+
+DIALECTS = strategies.DIALECTS
+SUMMARY = f"## Goal\nShip it.\n\n## Progress\n### Done\n- {CANARY} three files were read."
+NO_SUCH_PROCESS = 77
+
+
+class Run:
+    """One compaction: what went in, what came out, and the conversation in its own shape."""
+
+    def __init__(
+        self,
+        engine: ContextEngine,
+        messages: list[Any],
+        dialect: str,
+        *,
+        summarizer: Callable[..., str | SummaryAnswer] | None = None,
+        state: CompactionState | None = None,
+        context_length: int | None = None,
+        **changes: Any,
+    ) -> None:
+        self.document: Document = read(messages, dialect=dialect)
+        self.request = request(self.document, state=state, context_length=context_length, **changes)
+        self.outcome: Outcome = drive(engine.compress(self.request), summarizer or local_summarizer)
+
+    @property
+    def written(self) -> list[Any]:
+        written: list[Any] = write(self.document, messages=self.outcome.messages)
+        return written
+
+    def fingerprint(self) -> bytes:
+        """Everything that comes out, as bytes."""
+        out = self.outcome
+        facts = [self.written, out.receipt.to_dict(), msgspec.to_builtins(out.state), sorted(out.archive)]
+        return jsonio.encode(facts)
+
+
+def request(document: Document, *, state: Any = None, context_length: int | None = None, **changes: Any) -> Any:
+    """A request that must be folded now: the threshold is half of what the conversation has."""
+    if context_length is None:
+        context_length = max(request_for(document).meter.count(document.messages).tokens, 200)
+    made = request_for(document, state=state, context_length=context_length)
+    return msgspec.structs.replace(made, **changes)
+
+
+def mixed(dialect: str) -> st.SearchStrategy[list[Any]]:
+    """Whole rounds long enough to be folded, with generated messages, well-formed and malformed, between them."""
+    between = st.lists(strategies.messages(dialect) | strategies.malformed_messages(dialect), max_size=2)
+    return st.lists(between, min_size=4, max_size=7).map(lambda gaps: list(_woven(dialect, gaps)))
+
+
+def _woven(dialect: str, gaps: list[list[Any]]) -> Iterator[Any]:
+    for messages, gap in zip(rounds(dialect, len(gaps)), gaps, strict=True):
+        for message in messages:
+            yield message
+            if gap:
+                yield gap.pop()
+        yield from gap
+
+
+class EngineContract:
+    """Subclass this in a test module and give it an `engine`."""
+
+    engine: ClassVar[Any] = None
+    examples: ClassVar[int] = 20
+    """Generated conversations per dialect and test."""
+
+    @pytest.fixture
+    def subject(self, request: pytest.FixtureRequest) -> ContextEngine:
+        given = inspect.getattr_static(type(self), "engine", None)
+        if isinstance(given, type) and issubclass(given, ContextEngine):
+            return given()
+        if isinstance(given, ContextEngine):
+            return given
+        found = request.getfixturevalue("engine")
+        assert isinstance(found, ContextEngine), "the fixture `engine` gives no ContextEngine"
+        return found
+
+    @pytest.fixture(params=DIALECTS)
+    def dialect(self, request: pytest.FixtureRequest) -> str:
+        name: str = request.param
+        return name
+
+    def generated(self, dialect: str, check: Callable[[list[Any]], None]) -> None:
+        """Checks conversations nobody would think of; the same ones on every run."""
+
+        @settings(
+            max_examples=self.examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[*HealthCheck],
+        )
+        @given(mixed(dialect))
+        def checked(messages: list[Any]) -> None:
+            check(messages)
+
+        checked()
+
+    # What it is
+
+    def test_its_name_can_be_configured(self, subject: ContextEngine) -> None:
+        assert isinstance(subject.name, str)
+        assert name_problem(subject.name) == ""
+
+    def test_its_tools_have_names_of_their_own_and_others_are_refused(self, subject: ContextEngine) -> None:
+        names = [tool.name for tool in subject.tools()]
+        assert len(set(names)) == len(names)
+        run = Run(subject, long_conversation("openai-chat"), "openai-chat")
+        with pytest.raises(KeyError):
+            subject.call_tool("no such tool", {}, run.outcome.archive)
+
+    # Deciding
+
+    def test_a_tiny_conversation_is_no_reason_to_compress(self, subject: ContextEngine, dialect: str) -> None:
+        document = read(rounds(dialect, 1)[0], dialect=dialect)
+        pressure = subject.should_compress(request(document, context_length=200_000))
+        assert isinstance(pressure, Pressure)
+        assert pressure is Pressure.NONE
+
+    def test_every_answer_is_a_pressure(self, subject: ContextEngine, dialect: str) -> None:
+        def check(messages: list[Any]) -> None:
+            assert isinstance(subject.should_compress(request(read(messages, dialect=dialect))), Pressure)
+
+        check([])
+        check(long_conversation(dialect))
+        self.generated(dialect, check)
+
+    # Never harming what it was given
+
+    def test_nothing_it_was_given_is_mutated(self, subject: ContextEngine, dialect: str) -> None:
+        for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
+            before = copy.deepcopy(messages)
+            run = Run(subject, messages, dialect, force=True)
+            assert messages == before
+            assert all(message.wire is given for message, given in zip(run.request.messages, messages, strict=True))
+
+    def test_an_unchanged_outcome_is_the_same_messages(self, subject: ContextEngine, dialect: str) -> None:
+        run = Run(subject, rounds(dialect, 1)[0], dialect, context_length=200_000)
+        assert not run.outcome.changed
+        assert run.outcome.messages is run.request.messages
+        assert run.outcome.system is run.request.system
+        assert not run.outcome.archive
+
+    def test_an_empty_conversation_is_no_error(self, subject: ContextEngine, dialect: str) -> None:
+        run = Run(subject, [], dialect, force=True)
+        assert run.outcome.messages == ()
+
+    @pytest.mark.parametrize("kind", ["auth", "network"])
+    def test_a_summary_that_fails_by_auth_or_network_leaves_everything(
+        self, subject: ContextEngine, dialect: str, kind: FailureKind
+    ) -> None:
+        summarizer = ScriptedSummarizer([SummaryFailed(kind)] * 9)
+        run = Run(subject, long_conversation(dialect, results=False), dialect, summarizer=summarizer, force=True)
+        if summarizer.asks:
+            assert run.outcome.messages is run.request.messages
+            assert run.outcome.receipt.status in ("aborted", "unchanged")
+            assert run.outcome.receipt.compaction_count == run.request.state.count
+
+    def test_a_flow_can_be_given_up_at_every_ask(self, subject: ContextEngine, dialect: str) -> None:
+        flow = subject.compress(request(read(long_conversation(dialect, results=False), dialect=dialect), force=True))
+        if next(flow, None) is not None:
+            flow.close()
+
+    # Compacting
+
+    def test_the_result_keeps_the_laws(self, subject: ContextEngine, dialect: str) -> None:
+        for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
+            legal(Run(subject, messages, dialect))
+            legal(Run(subject, messages, dialect, force=True))
+            legal(Run(subject, messages, dialect, keep_last_exchanges=1))
+
+    def test_the_result_keeps_the_laws_for_generated_conversations(self, subject: ContextEngine, dialect: str) -> None:
+        self.generated(dialect, lambda messages: legal(Run(subject, messages, dialect, force=True)))
+
+    def test_the_laws_hold_from_compaction_to_compaction(self, subject: ContextEngine, dialect: str) -> None:
+        messages, state = long_conversation(dialect), CompactionState()
+        for _ in range(4):
+            run = Run(subject, messages, dialect, state=state)
+            legal(run)
+            shorter(run)
+            assert sum(_is_handoff(message) for message in run.outcome.messages) <= 1
+            messages, state = [*run.written, *long_conversation(dialect)[1:]], run.outcome.state
+
+    def test_it_is_never_longer_when_it_says_it_compacted(self, subject: ContextEngine, dialect: str) -> None:
+        shorter(Run(subject, long_conversation(dialect), dialect))
+        shorter(Run(subject, long_conversation(dialect), dialect, summarizer=lambda ask: "A long story. " * 5_000))
+        self.generated(dialect, lambda messages: shorter(Run(subject, messages, dialect, force=True)))
+
+    def test_the_latest_ask_and_answer_stay_outside_the_fold(self, subject: ContextEngine, dialect: str) -> None:
+        anchored(Run(subject, long_conversation(dialect), dialect))
+        self.generated(dialect, lambda messages: anchored(Run(subject, messages, dialect, force=True)))
+
+    def test_nothing_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
+        recoverable(Run(subject, long_conversation(dialect), dialect))
+        recoverable(Run(subject, spoiled_conversation(dialect), dialect, force=True))
+
+    def test_nothing_generated_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
+        self.generated(dialect, lambda messages: recoverable(Run(subject, messages, dialect, force=True)))
+
+    # Being the same every time
+
+    def test_a_second_run_is_byte_identical(self, subject: ContextEngine, dialect: str) -> None:
+        def check(messages: list[Any]) -> None:
+            first = Run(subject, messages, dialect, force=True).fingerprint()
+            assert Run(subject, copy.deepcopy(messages), dialect, force=True).fingerprint() == first
+
+        check(long_conversation(dialect))
+        self.generated(dialect, check)
+
+    def test_another_process_with_another_hash_seed_gives_the_same_bytes(self, subject: ContextEngine) -> None:
+        here = b"".join(fingerprints(subject))
+        assert replayed(subject, seed="1") == here
+        assert replayed(subject, seed="4711") == here
+
+    # Accounting for it
+
+    def test_the_receipt_is_json_and_fits_its_schema(self, subject: ContextEngine, dialect: str) -> None:
+        for messages in (long_conversation(dialect), spoiled_conversation(dialect), rounds(dialect, 1)[0], []):
+            receipt = Run(subject, messages, dialect, force=True).outcome.receipt
+            text = json.dumps(receipt.to_dict(), allow_nan=False)
+            assert msgspec.json.decode(text, type=Receipt) == receipt
+            validate(json.loads(text))
+
+    def test_the_receipt_tells_no_content(self, subject: ContextEngine, dialect: str) -> None:
+        for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
+            for summarizer in (local_summarizer, lambda ask: SUMMARY):
+                run = Run(subject, messages, dialect, summarizer=summarizer, force=True)
+                assert CANARY not in json.dumps(run.outcome.receipt.to_dict())
+
+    def test_the_receipt_counts_what_came_out(self, subject: ContextEngine, dialect: str) -> None:
+        run = Run(subject, long_conversation(dialect), dialect)
+        receipt = run.outcome.receipt
+        assert (receipt.old_messages, receipt.new_messages) == (len(run.request.messages), len(run.outcome.messages))
+        assert set(receipt.handles) == set(run.outcome.archive)
+        assert {digest.handle for digest in receipt.digests} <= set(run.outcome.archive)
+        assert receipt.reason
+
+
+def legal(run: Run) -> None:
+    """What changed keeps every law, as it stands and after a round trip through the dialect's own shape."""
+    if run.outcome.changed:
+        assert violations(run.outcome.messages) == ()
+        assert violations(read(run.written, dialect=run.document.dialect.name).messages) == ()
+    else:
+        assert run.outcome.messages is run.request.messages
+
+
+def shorter(run: Run) -> None:
+    if not run.outcome.changed:
+        return
+    count = run.request.meter.count
+    assert count(run.outcome.messages).tokens < count(run.request.messages).tokens
+    assert run.outcome.receipt.new_tokens < run.outcome.receipt.old_tokens
+
+
+def anchored(run: Run) -> None:
+    if not run.outcome.changed:
+        return
+    before, boundary = run.request.messages, run.outcome.receipt.boundary
+    for index in (latest_human(before), latest_visible_answer(before)):
+        if index is None:
+            continue
+        assert _is_shown(before[index], run.outcome.messages), f"messages[{index}] is gone"
+        if boundary is not None and run.outcome.receipt.status == "compacted":
+            assert not boundary.start <= index < boundary.end or index in boundary.pinned
+
+
+def recoverable(run: Run) -> None:
+    """Every message that is not there any more, or not as it was, is behind a handle."""
+    archived = {message.digest for messages in run.outcome.archive.values() for message in messages}
+    there = {id(message) for message in run.outcome.messages}
+    for index, message in enumerate(run.request.messages):
+        if id(message) not in there and message.digest not in archived and not is_empty(message):
+            assert _is_contained(message, run.outcome.messages), f"messages[{index}] {message!r} is lost"
+    for handle, messages in run.outcome.archive.items():
+        assert len(messages) > 1 or handle in (handle_of(messages[0]), run.outcome.receipt.fold)
+
+
+def _is_handoff(message: Message) -> bool:
+    found = recognise(message)
+    return found is not None and found.kind == "fold"
+
+
+def _is_shown(message: Message, messages: Transcript) -> bool:
+    """Whether the message is there, or another one that is not ours says all it said."""
+    if any(other is message for other in messages):
+        return True
+    said = [part.text for part in message.parts if isinstance(part, Text) and part.text.strip()]
+    return not said or any(
+        other.role == message.role and recognise(other) is None and all(text in other.text for text in said)
+        for other in messages
+    )
+
+
+def _is_contained(message: Message, messages: Transcript) -> bool:
+    """Whether a message was only added to: a note in a system prompt, a stub beside its calls."""
+    return any(
+        other.role == message.role
+        and all(
+            part in other.parts or (isinstance(part, Text) and any(part.text in text for text in other.texts()))
+            for part in message.parts
+        )
+        for other in messages
+    )
+
+
+def validate(receipt: dict[str, Any]) -> None:
+    """Against the published JSON Schema, where jsonschema is installed."""
+    try:
+        checker = importlib.import_module("jsonschema")
+    except ImportError:
+        return
+    checker.validate(receipt, receipt_schema())
+
+
+def fingerprints(engine: ContextEngine) -> Iterator[bytes]:
+    for dialect in DIALECTS:
+        for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
+            yield Run(engine, messages, dialect, force=True).fingerprint()
+
+
+def replayed(engine: ContextEngine, *, seed: str) -> bytes:
+    """The fingerprints that another process makes with the same engine."""
+    module = sys.modules[type(engine).__module__]
+    try:
+        parcel = pickle.dumps((module.__name__, getattr(module, "__file__", None), pickle.dumps(engine)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        pytest.skip(f"the engine cannot be sent to another process: {error}")
+    done = subprocess.run(
+        [sys.executable, "-c", "from midfold.testing import engines; engines._replay()"],
+        input=parcel,
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode == NO_SUCH_PROCESS:
+        pytest.skip("the engine's module cannot be imported in another process")
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done.stdout
+
+
+def _replay() -> None:
+    """The other process: the engine's module under its own name, then the same conversations."""
+    name, file, parcel = pickle.loads(sys.stdin.buffer.read())
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        spec = importlib.util.spec_from_file_location(name, file) if file else None
+        if spec is None or spec.loader is None:
+            sys.exit(NO_SUCH_PROCESS)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    for part in fingerprints(pickle.loads(parcel)):
+        sys.stdout.buffer.write(part)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from midfold import Message, Text, ToolCall, ToolResult, read
+from midfold.core.laws import violations
+from midfold.core.sanitize import STUB, sanitize
+
+USER = Message("user", (Text("ask"),))
+ANSWER = Message("assistant", (Text("answer"),))
+
+
+def calls(*ids: str, text: str = "") -> Message:
+    said = (Text(text),) if text else ()
+    return Message("assistant", (*said, *(ToolCall(call_id, "t", "{}") for call_id in ids)))
+
+
+def result(call_id: str) -> Message:
+    return Message("tool", (ToolResult(call_id, (Text("r"),)),))
+
+
+def test_a_legal_transcript_comes_back_as_the_same_object() -> None:
+    messages = (USER, calls("a", "b"), result("a"), result("b"), ANSWER)
+    assert sanitize(messages) == (messages, ())
+    assert sanitize(messages)[0] is messages
+
+
+def test_results_without_a_call_are_removed() -> None:
+    clean, repairs = sanitize((USER, result("a"), ANSWER))
+    assert clean == (USER, ANSWER)
+    assert repairs[0].what == "removed 1 result without a call"
+
+
+def test_calls_without_a_result_are_bridged_after_the_results_that_are_there() -> None:
+    clean, repairs = sanitize((USER, calls("a", "b"), result("a"), USER))
+    assert [message.role for message in clean] == ["user", "assistant", "tool", "tool", "user"]
+    assert clean[3].text == STUB
+    assert violations(clean) == ()
+    assert repairs[0].what == "added 1 stub result"
+
+
+def test_bridges_stand_in_the_next_user_message_where_the_dialect_has_them_there() -> None:
+    clean, _ = sanitize((USER, calls("a"), USER), result_role="user")
+    assert [type(part).__name__ for part in clean[2].parts] == ["ToolResult", "Text"]
+    alone, _ = sanitize((USER, calls("a"), ANSWER, USER), result_role="user")
+    assert [message.role for message in alone] == ["user", "assistant", "user", "assistant", "user"]
+    assert violations(alone) == ()
+
+
+def test_stripping_calls_keeps_the_text() -> None:
+    clean, _ = sanitize((USER, calls("a", text="let me see"), USER), orphan_calls="strip")
+    assert clean[1].parts == (Text("let me see"),)
+    gone, repairs = sanitize((USER, calls("a"), USER), orphan_calls="strip")
+    assert gone == (USER, USER)
+    assert len(repairs) == 2
+
+
+def test_calls_that_may_still_be_running_are_left_alone() -> None:
+    messages = (USER, calls("a", "b"), result("a"))
+    assert sanitize(messages)[0] is messages
+
+
+def test_messages_that_are_none_and_empty_ones_are_removed() -> None:
+    messages = read(
+        [
+            {"role": "user", "content": "a"},
+            None,
+            5,
+            {"role": "assistant", "content": ""},
+            {"role": "user", "content": "b"},
+        ]
+    ).messages
+    clean, repairs = sanitize(messages)
+    assert [message.text for message in clean] == ["a", "b"]
+    assert [repair.message for repair in repairs] == [1, 2, 3]
+
+
+def test_parallel_results_are_never_lost() -> None:
+    messages = (USER, calls("a", "b", "c"), result("c"), result("a"), result("b"), ANSWER)
+    assert sanitize(messages)[0] is messages

@@ -1,0 +1,232 @@
+"""The one-call form: every shape in, the same shape out, with an account of what was done."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import midfold
+from midfold.core.handoff import SYSTEM_NOTE, recognise
+from midfold.core.laws import violations
+from midfold.core.report import receipt_schema
+from midfold.errors import SummaryFailed
+from support.convert import to_anthropic, to_responses
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
+CHAT = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+SYSTEM = {"role": "system", "content": "You are careful."}
+
+
+def shapes() -> dict[str, Any]:
+    messages = [SYSTEM, *CHAT["messages"]]
+    return {
+        "chat list": messages,
+        "chat body": {"model": "gpt-5.5", "messages": messages},
+        "anthropic body": to_anthropic(messages),
+        "responses body": to_responses(messages),
+    }
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("shape", sorted(shapes()))
+def test_each_shape_comes_back_folded_in_the_same_shape(shape: str, as_bytes: bool) -> None:
+    given = shapes()[shape]
+    before = copy.deepcopy(given)
+    source = json.dumps(given).encode() if as_bytes else given
+    result = midfold.compact(source, context_length=32_000)
+    assert result.report.status == "compacted"
+    assert given == before
+    written = json.loads(result.messages) if as_bytes else result.messages
+    assert type(written) is type(given)
+    if isinstance(given, dict):
+        assert set(written) == set(given)
+    again = midfold.read(written)
+    assert violations(again.messages) == ()
+    assert again.problems == ()
+    assert result.report.new_tokens <= result.report.threshold_tokens * 0.55
+    assert midfold.Meter().count(again.messages).tokens < midfold.Meter().count(midfold.read(given).messages).tokens / 2
+
+
+def test_below_the_threshold_the_very_same_object_comes_back_and_the_receipt_says_why() -> None:
+    messages = CHAT["messages"]
+    result = midfold.compact(messages, context_length=200_000)
+    assert result.messages is messages
+    assert result.report.status == "unchanged"
+    assert "below the threshold of 100,000" in result.report.reason
+    assert result.report.persistence == "no_persistence_change"
+    assert not result.archive
+
+
+def test_the_tail_is_byte_identical_and_the_head_stays() -> None:
+    source = json.dumps([SYSTEM, *CHAT["messages"]]).encode()
+    result = midfold.compact(source, context_length=32_000)
+    boundary = result.boundary
+    assert boundary is not None
+    old = midfold.read(source).messages
+    kept = result.transcript[-(len(old) - boundary.end) :]
+    assert [bytes(message.wire) for message in kept] == [bytes(message.wire) for message in old[boundary.end :]]
+
+
+def test_the_note_is_appended_to_the_system_prompt_once() -> None:
+    first = midfold.compact([SYSTEM, *CHAT["messages"]], context_length=32_000)
+    assert first.messages[0]["content"] == f"You are careful.\n\n{SYSTEM_NOTE}"
+    second = midfold.compact(first.messages + CHAT["messages"], context_length=32_000, state=first.state)
+    assert second.report.status == "compacted"
+    assert second.messages[0]["content"].count(SYSTEM_NOTE) == 1
+    beside = midfold.compact(to_anthropic([SYSTEM, *CHAT["messages"]]), context_length=32_000)
+    assert [block["text"] for block in beside.messages["system"]] == ["You are careful.", SYSTEM_NOTE]
+    given = midfold.compact(CHAT["messages"], system="Be kind.", context_length=32_000)
+    assert given.system == f"Be kind.\n\n{SYSTEM_NOTE}"
+
+
+def test_everything_folded_can_be_had_back_by_its_handle() -> None:
+    messages = CHAT["messages"]
+    result = midfold.compact(messages, context_length=32_000)
+    boundary = result.boundary
+    assert boundary is not None
+    originals = result.archive.originals(result.report.fold)
+    assert originals == messages[boundary.start : boundary.end]
+    assert all(new is old for new, old in zip(originals, messages[boundary.start : boundary.end], strict=True))
+
+
+def test_a_second_compaction_updates_the_summary_and_leaves_one_handoff() -> None:
+    first = midfold.compact(CHAT["messages"], context_length=32_000)
+    for state in (first.state, json.loads(json.dumps(midfold_state(first.state))), None):
+        second = midfold.compact(first.messages + CHAT["messages"], context_length=32_000, state=state)
+        handoffs = [found for message in second.transcript if (found := recognise(message)) and found.kind == "fold"]
+        assert len(handoffs) == 1
+        assert second.state.count == 2
+        assert second.report.summary.updated_previous
+        assert midfold.read(second.messages).messages[0].role == "user"
+
+
+def midfold_state(state: midfold.CompactionState) -> dict[str, Any]:
+    import msgspec
+
+    value: dict[str, Any] = msgspec.to_builtins(state)
+    return value
+
+
+def test_the_state_of_another_conversation_is_not_used() -> None:
+    other = midfold.compact(CHAT["messages"], context_length=32_000)
+    fresh = [{"role": "user", "content": "hello " * 9_000}, {"role": "assistant", "content": "hi " * 9_000}] * 3
+    result = midfold.compact(fresh, context_length=32_000, state=other.state)
+    assert other.state.summary not in json.dumps(result.messages)
+    assert "the state of another conversation was not used" in result.report.notices
+
+
+def test_a_target_folds_to_that_size() -> None:
+    for target in (20_000, 8_000, 4_000):
+        result = midfold.compact(CHAT["messages"], context_length=200_000, target_tokens=target)
+        assert result.changed
+        assert result.report.new_tokens <= target * 1.1
+        assert violations(result.transcript) == ()
+
+
+def test_keeping_exchanges_folds_everything_before_them() -> None:
+    humans = [message for message in CHAT["messages"] if message["role"] == "user"]
+    result = midfold.compact(CHAT["messages"], context_length=200_000, keep_last_exchanges=2)
+    kept = [message for message in result.messages if message in humans]
+    assert kept[-2:] == humans[-2:]
+    place = CHAT["messages"].index(humans[-2])
+    assert result.messages[-(len(CHAT["messages"]) - place) :] == CHAT["messages"][place:]
+
+
+def test_a_model_summary_is_used_framed_and_redacted() -> None:
+    seen: list[midfold.SummaryAsk] = []
+
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        seen.append(ask)
+        return "## Goal\nFix git ignore\n\n## Critical Context\nAPI key sk-ant-api03-" + "A1b2" * 24
+
+    result = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize, focus="git")
+    handoff = next(found for message in result.transcript if (found := recognise(message)))
+    assert "Fix git ignore" in handoff.body
+    assert "sk-ant" not in handoff.body
+    assert result.report.summary.source == "model"
+    assert "git" in seen[0].prompt()
+    assert "[RESULT" in seen[0].prompt()
+
+
+@pytest.mark.parametrize("failure", ["auth", "network"])
+def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any) -> None:
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        raise SummaryFailed(failure)
+
+    result = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize)
+    assert result.report.status == "aborted"
+    assert failure in result.report.reason
+    assert result.messages is CHAT["messages"]
+
+
+@pytest.mark.parametrize("answer", [None, "", "   ", {"text": "x"}, 5, RuntimeError("boom"), SummaryFailed("timeout")])
+def test_other_failures_use_the_local_summary_and_say_so(answer: Any) -> None:
+    def summarize(ask: midfold.SummaryAsk) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    result = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize)
+    assert result.report.status == "compacted"
+    assert result.report.summary.source == "local"
+    assert result.report.summary.confidence == "lower"
+    assert result.report.summary.failure
+    config = midfold.load_config(environ={}, overrides={"compression.lossy_fallback": False}).config
+    refused = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize, config=config)
+    assert refused.report.status == "aborted"
+
+
+def test_the_receipt_is_json_fits_its_schema_and_shows_no_content() -> None:
+    result = midfold.compact(CHAT["messages"], context_length=32_000)
+    receipt = json.loads(json.dumps(result.report.to_dict()))
+    jsonschema.validate(receipt, receipt_schema())
+    text = json.dumps(receipt)
+    for message in CHAT["messages"]:
+        content = message.get("content") or ""
+        if len(content) > 30:
+            assert content[:30] not in text
+
+
+def test_a_giant_result_in_the_tail_is_spilled_to_a_handle() -> None:
+    messages = copy.deepcopy(CHAT["messages"])
+    place = max(index for index, message in enumerate(messages) if message["role"] == "tool") - 4
+    giant = next(index for index in range(place, 0, -1) if messages[index]["role"] == "tool")
+    messages[giant]["content"] = "log line\n" * 60_000
+    result = midfold.compact(messages, context_length=64_000)
+    assert result.report.new_tokens <= result.report.threshold_tokens
+    spills = [digest for digest in result.report.digests if digest.kind == "spill"]
+    assert [spill.message for spill in spills] == [giant]
+    assert result.archive.originals(spills[0].handle) == [messages[giant]]
+
+
+def test_a_message_that_makes_landing_impossible_is_named() -> None:
+    messages = [*CHAT["messages"], {"role": "user", "content": "word " * 60_000}]
+    result = midfold.compact(messages, context_length=64_000)
+    assert any("alone has" in reason for reason in result.report.impossible)
+
+
+def test_cache_hints_mark_the_system_prompt_and_the_last_three_messages() -> None:
+    result = midfold.compact([SYSTEM, *CHAT["messages"]], context_length=32_000)
+    last = len(result.messages) - 1
+    assert [hint.message_index for hint in result.cache_hints] == [0, last - 2, last - 1, last]
+
+
+def test_the_same_input_gives_the_same_bytes_in_another_process() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import json, sys, midfold; r = midfold.compact(open(sys.argv[1], 'rb').read(), context_length=32_000);"
+        "sys.stdout.buffer.write(r.messages)"
+    )
+    command = [sys.executable, "-c", code, str(EXAMPLE)]
+    outputs = {
+        subprocess.run(command, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        for seed in ("1", "77")
+    }
+    assert outputs == {midfold.compact(EXAMPLE.read_bytes(), context_length=32_000).messages}
