@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 MOST_EXTRA_SECONDS = 0.080
@@ -29,12 +29,17 @@ def test_import_loads_msgspec_and_nothing_else_from_outside_the_standard_library
 
 
 def test_import_takes_at_most_80_ms_more_than_a_bare_interpreter() -> None:
+    def spent() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
     def best(code: str) -> float:
+        """Processor time, which a busy machine does not stretch as it does the clock's."""
         times = []
         for _ in range(RUNS):
-            start = time.perf_counter()
+            start = spent()
             python("-c", code)
-            times.append(time.perf_counter() - start)
+            times.append(spent() - start)
         return min(times)
 
     assert best("import midfold") - best("pass") <= MOST_EXTRA_SECONDS

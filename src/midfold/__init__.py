@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from midfold.core.boundary import select_tail_by_budget
-from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
-from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
 from midfold.core.message import (
     Media,
     Message,
@@ -41,6 +38,9 @@ from midfold.wire import Document, read, read_many, write
 if TYPE_CHECKING:
     from midfold.api import Compaction, compact
     from midfold.config import Config, load
+    from midfold.core.boundary import select_tail_by_budget
+    from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
+    from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
     from midfold.core.digest import shrink_json_string_leaves
     from midfold.engines import ContextEngine
     from midfold.host import EngineHost
@@ -101,6 +101,13 @@ __all__ = [
 ]
 
 _LATER = {
+    "select_tail_by_budget": ("midfold.core.boundary", "select_tail_by_budget"),
+    "Pressure": ("midfold.core.budget", "Pressure"),
+    "effective_input_window": ("midfold.core.budget", "effective_input_window"),
+    "threshold_tokens": ("midfold.core.budget", "threshold_tokens"),
+    "CompactionState": ("midfold.core.compaction", "CompactionState"),
+    "SummaryAnswer": ("midfold.core.compaction", "SummaryAnswer"),
+    "SummaryAsk": ("midfold.core.compaction", "SummaryAsk"),
     "Compaction": ("midfold.api", "Compaction"),
     "ContextEngine": ("midfold.engines", "ContextEngine"),
     "EngineHost": ("midfold.host", "EngineHost"),
@@ -114,7 +121,7 @@ _LATER = {
     "load_config": ("midfold.config", "load"),
     "look_up_model": ("midfold.models", "look_up"),
 }
-"""Names whose modules are imported when they are first used: configuration needs PyYAML, which costs time."""
+"""Names whose modules are imported when they are first used, so that importing midfold stays cheap."""
 
 if TYPE_CHECKING:
     load_config = load

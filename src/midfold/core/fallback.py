@@ -10,7 +10,6 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from midfold.core.compaction import SummaryAsk
 from midfold.core.digest import Action, describe
@@ -50,22 +49,24 @@ _CONSTRAINT = re.compile(
 _DECISION = re.compile(
     r"\b(decided|decision|instead|because|chose|will use|going with|root cause|the issue is)\b", re.I
 )
+_WORD = re.compile(r"\w+")
 _BREAK = re.compile(r"(?<=[.!?:])[ \t]+|\n+")
 
 
 def fallback_summary(ask: SummaryAsk) -> str:
     """The body of a handoff for the fold."""
     facts = _Facts(ask)
-    old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
+    old = parse_summary(ask.previous.replace(NOTICE, "")) if ask.previous else StructuredSummary()
     snapshot = facts.asks[-1] if facts.asks else old.task_snapshot.strip()
     goal = old.goal.strip() or (facts.asks[0] if facts.asks else "")
     room = max(ask.budget_tokens - estimate_text(snapshot) - estimate_text(goal) - 120, 60)
+    topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
     sections: dict[str, str] = {}
     left = 0
     for key, share in SHARES.items():
         budget = int(room * share) + left
         lines = [*_lines(getattr(old, key)), *facts.lines(key)]
-        sections[key], used = _fit(list(dict.fromkeys(lines)), budget)
+        sections[key], used = _fit(list(dict.fromkeys(lines)), budget, topic)
         left = budget - used
     body = StructuredSummary(task_snapshot=snapshot, goal=goal, **sections).render()
     return f"{NOTICE}\n\n{ask.redact(body)}"
@@ -121,8 +122,9 @@ class _Facts:
     def _resolved(self) -> list[str]:
         found: list[str] = []
         for before, after in zip(self.messages, self.messages[1:], strict=False):
-            if is_human(before) and before.text.rstrip().endswith("?") and (answer := _said(after)):
-                found.append(_line(f"- {_clip(before.text, 120)} -> {_clip(answer, 140)}"))
+            asked = _question(before)
+            if asked and after.role == "assistant" and (answer := _said(after)):
+                found.append(_line(f"- {_clip(asked, 120)} -> {_clip(answer, 140)}"))
         return found[-6:]
 
     def _in_progress(self) -> list[str]:
@@ -167,6 +169,14 @@ def _said(message: Message) -> str:
     return "\n".join(part.text for part in message.parts if isinstance(part, Text)).strip()
 
 
+def _question(message: Message) -> str:
+    """The first question of a short human turn."""
+    if not is_human(message) or "?" not in message.text[:ASK_CHARACTERS]:
+        return ""
+    pieces = _BREAK.split(message.text[:ASK_CHARACTERS])
+    return next((piece.strip() for piece in pieces if piece.rstrip().endswith("?")), "")
+
+
 def _sentences(text: str, telling: re.Pattern[str]) -> list[str]:
     """The short sentences of a text that match; long texts are pasted material and are read only at their start."""
     found = (piece.strip(" \t-*#") for piece in _BREAK.split(text[:4_000]))
@@ -190,14 +200,18 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.startswith("- (")]
 
 
-def _fit(lines: Iterable[str], budget: int) -> tuple[str, int]:
-    """The newest lines that fit, in their order, and what they cost."""
-    kept: list[str] = []
+def _fit(lines: list[str], budget: int, topic: set[str]) -> tuple[str, int]:
+    """The lines that fit, in their order, and what they cost: those on the topic first, then the newest."""
+    order = sorted(range(len(lines)), key=lambda place: (not _concerns(lines[place], topic), -place))
+    kept: list[int] = []
     used = 0
-    for line in reversed(list(lines)):
-        cost = estimate_text(line) + 1
-        if used + cost > budget:
-            continue
-        kept.append(line)
-        used += cost
-    return "\n".join(reversed(kept)), used
+    for place in order:
+        cost = estimate_text(lines[place]) + 1
+        if used + cost <= budget:
+            kept.append(place)
+            used += cost
+    return "\n".join(lines[place] for place in sorted(kept)), used
+
+
+def _concerns(line: str, topic: set[str]) -> bool:
+    return bool(topic) and not topic.isdisjoint(_WORD.findall(line.lower()))

@@ -27,7 +27,7 @@ DEEPEST = 200
 _WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "title", "enum", "schema"})
 _PLACEHOLDER = re.compile(
-    r"\$\{[^}]{0,64}\}|\$[A-Z_][A-Z0-9_]*|\$?\{\{.{0,64}\}\}|\{\w{0,64}\}|<[\w -]{0,64}>|%\(?\w{0,64}\)?s?%?|(.)\1*"
+    r"\$\{[^}]{0,64}\}|\$[A-Z_][A-Z0-9_]*|\$?\{\{.{0,64}\}\}|\{\w{0,64}\}|<[\w -]{0,64}>|%\(?\w{0,64}\)?s?%?|([*xX.•-])\1*"
 )
 
 

@@ -157,6 +157,8 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
         return None
     before = low[max(0, at - LONGEST_NAME) : at]
     start = at - len(before) + len(before.rstrip(_NAME_BYTES + b" " if is_key else _NAME_BYTES))
+    if low[start : start + 1] in (b"n", b"r", b"t") and low[start - 1 : start] == b"\\":
+        start += 1
     if separator is None:
         found = _without_separator(text, low, start, end, strong=word.strong)
     else:

@@ -41,7 +41,7 @@ _TOKENS_AT_START = (
     ("google-key", r"AIza[\w-]{35}(?![\w-])"),
     ("twilio-key", r"SK[0-9a-f]{32}(?![\w-])"),
     ("jwt", r"eyJ[\w-]{16,}+\.[\w-]{4,}+(?:\.[\w-]*+){0,4}+"),
-    ("discord-token", r"[MNO][\w-]{23,27}+\.[\w-]{6}\.[\w-]{27}"),
+    ("discord-token", r"[MNO][\w-]{23,27}+\.[\w-]{6}\.[\w-]{27,}+"),
 )
 
 
@@ -114,9 +114,10 @@ def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> Span | Non
 
 _BEGIN = re.compile(r"-----BEGIN (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: BLOCK)?-----")
+_GAP = r"""(?:[\s"'+,>|]|\\{1,4}+[nrt"']|[0-9]{1,6}[→|:])*+"""
 _KEY_BODY = re.compile(
-    r"(?:(?:[\s\"'+,>|]|\\{1,4}+[nrt\"']|[0-9]{1,6}[→|:])*+(?:[A-Za-z0-9+/=]{20,}+|[A-Za-z-]{4,20}: [^\n\\]{1,120}+))*+"
-    r"(?:(?:\s|\\{1,4}+[nrt])*+[A-Za-z0-9+/=]{1,76}+(?=(?:\s|\\{1,4}+[nrt\"'])*+(?:-----END|\.\.\.|…|\Z)))?"
+    rf"(?:{_GAP}[A-Za-z-]{{4,20}}: [^\n\\]{{1,120}}+){{0,4}}+(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*+"
+    rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:-----END|\.\.\.|…|\Z)))?"
 )
 _LONGEST_KEY = 65_536
 

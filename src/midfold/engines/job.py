@@ -97,16 +97,14 @@ class Job:
         count = self.state.count
         if self.request.keep_last_exchanges is not None:
             return self._partial(protection, count)
-        plan = plan_fold(self.messages, self.sizes, self._tail_tokens(), protection, count)
+        plan = plan_fold(self.messages, self.sizes, self.budget.tail_tokens, protection, count)
         if self.previous is None or self.previous[0] < plan.tail_start:
             return plan
-        cuts = [cut for cut in legal_cuts(self.messages) if cut > self.previous[0]]
-        while cuts[0] < len(self.messages) and recognise(self.messages[cuts[0]]) is not None:
-            del cuts[0]
-        return plan._replace(tail_start=cuts[0], pinned=())
-
-    def _tail_tokens(self) -> int:
-        return self.budget.tail_tokens
+        cuts = legal_cuts(self.messages)
+        after = [cut for cut in cuts if cut > self.previous[0]]
+        while after[0] < len(self.messages) and recognise(self.messages[after[0]]) is not None:
+            del after[0]
+        return with_anchors(self.messages, self.sizes, cuts, Plan(plan.head_end, after[0]), 0, protection)
 
     def _partial(self, protection: Protection, count: int) -> Plan:
         head, _ = split_for_partial_compaction(self.messages, self.request.keep_last_exchanges or 1)
