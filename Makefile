@@ -3,7 +3,7 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all check bench lock wheel clean help
+.PHONY: demo test test-all soak check bench lock clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,8 +33,11 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 test: check  ## everything that must hold, in a few minutes
 	$(BIN)/pytest -q -n auto
 
-test-all: $(VENV)/.dev  ## as test, and nothing may be skipped
+test-all: $(VENV)/.dev  ## as test, with the shared transcripts and the Hermes package required
 	MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
+
+soak: $(VENV)/.dev  ## the long runs at full size
+	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property
 
 bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
 	$(BIN)/python -m bench

@@ -1,4 +1,4 @@
-"""Compacting 1,000 to 50,000 messages, against Hermes 0.19's compress on the same lists, the model stubbed on both sides."""
+"""Compacting 1,000 to 50,000 messages, against Hermes 0.19's compress on the same lists, both models stubbed."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def main() -> None:
     values = [SYSTEM, *messages(LARGE - 1)]
     source = {count: len(json.dumps(values[:count])) for count in (SMALL, COUNT)}
     print(
-        f"  lists of dicts from {origin()}, {source[COUNT] / 1e6:.1f} MB for {COUNT:,} messages; window {WINDOW:,}; CPU "
-        f"time, best of {RUNS}; {HERMES} in an environment of its own"
+        f"  lists of dicts from {origin()}, {source[COUNT] / 1e6:.1f} MB for {COUNT:,} messages; window {WINDOW:,}; "
+        f"CPU time, best of {RUNS}; {HERMES} in an environment of its own"
     )
     tokens = {count: Meter().count(read(values[:count]).messages).tokens for count in (SMALL, COUNT, LARGE)}
     peer = ask(
@@ -137,7 +137,9 @@ def _deciding(values: list[dict[str, Any]]) -> None:
 
         times[count] = _cpu(turns, 5) / len(added)
     ratio = times[LARGE] / times[SMALL]
-    print(f"  deciding after one message: {times[SMALL] * 1e6:.0f} us at {SMALL:,}, {times[LARGE] * 1e6:.0f} at {LARGE:,}")
+    print(
+        f"  deciding after one message: {times[SMALL] * 1e6:.0f} us at {SMALL:,}, {times[LARGE] * 1e6:.0f} at {LARGE:,}"
+    )
     report(f"deciding at {LARGE:,} messages against {SMALL:,}", f"{ratio:.2f}x the time", "<= 2x", met=ratio <= 2)
 
 
@@ -149,7 +151,7 @@ def _landing(values: list[dict[str, Any]], tokens: dict[int, int], peer: Any) ->
         theirs = peer[str(count)]["out"]
         their_tokens = Meter().count(read(theirs).messages).tokens
         print(
-            f"  {count:,} messages, {tokens[count]:,} tokens, land at: midfold {ours_tokens:,} in {len(ours)} messages, "
+            f"  {count:,} messages, {tokens[count]:,} tokens, land at: midfold {ours_tokens:,} in {len(ours)}, "
             f"Hermes {their_tokens:,} in {len(theirs)}"
         )
         threshold = WINDOW // 2

@@ -67,10 +67,10 @@ def main() -> None:
         took = best(lambda chosen=chosen: [redact(text) for text in chosen], 3)  # type: ignore[misc]
         peer = best(lambda chosen=chosen: [text.lower() for text in chosen], 3)  # type: ignore[misc]
         changed = sum(redact(text) is not text for text in chosen)
-        print(
-            f"  {label}: {len(chosen):,}, {size:.1f} MB, from {origin()}; {changed:,} changed; str.lower x{took / peer:.0f}"
+        print(f"  {len(chosen):,} strings, {size:.1f} MB, from {origin()}; {changed:,} changed")
+        report(
+            f"{label} ({took / peer:.0f}x str.lower)", f"{size / took:.0f} MB/s", f">= {goal}", met=size / took >= goal
         )
-        report(label, f"{size / took:.0f} MB/s", f">= {goal}", met=size / took >= goal)
     for name in HOSTILE:
         times = [_seconds(hostile(name, SIZE * times)) for times in (1, 2, 4)]
         shown = " / ".join(f"{took * 1000:.0f}" for took in times)
@@ -81,9 +81,13 @@ def main() -> None:
 
 
 def _seconds(text: str) -> float:
-    start = time.process_time()
-    redact(text)
-    return time.process_time() - start
+    """Processor time of the fastest of three runs."""
+    fastest = float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        redact(text)
+        fastest = min(fastest, time.process_time() - start)
+    return fastest
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ WINDOWS = (1_000, 2_000, 4_000, 8_000, 25_000)
 """An eighth of 8K to 200K: the arithmetic is the same and a session stays small."""
 OWN_KEYS = {"role", "content", "type", "text", "tool_call_id", "tool_use_id", "call_id", "output"}
 HANDLES = re.compile(r"mf-([0-9a-f]{12})|midfold (?:fold|ack|bridge) ([0-9a-f]{12})")
-WORDS = "the parser reads every file twice and then writes a report about tests 编辑 naïve src/app.py".split()
+WORDS = ("the", "parser", "reads", "every", "file", "and", "then", "writes", "a", "report", "编辑", "naïve", "src/app.py")
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
 CHAT_SPOILED: tuple[Any, ...] = (
     None,
@@ -141,7 +141,8 @@ class Talk:
 
     def _openai_chat(self, batch: list[Any], answered: list[Any], thought: str, said: str) -> None:
         calls = [
-            {"id": i, "type": "function", "function": {"name": n, "arguments": json.dumps(a)}} for i, n, a, _, _ in batch
+            {"id": i, "type": "function", "function": {"name": n, "arguments": json.dumps(a)}}
+            for i, n, a, _, _ in batch
         ]
         message: dict[str, Any] = {"role": "assistant", "content": said or None, "tool_calls": calls}
         self.messages.append(message | ({"reasoning_content": thought} if thought else {}))
@@ -276,7 +277,7 @@ class Run:
         view = self.read(out)
         assert violations(view) == (), "a law is broken"
         assert report.new_tokens <= report.old_tokens
-        meter = midfold.Meter()
+        meter = midfold.Meter(message_overhead=midfold.look_up_model(None).model.message_overhead)
         assert meter.count(view).tokens <= meter.count(result.before).tokens, "longer than before"
         generated = [recognise(message) for message in view]
         assert sum(1 for found in generated if found and found.kind == "fold") <= 1, "two live handoffs"
@@ -343,8 +344,10 @@ class Run:
             if one.role != two.role or one.role not in ("user", "assistant"):
                 continue
             before, after = kept[number - 1], kept[number]
-            if before is not None and after is not None and all(
-                nothing(result.before[index]) for index in range(before + 1, after)
+            if (
+                before is not None
+                and after is not None
+                and all(nothing(result.before[index]) for index in range(before + 1, after))
             ):
                 continue
             assert self.dialect == "openai-responses" and one.role == "assistant", f"{one.role} twice at {number}"

@@ -230,3 +230,26 @@ def test_the_same_input_gives_the_same_bytes_in_another_process() -> None:
         for seed in ("1", "77")
     }
     assert outputs == {midfold.compact(EXAMPLE.read_bytes(), context_length=32_000).messages}
+
+
+def test_keeping_more_exchanges_than_came_after_a_fold_changes_nothing_and_leaves_one_handoff() -> None:
+    first = midfold.compact(CHAT["messages"], context_length=32_000)
+    again = midfold.compact(first.messages, context_length=32_000, state=first.state, keep_last_exchanges=20)
+    assert again.messages is first.messages
+    assert "nothing between head and tail" in again.report.reason
+
+
+def test_the_only_ask_of_a_long_run_survives_every_compaction_verbatim() -> None:
+    ask = {"role": "user", "content": "Port the parser to Rust and keep the tests green."}
+    step = CHAT["messages"]
+    work = [message for message in step if message["role"] != "user"]
+    messages: list[Any] = [SYSTEM, ask, *work]
+    state = None
+    for _ in range(4):
+        result = midfold.compact(messages, context_length=32_000, state=state)
+        assert result.report.status == "compacted"
+        assert [message for message in result.messages if message == ask] == [ask]
+        assert violations(result.transcript) == ()
+        messages, state = [*result.messages, *work], result.state
+    assert state is not None
+    assert state.count == 4

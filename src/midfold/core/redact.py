@@ -27,7 +27,8 @@ DEEPEST = 200
 _WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "title", "enum", "schema"})
 _PLACEHOLDER = re.compile(
-    r"\$\{[^}]{0,64}\}|\$[A-Z_][A-Z0-9_]*|\$?\{\{.{0,64}\}\}|\{\w{0,64}\}|<[\w -]{0,64}>|%\(?\w{0,64}\)?s?%?|([*xX.•-])\1*"
+    r"\$\{[^}]{0,64}\}|\$[A-Z_][A-Z0-9_]*|\$?\{\{.{0,64}\}\}|\{\w{0,64}\}|<[\w -]{0,64}>"
+    r"|%\(?\w{0,64}\)?s?%?|([*xX.•-])\1*"
 )
 
 
@@ -54,7 +55,7 @@ def _replaced(text: str, spans: Iterable[Span]) -> str:
 
 def _united(spans: Iterable[Span]) -> list[Span]:
     united: list[Span] = []
-    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+    for span in sorted(spans):
         if united and span.start < united[-1].end:
             last = united[-1]
             longest = last if last.end - last.start >= span.end - span.start else span

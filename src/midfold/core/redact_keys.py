@@ -33,11 +33,12 @@ class _Word(NamedTuple):
     strong: bool
 
 
+_KEY = _Word((b"key",), True)
 WORDS = {
     b"pass": _Word((b"password", b"passwd", b"passphrase"), True),
     b"pwd": _Word((b"pwd",), True),
     b"secret": _Word((b"secret",), True),
-    b"key": _Word((b"key",), True),
+    b"key": _KEY,
     b"token": _Word((b"token",), False),
 }
 
@@ -97,8 +98,11 @@ _OPENING = re.compile(r"""\\{0,7}+(["'`])""")
 _BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{LONGEST_BARE}}}+""")
 _BARE_REST = re.compile(r"""[^\s"'`,;&|<>(){}\[\]\\]*+""")
 _ELEMENT = re.compile(r">([^<>\s]{4,256}+)</")
+_PLAIN_WORD = re.compile(r"""[A-Za-z_-]{1,16}+(?=[.:]{0,2}+(?:[\s"'`,;&|<>(){}\[\]\\]|\Z))""")
 _FLAG_GAP = re.compile(r"[ \t]{1,8}+")
 _NEVER_FIRST = frozenset("[{(<$*%&!,;)]}-\n\r")
+_MAY_QUOTE = frozenset("\"'`\\")
+_BEFORE_VALUE = frozenset(b"> \t")
 _OPENERS = frozenset("([{")
 _NAME_BYTES = b"abcdefghijklmnopqrstuvwxyz0123456789_-."
 
@@ -106,14 +110,18 @@ _PLACEHOLDER = re.compile(
     r"\$|<|\{|\[|%[sdvr({]|%[A-Za-z_]{2,32}%|\*|[xX]{3}|\.{2}|…|#\{|!|&|@|"
     r"(?i:your|my[_-]|the[_-]|some[_-]|example|changeme|placeholder|redacted|dummy|insert[_-])"
 )
-_ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z_$-]*")
-_ATTRIBUTE = re.compile(r"[A-Za-z_$][\w$]*(?:(?:[!?]?\.|->|::)[A-Za-z_$][\w$]*)+")
-_NUMBERED_TYPE = re.compile(
+_ENVIRONMENT_NAME = r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+"
+_ATTRIBUTE = r"[A-Za-z_$][\w$]*(?:(?:[!?]?\.|->|::)[A-Za-z_$][\w$]*)+"
+_NUMBERED_TYPE = (
     r"(?i:u?int|i|u|f|float|sha|md|base|utf|v|aes|rsa|hs|rs|es|ed|http|oauth|s|bcrypt|argon|x|p|pbkdf)-?\d{1,5}"
 )
+_PATH = r"(?:\.{0,2}|~|[A-Za-z]:)/.*|(?:[\w.@-]+/)+[\w.@-]*\.[A-Za-z]{1,5}"
+_SHAPE = re.compile(
+    rf"(?P<code>{_ENVIRONMENT_NAME}|{_NUMBERED_TYPE}|{_ATTRIBUTE})|(?P<word>{_IDENTIFIER.pattern})|(?P<path>{_PATH})",
+    re.ASCII,
+)
 _DATE_OR_VERSION = re.compile(r"v?\d{1,5}(?:[.:/-]\d{1,4})*+(?:[T.:+Z\d-]*)")
-_PATH = re.compile(r"(?:\.{0,2}|~|[A-Za-z]:)/|(?:[\w.@-]+/)+[\w.@-]*\.[A-Za-z]{1,5}$")
 _AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
 _COUNTED = re.compile(r"\d{1,7}[:)-]")
 _SPECIAL = re.compile(r"[!@#^*?~%+]")
@@ -124,8 +132,8 @@ _WORDS_OF_CODE = _words(
     " double char integer required optional secret password passwd token value values await async new return"
     " function lambda func type class void dict list array map struct enum default unknown never not is and or to"
     " the a an flag option argument parameter field input file env environment for with from in on if when as via"
-    " using instead was has must should can will are be empty missing invalid basic bearer include omit same-"
-    " origin inherit hidden masked secretstr credential credentials key keys api_key apikey"
+    " using instead was has must should can will are be empty missing invalid basic bearer include omit"
+    " same-origin inherit hidden masked secretstr credential credentials key keys api_key apikey"
 )
 
 
@@ -149,10 +157,15 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
         return None
     if end >= len(low) or low[end] not in _AFTER_NAME:
         return None
-    separator = _SEPARATOR.match(text, end)
-    if separator is not None and text[separator.end() : separator.end() + 1] in _NEVER_FIRST:
+    if low[end] == 0x5D and low[at - 1] == 0x3A:
         return None
-    is_key = word.endings == (b"key",)
+    separator = _SEPARATOR.match(text, end)
+    if separator is None:
+        if low[end] not in _BEFORE_VALUE:
+            return None
+    elif _is_hopeless(text, separator.end()):
+        return None
+    is_key = word is _KEY
     if is_key and not low[max(0, at - 14) : at].rstrip(b"_- ").endswith(_KEY_OF_BYTES):
         return None
     before = low[max(0, at - LONGEST_NAME) : at]
@@ -169,6 +182,17 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
     return Span(*found, kind) if kind is not None else None
 
 
+def _is_hopeless(text: str, at: int) -> bool:
+    """Whether what follows a separator is seen to be no credential before its name is looked at."""
+    first = text[at : at + 1]
+    if first in _NEVER_FIRST:
+        return True
+    if first in _MAY_QUOTE:
+        return False
+    word = _PLAIN_WORD.match(text, at)
+    return word is not None and word[0].lower() in _WORDS_OF_CODE
+
+
 def _without_separator(text: str, low: bytes, start: int, end: int, *, strong: bool) -> tuple[int, int] | None:
     """The value in `<password>value</password>` or `--password value`."""
     if low[end] == 0x3E:
@@ -181,6 +205,8 @@ def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong:
     """Where the value of the name at `start:end` stands, if it is a credential."""
     opening = _OPENING.match(text, separator.end())
     if opening is not None:
+        if text.startswith(MARK, opening.end()):
+            return None
         patterns = _QUOTED if opening.end() == opening.start() + 1 else _QUOTED_INSIDE
         quoted = patterns[opening[1]].match(text, separator.end())
         if quoted is None:
@@ -242,18 +268,16 @@ class _Place(NamedTuple):
 
 def _is_no_credential(value: str) -> bool:
     """Placeholders, variables, words of code, names of credentials, paths, dates and addresses."""
-    lower = value.lower()
-    if MARK in value or lower in _WORDS_OF_CODE or len(set(value)) == 1:
+    if value.lower() in _WORDS_OF_CODE or len(set(value)) == 1 or _PLACEHOLDER.match(value):
         return True
-    if _PLACEHOLDER.match(value) or "${" in value or "{{" in value or "://" in value:
+    if MARK in value or "${" in value or "{{" in value or "://" in value:
         return True
-    if _ENVIRONMENT_NAME.fullmatch(value) or _NUMBERED_TYPE.fullmatch(value) or _ATTRIBUTE.fullmatch(value):
-        return not _has_random_part(value)
-    if _PATH.match(value):
-        return not _AWS_SECRET.fullmatch(value)
-    if _IDENTIFIER.fullmatch(value):
+    shape = _SHAPE.fullmatch(value)
+    if shape is None:
+        return False
+    if shape.lastgroup == "word":
         return _names_a_credential(value)
-    return False
+    return not (_has_random_part(value) if shape.lastgroup == "code" else _AWS_SECRET.fullmatch(value))
 
 
 def _has_random_part(value: str) -> bool:

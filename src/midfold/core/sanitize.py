@@ -107,14 +107,21 @@ class _Work:
             self.repairs.append(Repair(index, f"added {_count(len(stubs), 'stub result')}"))
             after = number + 1
             if result_role == "tool":
-                while after < len(self.kept) and _has_results(self.kept[after][1]):
-                    after += 1
+                after = self._end_of_batch(after)
                 self.kept[after:after] = [(index, Message("tool", (stub,))) for stub in stubs]
             elif after < len(self.kept) and self.kept[after][1].role == "user":
                 place, message = self.kept[after]
                 self.kept[after] = (place, message.with_parts((*stubs, *message.parts)))
             else:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
+
+    def _end_of_batch(self, place: int) -> int:
+        """Where the batch ends: a batch may stand in several items, and its results follow all of them."""
+        while place < len(self.kept) and _only(self.kept[place][1], ToolCall):
+            place += 1
+        while place < len(self.kept) and _has_results(self.kept[place][1]):
+            place += 1
+        return place
 
     def remove_empty(self) -> None:
         last = len(self.kept) - 1
@@ -129,6 +136,10 @@ class _Work:
 
 def _has_results(message: Message) -> bool:
     return any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _only(message: Message, kind: type[Part]) -> bool:
+    return bool(message.parts) and all(isinstance(part, kind) for part in message.parts)
 
 
 def _count(number: int, what: str) -> str:

@@ -111,6 +111,8 @@ class Job:
         cuts = legal_cuts(self.messages)
         base = plan_fold(self.messages, self.sizes, 1, protection, count)
         start = max((cut for cut in cuts if cut <= len(head)), default=0)
+        if self.previous is not None and self.previous[0] >= start:
+            return Plan(start, start)
         plan = Plan(min(base.head_end, start), start)
         return with_anchors(self.messages, self.sizes, cuts, plan, 0, protection)
 

@@ -11,13 +11,13 @@ CANARY = "zyzzyva"
 
 
 def long_conversation(dialect: str, count: int = 9, *, results: bool = True) -> list[dict[str, Any]]:
-    """A system prompt where the dialect has one among its messages, then `count` rounds; without `results`, only talk."""
+    """Rounds, after a system prompt where the dialect has one in its list; without `results` there is only talk."""
     opening = [] if dialect == "anthropic" else [{"role": "system", "content": f"You help with {CANARY}."}]
     return [*opening, *(message for messages in rounds(dialect, count, results=results) for message in messages)]
 
 
 def rounds(dialect: str, count: int, *, results: bool = True) -> list[list[dict[str, Any]]]:
-    """Rounds of an ask, two parallel calls with long results, and an answer."""
+    """Rounds of an ask, three parallel calls with long results, and an answer."""
     make = {"openai-chat": _chat, "openai-responses": _responses, "anthropic": _anthropic}[dialect]
     return [make(number, results) for number in range(count)]
 
@@ -30,7 +30,8 @@ def spoiled_conversation(dialect: str) -> list[Any]:
         "openai-responses": {"type": "function_call_output", "call_id": "gone", "output": f"{CANARY} orphan"},
         "anthropic": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "gone", "content": CANARY}]},
     }[dialect]
-    del whole[2][-2]  # a call that was never answered, or an answer that was never given
+    for number in (2, 7):
+        _lose_a_result(whole[number], dialect)
     whole[5].insert(1, {"role": "user", "content": f"{CANARY}: and quickly"})
     return [
         orphan,
@@ -43,6 +44,14 @@ def spoiled_conversation(dialect: str) -> list[Any]:
         orphan,
         *whole[7],
     ]
+
+
+def _lose_a_result(messages: list[dict[str, Any]], dialect: str) -> None:
+    """The second of three parallel calls is never answered."""
+    if dialect == "anthropic":
+        del messages[2]["content"][1]
+    else:
+        del messages[-3]
 
 
 def _ask(number: int) -> str:
@@ -64,6 +73,7 @@ def _calls(number: int) -> list[tuple[str, str, dict[str, str], str]]:
     return [
         (f"call_{number}_a", "read_file", {"path": path}, listing),
         (f"call_{number}_b", "terminal", {"command": f"pytest {path} -k {CANARY}"}, output),
+        (f"call_{number}_c", "search_files", {"pattern": CANARY, "path": "src"}, f"{path}:3: import {CANARY}"),
     ]
 
 
@@ -98,7 +108,7 @@ def _responses(number: int, results: bool) -> list[dict[str, Any]]:
 
 def _anthropic(number: int, results: bool) -> list[dict[str, Any]]:
     calls = _calls(number) if results else []
-    thought = {"type": "thinking", "thinking": f"{CANARY}, hm", "signature": "c2lnbmVk"}
+    thought: dict[str, Any] = {"type": "thinking", "thinking": f"{CANARY}, hm", "signature": "c2lnbmVk"}
     made = [{"type": "tool_use", "id": call, "name": name, "input": arguments} for call, name, arguments, _ in calls]
     given = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, _, _, text in calls]
     return [

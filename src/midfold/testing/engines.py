@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -81,7 +82,14 @@ class Run:
         return jsonio.encode(facts)
 
 
-def request(document: Document, *, state: Any = None, context_length: int | None = None, **changes: Any) -> Any:
+def size(messages: list[Any], dialect: str) -> int:
+    document = read(messages, dialect=dialect)
+    return request_for(document).meter.count(document.messages).tokens
+
+
+def request(
+    document: Document, *, state: CompactionState | None = None, context_length: int | None = None, **changes: Any
+) -> CompactionRequest:
     """A request that must be folded now: the threshold is half of what the conversation has."""
     if context_length is None:
         context_length = max(request_for(document).meter.count(document.messages).tokens, 200)
@@ -89,19 +97,19 @@ def request(document: Document, *, state: Any = None, context_length: int | None
     return msgspec.structs.replace(made, **changes)
 
 
-def mixed(dialect: str) -> st.SearchStrategy[list[Any]]:
-    """Whole rounds long enough to be folded, with generated messages, well-formed and malformed, between them."""
-    between = st.lists(strategies.messages(dialect) | strategies.malformed_messages(dialect), max_size=2)
-    return st.lists(between, min_size=4, max_size=7).map(lambda gaps: list(_woven(dialect, gaps)))
+def gaps(dialect: str) -> st.SearchStrategy[list[list[Any]]]:
+    """What stands between the messages of a conversation: generated messages, well-formed and malformed."""
+    between = st.lists(strategies.messages(dialect) | strategies.malformed_messages(dialect), max_size=3)
+    return st.lists(between, min_size=4, max_size=6)
 
 
-def _woven(dialect: str, gaps: list[list[Any]]) -> Iterator[Any]:
-    for messages, gap in zip(rounds(dialect, len(gaps)), gaps, strict=True):
-        for message in messages:
-            yield message
-            if gap:
-                yield gap.pop()
-        yield from gap
+def woven(dialect: str, between: list[list[Any]]) -> list[Any]:
+    """Whole rounds, long enough to be folded, with the messages of a gap after each of a round's first messages."""
+    out: list[Any] = []
+    for messages, gap in zip(rounds(dialect, len(between)), between, strict=True):
+        for place, message in enumerate(messages):
+            out += [message, *gap[place : place + 1]]
+    return out
 
 
 class EngineContract:
@@ -110,6 +118,9 @@ class EngineContract:
     engine: ClassVar[Any] = None
     examples: ClassVar[int] = 20
     """Generated conversations per dialect and test."""
+    profile: ClassVar[settings] = settings(
+        deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
 
     @pytest.fixture
     def subject(self, request: pytest.FixtureRequest) -> ContextEngine:
@@ -130,16 +141,10 @@ class EngineContract:
     def generated(self, dialect: str, check: Callable[[list[Any]], None]) -> None:
         """Checks conversations nobody would think of; the same ones on every run."""
 
-        @settings(
-            max_examples=self.examples,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=[*HealthCheck],
-        )
-        @given(mixed(dialect))
-        def checked(messages: list[Any]) -> None:
-            check(messages)
+        @settings(self.profile, max_examples=self.examples)
+        @given(gaps(dialect))
+        def checked(between: list[list[Any]]) -> None:
+            check(woven(dialect, copy.deepcopy(between)))
 
         checked()
 
@@ -215,6 +220,7 @@ class EngineContract:
             legal(Run(subject, messages, dialect))
             legal(Run(subject, messages, dialect, force=True))
             legal(Run(subject, messages, dialect, keep_last_exchanges=1))
+            legal(Run(subject, messages, dialect, target_tokens=size(messages, dialect) * 3 // 4))
 
     def test_the_result_keeps_the_laws_for_generated_conversations(self, subject: ContextEngine, dialect: str) -> None:
         self.generated(dialect, lambda messages: legal(Run(subject, messages, dialect, force=True)))

@@ -76,3 +76,10 @@ def test_messages_that_are_none_and_empty_ones_are_removed() -> None:
 def test_parallel_results_are_never_lost() -> None:
     messages = (USER, calls("a", "b", "c"), result("c"), result("a"), result("b"), ANSWER)
     assert sanitize(messages)[0] is messages
+
+
+def test_a_bridge_stands_behind_all_items_of_its_batch() -> None:
+    messages = (USER, calls("a"), calls("b"), result("b"), ANSWER, USER)
+    clean, _ = sanitize(messages)
+    assert violations(clean) == ()
+    assert clean[4].text == STUB

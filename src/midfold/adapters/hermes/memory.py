@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
 
 from midfold.core.estimate import estimate_text
@@ -29,8 +30,8 @@ def memory_lines(text: str, redact: Callable[[str], str], budget_tokens: int) ->
     lines: list[str] = []
     for piece in redact(text[: MOST_CHARACTERS * 2])[:MOST_CHARACTERS].splitlines():
         flat = _OURS.sub("(compaction mark)", " ".join(piece.split()))
-        for start in range(0, len(flat), LINE_CHARACTERS):
-            line = PREFIX + flat[start : start + LINE_CHARACTERS]
+        for wrapped in textwrap.wrap(flat, LINE_CHARACTERS, break_on_hyphens=False):
+            line = PREFIX + wrapped
             room -= estimate_text(line) + 1
             if room < 0:
                 return lines

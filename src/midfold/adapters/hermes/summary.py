@@ -26,7 +26,7 @@ Call = Callable[..., Any]
 SMALLEST_PROMPT = 60_000
 CHARACTERS_PER_TOKEN = 2
 """Of the window: a prompt of half the window's tokens at four characters each leaves room for the answer."""
-_OPEN, _CLOSE = re.compile(r"<(think|thinking|reasoning)>", re.I), "</{}>"
+_OPEN, _CLOSE = re.compile(r"<(think|thinking|reasoning)>", re.IGNORECASE | re.ASCII), "</{}>"
 _BY_STATUS: dict[int, FailureKind] = {401: "auth", 402: "auth", 403: "auth", 408: "timeout", 429: "rate_limit"}
 
 
@@ -72,9 +72,7 @@ def pieces(messages: Transcript, limit: int) -> Iterator[Transcript]:
 
 def _asked(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
     try:
-        response = call(
-            task="compression", main_runtime=dict(runtime), messages=[{"role": "user", "content": prompt}]
-        )
+        response = call(task="compression", main_runtime=dict(runtime), messages=[{"role": "user", "content": prompt}])
     except Exception as error:
         # Whatever the provider's SDK raises: the conversation must not be lost, and the kind decides what follows.
         raise SummaryFailed(failure_kind(error)) from error
@@ -96,10 +94,11 @@ def without_reasoning(text: str) -> str:
     """The text less the blocks a reasoning model thought aloud in; one that is never closed goes to the end."""
     kept: list[str] = []
     position = 0
+    lower = text.lower()
     while (opened := _OPEN.search(text, position)) is not None:
         kept.append(text[position : opened.start()])
         close = _CLOSE.format(opened.group(1).lower())
-        end = text.lower().find(close, opened.end())
+        end = lower.find(close, opened.end())
         if end < 0:
             return "".join(kept)
         position = end + len(close)

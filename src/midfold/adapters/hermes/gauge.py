@@ -1,0 +1,170 @@
+"""How full the window is, as Hermes tells and asks it: the numbers it sets, reads and has judged.
+
+Rules of this file (hermes-agent 0.19):
+1. Hermes sets `threshold_tokens`, `threshold_percent` and `context_length` from outside; every number that follows from
+   them follows.
+2. It parks `last_prompt_tokens` at -1 after a compaction, until a provider reports again. An answer without usage
+   ends the wait and says nothing about the size.
+3. A compaction counts as helpful when the next reported prompt is below the threshold, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from midfold.core.tokens import Meter
+from midfold.engines.compressor import MOST_STRIKES
+from midfold.host import EngineHost
+from midfold.wire import read
+
+
+class Gauge:
+    """The numbers of one conversation."""
+
+    _host: EngineHost
+    _clock: Callable[[], float]
+    model = base_url = api_key = provider = api_mode = ""
+    max_tokens: int | None = None
+
+    def _forget_numbers(self) -> None:
+        self.last_prompt_tokens = self.last_completion_tokens = self.last_total_tokens = 0
+        self.last_real_prompt_tokens = self.last_compression_rough_tokens = 0
+        self.compression_count = 0
+        self.awaiting_real_usage_after_compression = False
+        self._rough_now = self._rough_measured = 0
+        self._verify_compaction_cleared_threshold = False
+        self._context_probed = self._context_probe_persistable = False
+        self._retry_after = 0.0
+        self._clear_verdict()
+
+    def _clear_verdict(self) -> None:
+        """What Hermes asks about the last `compress`."""
+        self._last_compression_made_progress = False
+        self._last_compress_aborted = False
+        self._last_summary_fallback_used = False
+        self._last_summary_dropped_count = 0
+        self._last_summary_error: str | None = None
+        self._last_aux_model_failure_model: str | None = None
+        self._last_aux_model_failure_error: str | None = None
+
+    @property
+    def context_length(self) -> int:
+        return self._host.window
+
+    @context_length.setter
+    def context_length(self, tokens: int) -> None:
+        if tokens and tokens > 0 and tokens != self._host.window:
+            self._host.update_model(self._host.model, tokens)
+
+    @property
+    def threshold_tokens(self) -> int:
+        return self._host.budget.threshold_tokens
+
+    @threshold_tokens.setter
+    def threshold_tokens(self, tokens: int) -> None:
+        # Half a token more: the ratio is multiplied and cut off again.
+        self.threshold_percent = (tokens + 0.5) / self._host.budget.effective_input_window
+
+    @property
+    def threshold_percent(self) -> float:
+        return self._host.config.compression.threshold
+
+    @threshold_percent.setter
+    def threshold_percent(self, ratio: float) -> None:
+        host = self._host
+        compression = msgspec.structs.replace(host.config.compression, threshold=min(max(ratio, 0.0), 1.0))
+        host.config = msgspec.structs.replace(host.config, compression=compression)
+        host.update_model(host.model, host.context_length)
+
+    @property
+    def protect_last_n(self) -> int:
+        return self._host.config.compression.protect_last_n
+
+    @property
+    def _ineffective_compression_count(self) -> int:
+        return self._host.state.ineffective
+
+    def update_model(
+        self,
+        model: str,
+        context_length: int,
+        base_url: str = "",
+        api_key: str = "",
+        provider: str = "",
+        api_mode: str = "",
+        max_tokens: int | None = None,
+    ) -> None:
+        """Another model, or another window: every number is derived anew, and failures of the old one are forgotten."""
+        self.model, self.base_url, self.api_key = model, base_url, api_key
+        self.provider, self.api_mode = provider, api_mode
+        self.max_tokens = max_tokens if max_tokens is not None else self.max_tokens
+        self._host.output_reservation = self.max_tokens
+        self._host.update_model(model or None, context_length if context_length and context_length > 0 else None)
+        self._retry_after = 0.0
+        self._clear_verdict()
+
+    def update_from_response(self, usage: Mapping[str, Any] | None) -> None:
+        """What the provider reported. An answer without usage says nothing about the size."""
+        given = usage or {}
+        self.awaiting_real_usage_after_compression = False
+        prompt = _count(given.get("prompt_tokens"))
+        if prompt:
+            self.last_prompt_tokens = self.last_real_prompt_tokens = prompt
+            self.last_completion_tokens = _count(given.get("completion_tokens"))
+            self.last_total_tokens = _count(given.get("total_tokens")) or prompt + self.last_completion_tokens
+            self._rough_measured = self._rough_now
+            self._judge(prompt)
+        elif self.last_prompt_tokens < 0:
+            self.last_prompt_tokens = 0
+        self._verify_compaction_cleared_threshold = False
+
+    def _judge(self, prompt: int) -> None:
+        """A compaction that left the real prompt above the threshold is a strike; one that did not clears them."""
+        if prompt < self.threshold_tokens:
+            self._strike(0)
+        elif self._verify_compaction_cleared_threshold:
+            self._strike(self._host.state.ineffective + 1)
+
+    def _strike(self, count: int) -> None:
+        self._host.state = msgspec.structs.replace(self._host.state, ineffective=count)
+
+    def record_completed_compaction(self, *, used_fallback: bool = False) -> None:
+        """Hermes has written the result; the next reported usage says whether it helped."""
+        self._verify_compaction_cleared_threshold = True
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        tokens = self.last_prompt_tokens if prompt_tokens is None else prompt_tokens
+        return tokens > 0 and not self._automatic_compression_blocked() and self._host.should_compress(tokens)
+
+    def should_compress_preflight(self, messages: list[dict[str, Any]]) -> bool:
+        """An estimate before the first request, when nobody has counted yet."""
+        return self.should_compress(Meter().count(read(messages).messages).tokens)
+
+    def should_defer_preflight_to_real_usage(self, rough_tokens: int) -> bool:
+        """Whether a rough estimate above the threshold is known to be too high, by what was reported for the last."""
+        self._rough_now = rough_tokens
+        if rough_tokens < self.threshold_tokens:
+            return False
+        if self.awaiting_real_usage_after_compression:
+            return True
+        if not self.last_real_prompt_tokens or not self._rough_measured:
+            return False
+        grown = max(rough_tokens - self._rough_measured, 0)
+        return self.last_real_prompt_tokens + grown < self.threshold_tokens
+
+    def get_active_compression_failure_cooldown(self, *, refresh: bool = False) -> dict[str, Any] | None:
+        """After a failure that says nothing about the conversation: how long automatic compactions wait."""
+        left = self._retry_after - self._clock()
+        if left <= 0:
+            return None
+        return {"remaining_seconds": left, "error": self._last_summary_error}
+
+    def _automatic_compression_blocked(self) -> bool:
+        return self._host.state.ineffective >= MOST_STRIKES or self._retry_after > self._clock()
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

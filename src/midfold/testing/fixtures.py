@@ -1,0 +1,198 @@
+"""The seven benchmark conversations of the specification, and its 45-message example. The same on every run.
+
+    fixture = fixtures.repeated_reads()
+    midfold.compact(fixture.messages, **fixture.settings)
+
+`settings` are the keyword arguments of `midfold.compact` under which a conversation shows what it is for. Messages have
+the OpenAI chat shape and are new objects on every call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+from midfold.core.compaction import SummaryAsk
+from midfold.errors import SummaryFailed
+
+Messages = list[dict[str, Any]]
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SYSTEM_PROMPT = "You are a careful software engineer. Use the tools; keep the user informed."
+
+
+class Fixture(NamedTuple):
+    """A conversation and the settings to compact it with."""
+
+    messages: Messages
+    settings: dict[str, Any]
+
+
+def long_tool_heavy_conversation(rounds: int = 160) -> Fixture:
+    """Reads, edits, searches and test runs in turn, some failing, with a user who steers every twenty rounds."""
+    messages = [system(), user("Make the invoice service pass its tests without touching the public API.")]
+    for number in range(rounds):
+        messages += call(number, *_work(number))
+        if number % 20 == 19:
+            messages.append(assistant(f"Round {number}: module m{number % 7} is done because its tests pass now."))
+            messages.append(user(f"Good. Never change the schema; go on with module m{(number + 1) % 7}."))
+    return Fixture(messages, {"context_length": 64_000})
+
+
+def repeated_reads(copies: int = 14) -> Fixture:
+    """The same file read again and again, unchanged; the newest copy stands in the tail."""
+    body = numbered("def handler_{n}(request):  # of src/routes.py", 90)
+    messages = [system(), user("Why does src/routes.py answer 500?"), assistant("I will read it and try things.")]
+    for number in range(copies):
+        messages += call(2 * number, "read_file", {"path": "src/routes.py"}, body)
+        messages += call(2 * number + 1, "terminal", {"command": f"curl -s localhost/{number}"}, f"HTTP 500 ({number})")
+    messages += call(2 * copies, "read_file", {"path": "src/routes.py"}, body)
+    messages.append(assistant("The handler for DELETE is missing."))
+    messages.append(user("Then add it."))
+    return Fixture(messages, {"context_length": 48_000, "force": True})
+
+
+def huge_terminal_output(lines: int = 30_000) -> Fixture:
+    """One build log, far larger than the window, among the last messages."""
+    messages = [system(), user("Build it and tell me what breaks.")]
+    for number in range(12):
+        messages += call(number, "terminal", {"command": f"make step-{number}"}, numbered("ok {n}", 40))
+    log = numbered("[{n}] compiling unit {n} of the tree", lines) + "\nerror: undefined symbol 'frobnicate'\n"
+    messages += call(99, "terminal", {"command": "make all"}, log)
+    messages.append(assistant("The link step fails: frobnicate is undefined."))
+    return Fixture(messages, {"context_length": 128_000})
+
+
+def image_heavy_session(pictures: int = 24) -> Fixture:
+    """A user who sends a screenshot with every request."""
+    messages = [system()]
+    for number in range(pictures):
+        text = {"type": "text", "text": f"Screenshot {number}: move the button {number} pixels to the left."}
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}", "detail": "high"}}
+        messages.append({"role": "user", "content": [text, image]})
+        messages.append(assistant(f"Moved it by {number} pixels in src/button.css."))
+    return Fixture(messages, {"context_length": 64_000})
+
+
+def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
+    """A plain dialogue with a tool call per exchange, folded up to the exchanges the user wants to keep."""
+    messages = [system()]
+    for number in range(exchanges):
+        messages.append(user(f"Question {number}: what does module m{number} do?"))
+        messages += call(number, "read_file", {"path": f"src/m{number}.py"}, numbered(f"line {{n}} of m{number}", 30))
+        messages.append(assistant(f"Answer {number}: it parses format {number}."))
+    return Fixture(messages, {"context_length": 64_000, "keep_last_exchanges": keep})
+
+
+def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixture:
+    """A conversation that must be folded while the summary model cannot be reached, or refuses the key."""
+
+    def unreachable(ask: SummaryAsk) -> str:
+        raise SummaryFailed(kind)
+
+    messages, settings = long_tool_heavy_conversation()
+    return Fixture(messages, {**settings, "summarizer": unreachable})
+
+
+def repeated_noop_compression() -> Fixture:
+    """Over the threshold, and hardly anything can be folded: nearly all of it is one enormous ask that must stay."""
+    text = numbered("Sentence {n} of a very long legal document, to be kept to the letter.", 900)
+    messages = [system()]
+    for number in range(4):
+        messages += [user(f"Is chapter {number} ready?"), assistant(f"Chapter {number} is ready.")]
+    messages += [user(f"Translate this text:\n{text}"), assistant("I start with sentence 0.")]
+    return Fixture(messages, {"context_length": 16_000})
+
+
+def fastapi_example() -> Fixture:
+    """The 45 messages, about 95,000 tokens, of the specification's before/after example."""
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant..."},
+        user("Help me set up a FastAPI project"),
+        *call(1, "terminal", {"command": "mkdir project"}, "directory created"),
+        *call(2, "write_file", {"path": "main.py", "content": numbered("# line {n}", 60)}, "file written (2.3KB)"),
+    ]
+    for number in range(3, 19):
+        messages += call(number, *_fastapi_step(number))
+    log = "8 passed, 2 failed\n" + numbered("FAILED tests/test_api.py::test_create_user line {n}", 90)
+    messages += call(19, "terminal", {"command": "pytest"}, log)
+    messages.append(user("Fix the failing tests"))
+    test_file = "import pytest\n" + numbered("def test_{n}(client): ...", 110)
+    messages += call(20, "read_file", {"path": "tests/test_api.py"}, test_file)
+    messages.append(assistant("I see the issue with the test fixtures..."))
+    messages.append(user("Great, also add error handling"))
+    return Fixture(messages, {"context_length": 180_000})
+
+
+FIXTURES: dict[str, Callable[[], Fixture]] = {
+    "long tool-heavy conversation": long_tool_heavy_conversation,
+    "repeated read-file outputs": repeated_reads,
+    "huge terminal output": huge_terminal_output,
+    "multimodal image-heavy session": image_heavy_session,
+    'partial compress "keep last N exchanges"': keep_last_n_exchanges,
+    "auth/network summary failure": auth_or_network_failure,
+    "repeated no-op compression anti-thrash": repeated_noop_compression,
+}
+"""The seven of the specification, by its words."""
+
+
+def system(text: str = SYSTEM_PROMPT) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def call(number: int, name: str, arguments: dict[str, Any], result: str) -> Messages:
+    """One call and its result."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return [
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": f"call_{number}", "content": result},
+    ]
+
+
+def numbered(line: str, count: int) -> str:
+    """Lines that differ only by their number, `{n}`."""
+    return "\n".join(line.replace("{n}", str(number)) for number in range(count))
+
+
+def tool_results(messages: Messages) -> Iterator[str]:
+    """The texts of all results, for tests that look for them."""
+    for message in messages:
+        if message["role"] == "tool":
+            yield message["content"]
+
+
+def _work(number: int) -> tuple[str, dict[str, Any], str]:
+    path = f"src/invoice/m{number % 7}.py"
+    match number % 4:
+        case 0:
+            return "read_file", {"path": path, "offset": number}, numbered(f"code {{n}} of {path}", 60)
+        case 1:
+            found = numbered(f"{path}:{{n}}: def total_{number}", 25)
+            return "search_files", {"pattern": f"total_{number}", "path": "src"}, found
+        case 2:
+            return "patch", {"path": path, "patch": numbered("+ line {n}", 20)}, f"patched {path}, 20 lines"
+    code = 1 if number % 8 == 7 else 0
+    output = numbered(f"test_{number}_{{n}} PASSED", 70) + ("\nE   AssertionError: total is 3" if code else "")
+    return "terminal", {"command": f"pytest tests/m{number % 7}"}, json.dumps({"output": output, "exit_code": code})
+
+
+def _fastapi_step(number: int) -> tuple[str, dict[str, Any], str]:
+    """The thirty turns of file editing, testing and debugging that the document leaves out."""
+    if number % 2:
+        body = numbered(f"@app.get('/items/{number}/{{n}}')  # endpoint {{n}} of step {number}", 330)
+        return "read_file", {"path": "main.py"}, body
+    return (
+        "terminal",
+        {"command": f"pytest -k step_{number}"},
+        numbered(f"tests/test_api.py::test_{number}_{{n}} PASSED", 330),
+    )
