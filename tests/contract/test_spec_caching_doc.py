@@ -1,7 +1,8 @@
-"""context-compression-and-caching.md: each statement about engines, budgets, the four phases and the example as a test."""
+"""context-compression-and-caching.md: what it says of engines, budgets, the four phases and its example, as tests."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,7 @@ def test_phase_4_the_summary_role_avoids_same_role_neighbours(head: list[str], t
     messages = [system(), *opening, *middle, *end]
     result = midfold.compact(messages, context_length=8_000, config=setting(protect_last_n=len(end)))
     roles = [message["role"] for message in result.messages]
-    assert not any(one == two and one in ("user", "assistant") for one, two in zip(roles, roles[1:], strict=False))
+    assert not any(one == two and one in ("user", "assistant") for one, two in itertools.pairwise(roles))
     assert roles[1] == "user"
 
 
@@ -382,7 +383,8 @@ def test_after_compression_the_system_prompt_prefix_survives() -> None:
 
 def test_no_pressure_warnings_are_injected() -> None:
     messages = [system(), user("Go."), *work(20)]
-    host = midfold.EngineHost(context_length=20_000)
+    size = midfold.compact(messages, context_length=400_000).report.old_tokens
+    host = midfold.EngineHost(context_length=round(size * 2.2))
     host.append(messages)
     assert host.pressure() is midfold.Pressure.SOFT
     assert host.compress(messages) is messages

@@ -13,8 +13,6 @@ from typing import ClassVar
 
 import pytest
 
-from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionRequest, Flow
 from midfold.engines import Compressor, ContextEngine, Noop
 from midfold.errors import PluginError
 from midfold.plugins import (
@@ -36,18 +34,17 @@ class Mine(Noop):
 numbers = itertools.count()
 
 
-class Here(ContextEngine):
+class Here(Noop):
     name: ClassVar[str] = "here"
 
-    def should_compress(self, request: CompactionRequest) -> Pressure:
-        return Pressure.NONE
 
-    def compress(self, request: CompactionRequest) -> Flow:
-        yield from ()
-        return next(Noop().compress(request))  # type: ignore[return-value]
+def make() -> ContextEngine:
+    return Here()
 
 
-def plugin(config_dir: Path, name: str, code: str = "", *, origin: str = "directory", last: str = "engine = Mine") -> Path:
+def plugin(
+    config_dir: Path, name: str, code: str = "", *, origin: str = "directory", last: str = "engine = Mine"
+) -> Path:
     folder = config_dir / "plugins" / "context_engine" / name
     folder.mkdir(parents=True)
     text = code or ENGINE.format(name=name, origin=origin) + last + "\n"
@@ -63,7 +60,10 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     info = site / f"{module}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
-    lines = [f"{name} = {module}{rest}" for name, rest in (("packed", ":Packed"), ("broken", ":nothing"), ("here", ":Here"), ("whole", ""))]
+    lines = [
+        f"{name} = {module}{rest}"
+        for name, rest in (("packed", ":Packed"), ("broken", ":nothing"), ("here", ":Here"), ("whole", ""))
+    ]
     (info / "entry_points.txt").write_text("[midfold.context_engines]\n" + "\n".join(lines) + "\n", encoding="utf-8")
     code = "from midfold.engines import Noop\n"
     for name in ("packed", "here", "whole"):
@@ -158,8 +158,8 @@ def test_the_newest_registration_wins_and_taking_it_back_brings_the_older_one(tm
 
 def test_a_factory_needs_a_name_and_makes_a_new_engine_each_time(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match="needs a name"):
-        register_context_engine(lambda: Here())
-    unregister = register_context_engine(lambda: Here(), "here")
+        register_context_engine(make)
+    unregister = register_context_engine(make, "here")
     engines = [resolve_engine("here", config_dir=tmp_path).engine for _ in range(2)]
     assert engines[0] is not engines[1]
     unregister()
@@ -172,7 +172,7 @@ BAD_NAMES = ["", ".", "..", ".hidden", "a/b", "/etc", "..\\x", "C:evil", "a\0b",
 def test_names_that_look_like_paths_are_refused_everywhere(tmp_path: Path, name: str) -> None:
     assert name_problem(name)
     with pytest.raises(PluginError):
-        register_context_engine(lambda: Here(), name)
+        register_context_engine(make, name)
     assert refused(name, tmp_path).isprintable()
 
 
@@ -222,7 +222,11 @@ def list_names(config_dir: Path) -> list[str]:
 
 
 def test_a_plugin_is_a_package_with_relative_imports_under_a_private_name(tmp_path: Path) -> None:
-    folder = plugin(tmp_path, "parted", "from .engine import Mine\n\ndef register(registrar):\n    registrar.register_context_engine(Mine)\n")
+    folder = plugin(
+        tmp_path,
+        "parted",
+        "from .engine import Mine\n\ndef register(registrar):\n    registrar.register_context_engine(Mine)\n",
+    )
     (folder / "engine.py").write_text(ENGINE.format(name="parted", origin="submodule"), encoding="utf-8")
     path = list(sys.path)
     engine = resolve_engine("parted", config_dir=tmp_path).engine
@@ -244,7 +248,9 @@ def test_two_plugins_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> N
 def test_many_threads_import_a_plugin_once(tmp_path: Path) -> None:
     code = "import pathlib\nwith open(pathlib.Path(__file__).parent / 'log', 'a') as log:\n    log.write('x')\n"
     folder = plugin(tmp_path, "once", code + ENGINE.format(name="once", origin="") + "engine = Mine\n")
-    threads = [threading.Thread(target=resolve_engine, args=("once",), kwargs={"config_dir": tmp_path}) for _ in range(8)]
+    threads = [
+        threading.Thread(target=resolve_engine, args=("once",), kwargs={"config_dir": tmp_path}) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -261,12 +267,24 @@ BROKEN = {
     "makes no engine": ("def engine():\n    return 3\n", "expected a ContextEngine"),
     "raises in its factory": ("def engine():\n    raise OSError('out of ink')\n", "OSError: out of ink"),
     "needs arguments": ("def engine(x):\n    return x\n", "TypeError"),
-    "is abstract": ("from midfold.engines import ContextEngine\nclass engine(ContextEngine):\n    name = 'bad'\n", "TypeError"),
+    "is abstract": (
+        "from midfold.engines import ContextEngine\nclass engine(ContextEngine):\n    name = 'bad'\n",
+        "TypeError",
+    ),
     "has another name": (ENGINE.format(name="other", origin="") + "engine = Mine\n", 'calls itself "other"'),
-    "has no name": ("from midfold.engines import ContextEngine, Noop\nclass engine(Noop):\n    name = None\n", 'calls itself "None"'),
+    "has no name": (
+        "from midfold.engines import ContextEngine, Noop\nclass engine(Noop):\n    name = None\n",
+        'calls itself "None"',
+    ),
     "registers nothing": ("def register(registrar):\n    pass\n", "registers nothing"),
-    "registers others": (ENGINE.format(name="other", origin="") + "def register(r):\n    r.register_context_engine(Mine)\n", '"other"'),
-    "registers the reserved name": ("def register(r):\n    r.register_context_engine(lambda: 1, 'compressor')\n", "always means"),
+    "registers others": (
+        ENGINE.format(name="other", origin="") + "def register(r):\n    r.register_context_engine(Mine)\n",
+        '"other"',
+    ),
+    "registers the reserved name": (
+        "def register(r):\n    r.register_context_engine(lambda: 1, 'compressor')\n",
+        "always means",
+    ),
     "raises in register": ("def register(r):\n    r.no_such_method()\n", "AttributeError"),
 }
 
@@ -328,7 +346,7 @@ def test_links_do_not_lead_out_of_the_plugins(tmp_path: Path, how: str) -> None:
         (base / "evil").mkdir()
         (base / "evil" / "__init__.py").symlink_to(outside / "__init__.py")
     assert "leads out" in refused("evil", tmp_path)
-    assert [info.problem for info in list_engines(tmp_path) if info.name == "evil"][0].endswith("the folder of plugins")
+    assert ["leads out" in info.problem for info in list_engines(tmp_path) if info.name == "evil"] == [True]
 
 
 def test_a_link_inside_the_plugins_is_fine_if_the_engine_has_its_name(tmp_path: Path) -> None:
@@ -345,8 +363,8 @@ def test_listing_and_resolving_import_no_other_plugin(tmp_path: Path) -> None:
         plugin(tmp_path, name, f"print('imported {name}')\n" + ENGINE.format(name=name, origin="") + "engine = Mine\n")
     code = (
         "import sys\nfrom pathlib import Path\nfrom midfold.plugins import list_engines, resolve_engine\n"
-        "folder = Path(sys.argv[1])\nlist_engines(folder, configured='other')\nresolve_engine('compressor', config_dir=folder)\n"
-        "resolve_engine('unknown', config_dir=folder)\nresolve_engine('wanted', config_dir=folder)\n"
+        "folder = Path(sys.argv[1])\nlist_engines(folder, configured='other')\n"
+        "for name in ('compressor', 'unknown', 'wanted'):\n    resolve_engine(name, config_dir=folder)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout == "imported wanted\n"

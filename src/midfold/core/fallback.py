@@ -4,14 +4,14 @@ Rules of this file:
 1. It says that it was made locally and may be incomplete.
 2. What the user said is quoted, not paraphrased. Actions are told with their outcome; failures as failures.
 3. What an earlier summary knew is carried forward, section by section; newer lines win where there is not enough room.
-4. Everything passes through the redactor before it is written.
+4. Everything passes through the redactor before it is cut, and once more before it is written.
 """
 
 from __future__ import annotations
 
 import re
 
-from midfold.core.compaction import SummaryAsk
+from midfold.core.compaction import Redactor, SummaryAsk
 from midfold.core.digest import Action, describe
 from midfold.core.estimate import estimate_text
 from midfold.core.handoff import recognise
@@ -23,6 +23,7 @@ from midfold.core.summary import StructuredSummary, parse_summary
 NOTICE = "Locally generated without a model: may be incomplete (lower confidence)."
 MOST_ACTIONS = 400
 """Older actions of a very long fold are counted, not told."""
+LONGEST_REDACTED = 50_000
 MOST_ANSWERS = 600
 """Messages at the end of the fold in which decisions are looked for."""
 ASK_CHARACTERS = 700
@@ -79,10 +80,15 @@ class _Facts:
         self.messages = tuple(message for message in ask.messages if recognise(message) is None)
         self.fold = ask.fold
         self.humans = [message for message in self.messages if is_human(message)]
-        self.asks = [text for message in self.humans if (text := _clip(message.text, ASK_CHARACTERS))]
-        self.actions, self.untold = _actions(self.messages)
+        self.redact = ask.redact
+        self.asks = [text for message in self.humans if (text := _clip(self.safe(message.text), ASK_CHARACTERS))]
+        self.actions, self.untold = _actions(self.messages, self.safe)
         said = (_said(message) for message in self.messages[-MOST_ANSWERS:] if message.role == "assistant")
-        self.answers = [text for text in said if text]
+        self.answers = [self.safe(text) for text in said if text]
+
+    def safe(self, text: str) -> str:
+        """Redacted before anything is cut: half of a credential is not recognised any more."""
+        return self.redact(text) if len(text) <= LONGEST_REDACTED else text
 
     def lines(self, key: str) -> list[str]:
         lines: list[str] = getattr(self, f"_{key}")()
@@ -141,7 +147,7 @@ class _Facts:
         return [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
 
 
-def _actions(messages: Transcript) -> tuple[list[Action], int]:
+def _actions(messages: Transcript, safe: Redactor) -> tuple[list[Action], int]:
     """The newest actions with their outcomes, in order, and how many older ones there are."""
     answers = list(pair(messages).answers.items())
     untold = max(len(answers) - MOST_ACTIONS, 0)
@@ -150,8 +156,17 @@ def _actions(messages: Transcript) -> tuple[list[Action], int]:
         asked = messages[call.message].parts[call.part]
         given = messages[result.message].parts[result.part]
         if isinstance(asked, ToolCall) and isinstance(given, ToolResult):
-            found.append(describe(asked, given))
+            found.append(describe(_safe_call(asked, safe), _safe_result(given, safe)))
     return found, untold
+
+
+def _safe_call(call: ToolCall, safe: Redactor) -> ToolCall:
+    return ToolCall(call.id, call.name, safe(call.arguments))
+
+
+def _safe_result(result: ToolResult, safe: Redactor) -> ToolResult:
+    parts = tuple(Text(safe(part.text)) if isinstance(part, Text) else part for part in result.parts)
+    return ToolResult(result.call_id, parts, result.is_error, result.name)
 
 
 def _told(action: Action) -> str:

@@ -13,8 +13,8 @@ HEAD, TAIL = 4_000, 1_500
 
 
 def serialize_turns(messages: Transcript, redact: Callable[[str], str]) -> str:
-    """All turns, redacted."""
-    return redact("\n\n".join(piece for message in messages for piece in _pieces(message)))
+    """All turns, each redacted before it is cut."""
+    return "\n\n".join(piece for message in messages for piece in _pieces(message, redact))
 
 
 def clip(text: str, head: int = HEAD, tail: int = TAIL) -> str:
@@ -23,16 +23,15 @@ def clip(text: str, head: int = HEAD, tail: int = TAIL) -> str:
     return f"{text[:head]}\n[… {len(text) - head - tail:,} characters left out …]\n{text[-tail:]}"
 
 
-def _pieces(message: Message) -> Iterator[str]:
+def _pieces(message: Message, redact: Callable[[str], str]) -> Iterator[str]:
+    who = message.role.upper()
     for part in message.parts:
         match part:
             case Text(text=text) if text.strip():
-                yield f"[{message.role.upper()}]: {clip(text)}"
+                yield f"[{who}]: {clip(redact(text))}"
             case ToolCall(name=name, arguments=arguments):
-                yield f"[{message.role.upper()} CALLS {name}]: {clip(arguments, 1_500, 300)}"
+                yield f"[{who} CALLS {name}]: {clip(redact(arguments), 1_500, 300)}"
             case ToolResult(is_error=failed):
-                yield f"[RESULT{' (failed)' if failed else ''}]: {clip(part.text)}"
-            case Media(kind=kind):
-                yield f"[{message.role.upper()}]: ({kind})"
-            case Opaque(kind=kind):
-                yield f"[{message.role.upper()}]: ({kind})"
+                yield f"[RESULT{' (failed)' if failed else ''}]: {clip(redact(part.text))}"
+            case Media(kind=kind) | Opaque(kind=kind):
+                yield f"[{who}]: ({kind})"

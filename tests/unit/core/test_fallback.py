@@ -90,6 +90,21 @@ def test_secrets_are_redacted() -> None:
     assert SECRET not in summary()
 
 
+@pytest.mark.parametrize("before", range(0, 700, 25))
+def test_no_half_of_a_secret_is_left_where_a_text_is_cut(before: int) -> None:
+    filling = ("word " * 200)[:before]
+    command = {"command": f"echo {filling} {SECRET} {'tail ' * 100}"}
+    messages = read(
+        [
+            {"role": "user", "content": f"{filling} {SECRET} " + "more " * 400},
+            *call(1, "terminal", command, f"{filling} {SECRET} error: failed {'x ' * 300}"),
+        ]
+    ).messages
+    told = fallback_summary(SummaryAsk(messages=messages, budget_tokens=3_000, fold="0" * 12, redact=redact))
+    assert SECRET[:12] not in told
+    assert SECRET[-12:] not in told
+
+
 @pytest.mark.parametrize("budget", [150, 400, 1_000, 3_000])
 def test_it_keeps_its_budget(budget: int) -> None:
     assert estimate_text(summary(budget)) <= budget * 1.5 + 150

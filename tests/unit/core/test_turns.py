@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from midfold import Media, Message, Text, Thinking, ToolCall, ToolResult
+from midfold.core.turns import clip, serialize_turns
+
+MESSAGES = (
+    Message("user", (Text("look"), Media("image", "AA"))),
+    Message("assistant", (Thinking("secret thought"), Text("ok"), ToolCall("1", "read", '{"path": "a"}'))),
+    Message("tool", (ToolResult("1", (Text("x" * 9_000 + "THE END"),), True),)),
+)
+
+
+def test_turns_are_raw_in_order_with_who_said_what_and_without_thoughts() -> None:
+    text = serialize_turns(MESSAGES, lambda text: text)
+    assert text.startswith("[USER]: look\n\n[USER]: (image)\n\n[ASSISTANT]: ok\n\n[ASSISTANT CALLS read]: ")
+    assert "[RESULT (failed)]: xxx" in text
+    assert text.endswith("THE END")
+    assert "secret thought" not in text
+    assert "characters left out" in text
+
+
+def test_texts_are_redacted_before_they_are_cut() -> None:
+    secret = "TOKEN" * 10
+    text = "a" * 3_980 + secret + "b" * 5_000
+    shown = serialize_turns((Message("user", (Text(text),)),), lambda text: text.replace(secret, "[gone]"))
+    assert "TOKEN" not in shown
+
+
+def test_a_short_text_is_not_clipped() -> None:
+    assert clip("abc") == "abc"
