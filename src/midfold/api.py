@@ -187,12 +187,14 @@ def meter_for(belief: Belief) -> Meter:
 
 def options_for(settings: Config, document: Document | None = None) -> Options:
     compression = settings.compression
+    dialect = "" if document is None else document.dialect.name
     return Options(
         protection=Protection(protect_last_n=compression.protect_last_n),
         prune=compression.prune,
         orphan_calls=compression.orphan_calls,
         lossy_fallback=compression.lossy_fallback,
-        result_role="user" if document is not None and document.dialect.name == "anthropic" else "tool",
+        result_role="user" if dialect == "anthropic" else "tool",
+        batches_of_items=dialect == "openai-responses",
     )
 
 

@@ -136,6 +136,7 @@ def test_06_a_digest_states_failure_as_failure_and_counts_real_lines() -> None:
 
 def test_07_back_references_point_to_a_copy_that_is_still_whole() -> None:
     fixture = fixtures.repeated_reads()
+    found = 0
     for ratio in (0.1, 0.3, 0.8):
         config = setting(protect_last_n=1, target_ratio=ratio)
         result = midfold.compact(fixture.messages, context_length=48_000, force=True, config=config)
@@ -143,6 +144,8 @@ def test_07_back_references_point_to_a_copy_that_is_still_whole() -> None:
         for text in fixtures.tool_results(result.messages):
             if text.startswith("[Same tool output"):
                 assert text.rpartition("unfold ")[2] in handles
+                found += 1
+    assert found
 
 
 def test_08_the_protected_tail_is_neither_pruned_nor_deduplicated() -> None:

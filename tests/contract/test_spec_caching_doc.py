@@ -220,8 +220,8 @@ def test_phase_1_makes_no_model_call_and_informative_digests_by_default() -> Non
 
 
 def test_phase_2_head_is_system_and_first_exchange_and_groups_stay_whole() -> None:
-    messages = [system(), user("Go."), assistant("Yes."), *work(120)]
-    result = midfold.compact(messages, context_length=16_000)
+    messages = [system(), user("Go."), assistant("Yes."), *work(400, 100)]
+    result = midfold.compact(messages, context_length=64_000)
     assert result.report.status == "compacted"
     assert result.boundary is not None
     assert result.boundary.start == 3

@@ -5,9 +5,11 @@ The same inputs go through Hermes' own compressor, to show that the defects pinn
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,26 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What happened inside Hermes' process, as JSON."""
-    ready = (HOME / HERMES.replace("==", "-") / ".ready").exists()
+    """What happened inside Hermes' process, as JSON. Workers of one run share it: the first makes it."""
+    folder = HOME / HERMES.replace("==", "-")
+    ready = (folder / ".ready").exists()
     need(ready or os.environ.get("MIDFOLD_REQUIRE_ALL"), f"{HERMES} is not installed under .bench (make bench does it)")
+    here = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    need(not ready or (folder / "lib" / here).is_dir(), f"{folder.name} under .bench was not made with {here}")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        return probe(tmp_path_factory.mktemp("hermes"))
+    shared = tmp_path_factory.getbasetemp().parent / f"hermes-{run}.json"
+    with shared.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            shared.write_text(json.dumps(probe(tmp_path_factory.mktemp("hermes"))))
+        answer: dict[str, Any] = json.loads(shared.read_text())
+    return answer
+
+
+def probe(folder: Path) -> dict[str, Any]:
     python = environment(HERMES)
-    folder = tmp_path_factory.mktemp("hermes")
     libraries, home = folder / "lib", folder / "home"
     libraries.mkdir()
     # Hermes' environment has everything else that midfold needs, and the same Python made both.

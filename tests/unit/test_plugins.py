@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 import threading
@@ -395,7 +394,6 @@ def test_where_the_configured_engine_is_missing_the_built_in_is_active(tmp_path:
         assert [info.name for info in list_engines(tmp_path, configured=configured) if info.active] == ["compressor"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="names of files")
 def test_a_directory_that_cannot_be_named_is_listed_with_its_problem(tmp_path: Path) -> None:
     plugin(tmp_path, "a b")
     assert [bool(info.problem) for info in list_engines(tmp_path) if info.name == "a b"] == [True]

@@ -13,6 +13,7 @@ from midfold.core.message import Message, Transcript, plain
 
 PREFIX = "mf-"
 DIGITS = 12
+BATCH = 64
 
 
 def handle_of(message: Message) -> str:
@@ -21,11 +22,16 @@ def handle_of(message: Message) -> str:
 
 
 def fold_id(messages: Transcript) -> str:
-    """The id of a fold: a hash over all of its messages, in order."""
+    """The id of a fold: a hash over the bytes of all of its messages, in order."""
     hasher = blake2b(digest_size=DIGITS // 2)
-    for message in messages:
-        hasher.update(message.digest)
+    for start in range(0, len(messages), BATCH):
+        hasher.update(jsonio.encode_quickly([_wire(message) for message in messages[start : start + BATCH]]))
     return hasher.hexdigest()
+
+
+def _wire(message: Message) -> Any:
+    wire = message.wire
+    return wire if isinstance(wire, Raw | dict) else message.digest.hex() if wire is None else plain(wire)
 
 
 def source_bytes(message: Message) -> bytes:

@@ -90,10 +90,15 @@ def select_tail_by_budget(
 
 
 def plan_fold(
-    messages: Transcript, sizes: Sequence[int], tail_tokens: int, protection: Protection, compactions: int = 0
+    messages: Transcript,
+    sizes: Sequence[int],
+    tail_tokens: int,
+    protection: Protection,
+    compactions: int = 0,
+    cuts: Sequence[int] | None = None,
 ) -> Plan:
     """The plan for a whole compaction."""
-    cuts = legal_cuts(messages)
+    cuts = legal_cuts(messages) if cuts is None else cuts
     head_end = head_length(messages, cuts, protection, compactions)
     ratio = protection.soft_ceiling_ratio
     start = select_tail_by_budget(messages, head_end, tail_tokens, protection.protect_last_n, ratio, sizes)

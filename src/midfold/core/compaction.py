@@ -44,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     orphan_calls: OrphanCalls = "bridge"
     lossy_fallback: bool = True
     result_role: Role = "tool"
+    batches_of_items: bool = False
     argument_characters: int = 500
 
 
@@ -80,7 +81,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
         turns = serialize_turns(self.messages, self.redact)
-        return build_prompt(turns, budget_tokens=self.budget_tokens, previous=self.previous, focus=self.focus)
+        focus = self.redact(self.focus) if self.focus else None
+        return build_prompt(turns, budget_tokens=self.budget_tokens, previous=self.previous, focus=focus)
 
 
 class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,9 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from collections import Counter
 
+from midfold.core import jsonio
 from midfold.core.compaction import Redactor, SummaryAsk
 from midfold.core.digest import Action, describe
 from midfold.core.estimate import estimate_text
@@ -44,6 +46,11 @@ SHARES = {
 }
 """What each section may take of the budget; what one leaves over goes to the next."""
 
+PATH_KEYS = ("path", "workdir", "file_path", "output_path")
+MOST_READ = 100
+"""Newest messages in which mentions and blockers are looked for."""
+_PATH = re.compile(r"[\w./~-]{4,200}+")
+_BLOCKER = re.compile(r"\b(blocked|blocker|cannot|can't|unable to|failed|failing|denied|timed? out|broken)\b", re.I)
 _CONSTRAINT = re.compile(
     r"\b(must|never|always|don't|do not|prefer|only|should not|avoid|make sure|instead of)\b", re.I
 )
@@ -83,6 +90,7 @@ class _Facts:
         self.redact = ask.redact
         self.asks = [text for message in self.humans if (text := _clip(self.safe(message.text), ASK_CHARACTERS))]
         self.actions, self.untold = _actions(self.messages, self.safe)
+        self.named_paths, self.tools = _from_calls(self.messages, self.safe)
         said = (_said(message) for message in self.messages[-MOST_ANSWERS:] if message.role == "assistant")
         self.answers = [self.safe(text) for text in said if text]
 
@@ -109,7 +117,15 @@ class _Facts:
             for path in action.paths:
                 newest.pop(path, None)
                 newest[path] = f"- {path}: {_happened(action)}"
+        for path in [*self.named_paths, *self._mentioned()]:
+            newest.setdefault(path, f"- {path}: mentioned")
         return list(newest.values())
+
+    def _mentioned(self) -> list[str]:
+        """Path-like words in what was said, not in tool output: those are many, and the tools name theirs."""
+        texts = [*self.answers[-MOST_READ:], *self.asks[-MOST_READ:]]
+        words = (word.strip(".") for text in texts for word in _PATH.findall(text[:4_000]))
+        return list(dict.fromkeys(word for word in words if "/" in word and "." in word.rsplit("/", 1)[-1]))[-20:]
 
     def _constraints(self) -> list[str]:
         return [f"- {sentence}" for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
@@ -120,7 +136,8 @@ class _Facts:
             open_failures.pop(action.did, None)
             if action.outcome == "failed":
                 open_failures[action.did] = f"- {action.did}: {action.error or action.detail}"
-        return [_line(line) for line in open_failures.values()][-12:]
+        said = [f"- {sentence}" for text in self.answers[-MOST_READ:] for sentence in _sentences(text, _BLOCKER)[:1]]
+        return [*said[-4:], *[_line(line) for line in open_failures.values()][-12:]]
 
     def _decisions(self) -> list[str]:
         return [f"- {sentence}" for text in self.answers for sentence in _sentences(text, _DECISION)[:2]][-30:]
@@ -144,7 +161,8 @@ class _Facts:
         return [_line(f"- Plan as last recorded: {plans[-1].did} {plans[-1].detail}")] if plans else []
 
     def _critical(self) -> list[str]:
-        return [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
+        errors = [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
+        return [*errors, *self.tools]
 
 
 def _actions(messages: Transcript, safe: Redactor) -> tuple[list[Action], int]:
@@ -158,6 +176,30 @@ def _actions(messages: Transcript, safe: Redactor) -> tuple[list[Action], int]:
         if isinstance(asked, ToolCall) and isinstance(given, ToolResult):
             found.append(describe(_safe_call(asked, safe), _safe_result(given, safe)))
     return found, untold
+
+
+def _from_calls(messages: Transcript, safe: Redactor) -> tuple[list[str], list[str]]:
+    """Paths under the usual keys of any tool's arguments; which tools were used, and the ids of the newest calls."""
+    calls = [part for message in messages[-MOST_ACTIONS:] for part in message.parts if isinstance(part, ToolCall)]
+    paths: dict[str, None] = {}
+    for call in calls:
+        arguments = _decoded(call.arguments)
+        values = [arguments.get(key) for key in PATH_KEYS] if isinstance(arguments, dict) else []
+        paths.update((safe(value), None) for value in values if isinstance(value, str) and 0 < len(value) <= 300)
+    if not calls:
+        return [], []
+    used = ", ".join(f"{name} x{count}" for name, count in Counter(call.name for call in calls).most_common(8))
+    ids = ", ".join(call.id for call in calls[-3:] if call.id)
+    return list(paths), [_line(f"- Tools used: {safe(used)}" + (f"; newest call ids: {safe(ids)}" if ids else ""))]
+
+
+def _decoded(arguments: str) -> object:
+    if len(arguments) > LONGEST_REDACTED:
+        return None
+    try:
+        return jsonio.decode(arguments)
+    except jsonio.NotJSON:
+        return None
 
 
 def _safe_call(call: ToolCall, safe: Redactor) -> ToolCall:

@@ -85,6 +85,12 @@ def recognise(message: Message) -> Generated | None:
     return Generated(kind, fold, body)  # type: ignore[arg-type]
 
 
+def unwrapped(text: str) -> str:
+    """A summary without the frames a model may have copied around it: handoffs are updated, never nested."""
+    lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() != END_MARKER]
+    return "\n".join(lines).strip()
+
+
 def newest_handoff(messages: Transcript) -> tuple[int, Generated] | None:
     """The last handoff in a transcript."""
     for index in range(len(messages) - 1, -1, -1):

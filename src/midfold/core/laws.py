@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from midfold.core.message import Message, Text, Thinking, ToolCall, ToolResult, Transcript
+from midfold.core.message import Message, Part, Text, Thinking, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import Pairing, pair
 
 
@@ -112,8 +112,14 @@ def violations(messages: Transcript) -> tuple[str, ...]:
 
 
 def is_human(message: Message) -> bool:
-    """Whether a user speaks here: a message of tool results alone is no turn of the user's."""
-    return message.role == "user" and any(not isinstance(part, ToolResult) for part in message.parts)
+    """Whether a user speaks here: a message of tool results alone, or of blank text, is no turn of the user's."""
+    return message.role == "user" and any(_says_something(part) for part in message.parts)
+
+
+def _says_something(part: Part) -> bool:
+    if isinstance(part, Text):
+        return bool(part.text.strip())
+    return not isinstance(part, ToolResult)
 
 
 def is_empty(message: Message) -> bool:

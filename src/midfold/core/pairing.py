@@ -68,12 +68,13 @@ class _Walk:
         if message.role == "user":
             if not any(isinstance(part, ToolResult) for part in message.parts):
                 self.interrupted = self.moved_on = True
-        elif self.interrupted and message.role == "assistant":
+        elif message.role == "assistant" and message.parts:
             self.moved_on = not any(isinstance(part, ToolCall | Thinking) for part in message.parts)
 
     def call(self, place: Place, call_id: str) -> None:
         if self.interrupted:
             self.close()
+        self.moved_on = False
         if call_id:
             if call_id in self.seen:
                 self.reused.append(place)

@@ -4,8 +4,10 @@ Rules of this file:
 1. Results that answer no call are removed. Calls without a result get a stub (`bridge`) or are taken out (`strip`); the
    calls of the newest batch may still be waiting.
 2. Text is never lost with a call: a message that loses its calls keeps what it says.
-3. Messages that are no messages, and empty ones, are removed.
-4. A transcript with nothing to repair comes back as the same object.
+3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
+4. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where the
+   call has none.
+5. A transcript with nothing to repair comes back as the same object.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 
 from midfold.core.laws import is_empty
 from midfold.core.message import Message, Part, Role, Text, ToolCall, ToolResult, Transcript, plain
-from midfold.core.pairing import Pairing, pair
+from midfold.core.pairing import Pairing, Place, pair
 
 STUB = "[The result of this call was not recorded.]"
 OrphanCalls = Literal["bridge", "strip"]
@@ -31,27 +33,33 @@ class Repair(msgspec.Struct, frozen=True):
 
 
 def sanitize(
-    messages: Transcript, *, orphan_calls: OrphanCalls = "bridge", result_role: Role = "tool"
+    messages: Transcript,
+    *,
+    orphan_calls: OrphanCalls = "bridge",
+    result_role: Role = "tool",
+    batches_of_items: bool = False,
 ) -> tuple[Transcript, tuple[Repair, ...]]:
     """A legal transcript and what had to be done for it. `result_role` is what carries results in the dialect."""
     kept = [(index, message) for index, message in enumerate(messages) if not _is_nothing(message)]
-    repairs = [
+    work = _Work(kept, [])
+    work.repairs += [
         Repair(index, "removed what is no message") for index, message in enumerate(messages) if _is_nothing(message)
     ]
-    pairing = pair(tuple(message for _, message in kept))
-    if not repairs and not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, messages)):
+    work.mend_calls()
+    work.give_ids(pair(work.messages))
+    pairing = pair(work.messages)
+    if not work.repairs and not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, messages)):
         return messages, ()
-    work = _Work(kept, repairs)
     work.remove_orphans(pairing)
     missing = work.missing_results(pairing)
     if orphan_calls == "strip":
         work.strip(missing)
     else:
-        work.bridge(missing, result_role)
+        work.bridge(missing, result_role, batches_of_items=batches_of_items)
     work.remove_empty()
     if not work.repairs:
         return messages, ()
-    return tuple(message for _, message in work.kept), tuple(sorted(work.repairs, key=lambda repair: repair.message))
+    return work.messages, tuple(sorted(work.repairs, key=lambda repair: repair.message))
 
 
 def _is_nothing(message: Message) -> bool:
@@ -66,13 +74,50 @@ def _value(message: Message) -> object:
 
 
 def _is_useless(message: Message) -> bool:
-    return is_empty(message) and message.role != "system"
+    return is_empty(message)
 
 
 class _Work:
     def __init__(self, kept: list[tuple[int, Message]], repairs: list[Repair]) -> None:
         self.kept = kept
         self.repairs = repairs
+
+    @property
+    def messages(self) -> Transcript:
+        return tuple(message for _, message in self.kept)
+
+    def mend_calls(self) -> None:
+        """Calls no provider takes: without a name, or without arguments."""
+        for number, (index, message) in enumerate(self.kept):
+            calls = [part for part in message.parts if isinstance(part, ToolCall)]
+            if all(call.name and call.arguments for call in calls):
+                continue
+            parts = tuple(part for part in message.parts if not (isinstance(part, ToolCall) and not part.name))
+            if len(parts) < len(message.parts):
+                self.repairs.append(Repair(index, "took out a call without a name"))
+            if any(isinstance(part, ToolCall) and not part.arguments for part in parts):
+                self.repairs.append(Repair(index, "gave a call an empty object as arguments"))
+            self.kept[number] = (index, message.with_parts(tuple(_with_arguments(part) for part in parts)))
+
+    def give_ids(self, pairing: Pairing) -> None:
+        """A result takes the id of its call. Legacy function calls have none, and need none."""
+        for call_place, result_place in pairing.answers.items():
+            call = self.kept[call_place.message][1].parts[call_place.part]
+            result = self.kept[result_place.message][1].parts[result_place.part]
+            if not isinstance(call, ToolCall) or not isinstance(result, ToolResult) or (call.id and result.call_id):
+                continue
+            if _is_legacy(self.kept[result_place.message][1]):
+                continue
+            name = call.id or f"call_{call_place.message}_{call_place.part}"
+            self._put(call_place, ToolCall(name, call.name, call.arguments, wire=call.wire))
+            answered = ToolResult(name, result.parts, result.is_error, result.name, wire=result.wire)
+            self._put(result_place, answered)
+            self.repairs.append(Repair(self.kept[result_place.message][0], "gave a result the id of its call"))
+
+    def _put(self, place: Place, part: Part) -> None:
+        index, message = self.kept[place.message]
+        parts = (*message.parts[: place.part], part, *message.parts[place.part + 1 :])
+        self.kept[place.message] = (index, message.with_parts(parts))
 
     def remove_orphans(self, pairing: Pairing) -> None:
         drop: dict[int, set[int]] = {}
@@ -100,14 +145,18 @@ class _Work:
             self.kept[number] = (index, message.with_parts(left))
             self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
 
-    def bridge(self, missing: dict[int, list[ToolCall]], result_role: Role) -> None:
+    def bridge(self, missing: dict[int, list[ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
         for number in sorted(missing, reverse=True):
             index, _ = self.kept[number]
-            stubs: list[Part] = [ToolResult(call.id, (Text(STUB),)) for call in missing[number]]
+            stubs: list[Part] = []
+            for place, call in enumerate(missing[number]):
+                name = call.id or f"call_{number}_{place}"
+                self._put(Place(number, self.kept[number][1].parts.index(call)), _named(call, name))
+                stubs.append(ToolResult(name, (Text(STUB),)))
             self.repairs.append(Repair(index, f"added {_count(len(stubs), 'stub result')}"))
             after = number + 1
             if result_role == "tool":
-                after = self._end_of_batch(after)
+                after = self._end_of_batch(after, batches_of_items=batches_of_items)
                 self.kept[after:after] = [(index, Message("tool", (stub,))) for stub in stubs]
             elif after < len(self.kept) and self.kept[after][1].role == "user":
                 place, message = self.kept[after]
@@ -115,10 +164,14 @@ class _Work:
             else:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
 
-    def _end_of_batch(self, place: int) -> int:
-        """Where the batch ends: a batch may stand in several items, and its results follow all of them."""
-        while place < len(self.kept) and _only(self.kept[place][1], ToolCall):
-            place += 1
+    def _end_of_batch(self, place: int, *, batches_of_items: bool) -> int:
+        """Where the batch ends: in the Responses shape it may stand in several items, with all results after them."""
+        if batches_of_items:
+            scan = place
+            while scan < len(self.kept) and self.kept[scan][1].role in ("assistant", "other"):
+                scan += 1
+                if any(isinstance(part, ToolCall) for part in self.kept[scan - 1][1].parts):
+                    place = scan
         while place < len(self.kept) and _has_results(self.kept[place][1]):
             place += 1
         return place
@@ -134,12 +187,23 @@ class _Work:
         self.kept = left
 
 
+def _with_arguments(part: Part) -> Part:
+    if isinstance(part, ToolCall) and not part.arguments:
+        return ToolCall(part.id, part.name, "{}", wire=part.wire)
+    return part
+
+
+def _named(call: ToolCall, name: str) -> ToolCall:
+    return call if call.id == name else ToolCall(name, call.name, call.arguments, wire=call.wire)
+
+
+def _is_legacy(message: Message) -> bool:
+    value = _value(message) if message.wire is not None else None
+    return isinstance(value, Mapping) and value.get("role") == "function"
+
+
 def _has_results(message: Message) -> bool:
     return any(isinstance(part, ToolResult) for part in message.parts)
-
-
-def _only(message: Message, kind: type[Part]) -> bool:
-    return bool(message.parts) and all(isinstance(part, kind) for part in message.parts)
 
 
 def _count(number: int, what: str) -> str:

@@ -16,28 +16,39 @@ from midfold.core.archive import PREFIX, Archive, handle_of
 from midfold.core.boundary import Plan
 from midfold.core.compaction import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
-from midfold.core.handoff import SYSTEM_NOTE, filler, handoff
-from midfold.core.laws import is_human
+from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise, unwrapped
 from midfold.core.media import replace_historical_media
-from midfold.core.message import Message, Role, Text, Transcript
+from midfold.core.message import Message, Role, Text, ToolResult, Transcript
 from midfold.core.report import Digest, SummaryFacts
-from midfold.core.sanitize import Repair, sanitize
 from midfold.engines.job import Job
-from midfold.engines.spill import spill
+from midfold.engines.spill import PREVIEW, SMALLEST, spill
 
 SMALLEST_GAIN = 0.9
+WELL_BELOW = 0.75
+"""Of the threshold: a view that lands higher would be folded again too soon."""
+
+
+def fits(job: Job, plan: Plan) -> bool:
+    """Whether a plan can land well: what stays, with a full summary and large results spilled, is clearly smaller."""
+    folded = set(plan.folded())
+    stays = sum(_spilled_size(job, index) for index in range(len(job.messages)) if index not in folded)
+    total = round(job.fixed_tokens * job.scale) + stays + job.budget.summary_maximum
+    return total <= min(job.request.budget.threshold_tokens * WELL_BELOW, job.prompt_tokens * SMALLEST_GAIN)
+
+
+def _spilled_size(job: Job, index: int) -> int:
+    spillable = any(isinstance(part, ToolResult) and len(part.text) > SMALLEST for part in job.messages[index].parts)
+    return min(job.sizes[index], PREVIEW) if spillable else job.sizes[index]
 
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
-    body = clip_tokens(job.request.redact(answer.text.strip()), ask.budget_tokens)
+    body = clip_tokens(job.request.redact(unwrapped(answer.text)), ask.budget_tokens)
     view, originals, digests = _with_placeholders(job)
     system, view = _noted(job, view)
     messages = _joined(view, plan, body, ask.fold)
-    messages, repairs = sanitize(
-        messages, orphan_calls=job.request.options.orphan_calls, result_role=job.request.options.result_role
-    )
-    messages, repairs = _user_first(messages, repairs, ask.fold)
+    messages, repairs = job.sanitized(messages)
+    messages, repairs = job.user_first(_seamless(messages, ask.fold), repairs, ask.fold)
     messages, spilled, impossible = spill(job, messages, originals)
     new_tokens = job.total(messages)
     wanted = job.prompt_tokens if _asked_for(job) else job.prompt_tokens * SMALLEST_GAIN
@@ -45,6 +56,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
         return job.unchanged(reason, plan, strike=not _asked_for(job))
     folded = tuple(job.messages[index] for index in plan.folded())
+    originals |= job.missing(messages, folded)
     originals[PREFIX + ask.fold] = folded
     receipt = job.receipt(
         status="compacted",
@@ -132,11 +144,33 @@ def _joined(view: Transcript, plan: Plan, body: str, fold: str) -> Transcript:
     rest = [segment for segment in rest if segment]
     before = next((message.role for message in reversed(head) if message.role != "system"), None)
     after = rest[0][0].role if rest else None
-    out = [*head]
-    for segment in [(handoff(body, fold, handoff_role(before, after)),), *rest]:
-        if out and out[-1].role == segment[0].role and out[-1].role in ("user", "assistant"):
+    out = [*head, handoff(body, fold, handoff_role(before, after))]
+    for segment in rest:
+        if not _ends_well(out, segment):
             out.append(filler(fold, "assistant" if out[-1].role == "user" else "user"))
         out.extend(segment)
+    return tuple(out)
+
+
+def _ends_well(out: list[Message], segment: Transcript) -> bool:
+    return out[-1].role != segment[0].role or out[-1].role not in ("user", "assistant")
+
+
+def _seamless(messages: Transcript, fold: str) -> Transcript:
+    """No neighbour of a message of ours has the same role, also where repairs took something out between them."""
+    out: list[Message] = []
+    for message in messages:
+        ours = recognise(message)
+        last = recognise(out[-1]) if out else None
+        same = bool(out) and out[-1].role == message.role and message.role in ("user", "assistant")
+        if same and ours is not None and ours.kind != "fold":
+            continue
+        if same and last is not None and last.kind != "fold":
+            out.pop()
+            same = bool(out) and out[-1].role == message.role
+        if same and (ours is not None or last is not None):
+            out.append(filler(fold, "assistant" if message.role == "user" else "user"))
+        out.append(message)
     return tuple(out)
 
 
@@ -147,14 +181,6 @@ def handoff_role(before: Role | None, after: Role | None) -> Role:
     if before == "user":
         return "assistant"
     return "user" if before == "assistant" or after != "user" else "assistant"
-
-
-def _user_first(messages: Transcript, repairs: tuple[Repair, ...], fold: str) -> tuple[Transcript, tuple[Repair, ...]]:
-    first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-    if first is None or is_human(messages[first]):
-        return messages, repairs
-    opened = (*messages[:first], filler(fold, "user"), *messages[first:])
-    return opened, (*repairs, Repair(first, "let a user message come first"))
 
 
 def clip_tokens(text: str, budget: int) -> str:

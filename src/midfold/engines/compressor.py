@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from midfold.core.boundary import Plan
 from midfold.core.budget import Pressure
 from midfold.core.compaction import KEEPS_HISTORY, CompactionRequest, Flow, SummaryAnswer
 from midfold.core.fallback import fallback_summary
-from midfold.engines.assemble import assemble
+from midfold.engines.assemble import assemble, fits
 from midfold.engines.base import ContextEngine
 from midfold.engines.job import Job
 from midfold.engines.prepass import prune
@@ -38,6 +39,7 @@ class Compressor(ContextEngine):
         pruned = prune(job, plan)
         if pruned is not None:
             return pruned
+        plan = _landing_plan(job, plan)
         new = job.new_turns(plan)
         if not new:
             return job.unchanged("there is nothing between head and tail to fold", plan)
@@ -48,6 +50,17 @@ class Compressor(ContextEngine):
                 return job.aborted(answer.failure or "other", plan)
             answer = SummaryAnswer(text=fallback_summary(ask), source="local", failure=answer.failure or "other")
         return assemble(job, plan, ask, answer)
+
+
+def _landing_plan(job: Job, plan: Plan) -> Plan:
+    """The floor of messages gives way where it would leave too little gain, or a view that is full again at once."""
+    if job.request.keep_last_exchanges is not None or fits(job, plan):
+        return plan
+    smaller = job.plan(smallest_tail=True)
+    if len(smaller.folded()) > len(plan.folded()):
+        job.notices.append("the tail is shorter than protect_last_n: its messages alone would have filled the view")
+        return smaller
+    return plan
 
 
 def _refusal(job: Job) -> str:

@@ -7,14 +7,23 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.archive import Archive, fold_id
-from midfold.core.boundary import Plan, Protection, plan_fold, split_for_partial_compaction, with_anchors
+from midfold.core.archive import Archive, fold_id, handle_of
+from midfold.core.boundary import (
+    SMALLEST_FLOOR,
+    Plan,
+    Protection,
+    plan_fold,
+    split_for_partial_compaction,
+    with_anchors,
+)
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAsk
-from midfold.core.handoff import Generated, newest_handoff, recognise
-from midfold.core.laws import legal_cuts
+from midfold.core.handoff import Generated, filler, newest_handoff, recognise
+from midfold.core.laws import is_human, legal_cuts
 from midfold.core.message import Message, Transcript
 from midfold.core.report import Boundary, Receipt
+from midfold.core.sanitize import Repair, sanitize
 from midfold.core.tokens import Basis
+from midfold.engines.rough import rough_units
 
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 
@@ -33,7 +42,11 @@ class Job:
     def estimated(self) -> list[int]:
         meter = self.request.meter
         factor, overhead = meter.factor, meter.message_overhead
-        return [round(meter.units(message) * factor) + overhead for message in self.messages]
+        return [round(units * factor) + overhead for units in rough_units(self.messages, meter)]
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        return legal_cuts(self.messages)
 
     @cached_property
     def fixed_tokens(self) -> int:
@@ -89,32 +102,31 @@ class Job:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
         return CompactionState(count=1, summary=handoff.body, folds=(handoff.fold,), ineffective=given.ineffective)
 
-    def plan(self) -> Plan:
+    def plan(self, *, smallest_tail: bool = False) -> Plan:
         """Head, fold and tail. No handoff of ours stays in the tail: there is only ever one live summary."""
         protection = self.request.options.protection
-        if self.request.target_tokens is not None:
-            protection = msgspec.structs.replace(protection, protect_last_n=min(protection.protect_last_n, 2))
+        if self.request.target_tokens is not None or smallest_tail:
+            floor = min(protection.protect_last_n, SMALLEST_FLOOR)
+            protection = msgspec.structs.replace(protection, protect_last_n=floor)
         count = self.state.count
         if self.request.keep_last_exchanges is not None:
             return self._partial(protection, count)
-        plan = plan_fold(self.messages, self.sizes, self.budget.tail_tokens, protection, count)
+        plan = plan_fold(self.messages, self.sizes, self.budget.tail_tokens, protection, count, self.cuts)
         if self.previous is None or self.previous[0] < plan.tail_start:
             return plan
-        cuts = legal_cuts(self.messages)
-        after = [cut for cut in cuts if cut > self.previous[0]]
+        after = [cut for cut in self.cuts if cut > self.previous[0]]
         while after[0] < len(self.messages) and recognise(self.messages[after[0]]) is not None:
             del after[0]
-        return with_anchors(self.messages, self.sizes, cuts, Plan(plan.head_end, after[0]), 0, protection)
+        return with_anchors(self.messages, self.sizes, self.cuts, Plan(plan.head_end, after[0]), 0, protection)
 
     def _partial(self, protection: Protection, count: int) -> Plan:
         head, _ = split_for_partial_compaction(self.messages, self.request.keep_last_exchanges or 1)
-        cuts = legal_cuts(self.messages)
-        base = plan_fold(self.messages, self.sizes, 1, protection, count)
-        start = max((cut for cut in cuts if cut <= len(head)), default=0)
+        base = plan_fold(self.messages, self.sizes, 1, protection, count, self.cuts)
+        start = max((cut for cut in self.cuts if cut <= len(head)), default=0)
         if self.previous is not None and self.previous[0] >= start:
             return Plan(start, start)
         plan = Plan(min(base.head_end, start), start)
-        return with_anchors(self.messages, self.sizes, cuts, plan, 0, protection)
+        return with_anchors(self.messages, self.sizes, self.cuts, plan, 0, protection)
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves."""
@@ -181,6 +193,30 @@ class Job:
             "notices": tuple(dict.fromkeys(self.notices)),
         }
         return Receipt(**{**defaults, **facts})
+
+    def sanitized(self, messages: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+        options = self.request.options
+        return sanitize(
+            messages,
+            orphan_calls=options.orphan_calls,
+            result_role=options.result_role,
+            batches_of_items=options.batches_of_items,
+        )
+
+    def user_first(
+        self, messages: Transcript, repairs: tuple[Repair, ...], fold: str
+    ) -> tuple[Transcript, tuple[Repair, ...]]:
+        """After the system prompt a user speaks first, if only a short generated message does."""
+        first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
+        if first is None or is_human(messages[first]):
+            return messages, repairs
+        opened = (*messages[:first], filler(fold, "user"), *messages[first:])
+        return opened, (*repairs, Repair(first, "let a user message come first"))
+
+    def missing(self, view: Transcript, folded: Transcript) -> dict[str, tuple[Message, ...]]:
+        """Originals that neither the view nor the fold has: repaired, noted or replaced ones, by their handles."""
+        there = {id(message) for message in (*view, *folded)}
+        return {handle_of(message): (message,) for message in self.messages if id(message) not in there}
 
     def total(self, messages: Transcript) -> int:
         """The size of a request with these messages."""

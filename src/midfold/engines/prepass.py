@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from midfold.core.archive import Archive, handle_of
+from midfold.core.archive import Archive, fold_id, handle_of
 from midfold.core.boundary import Plan
 from midfold.core.compaction import Outcome
 from midfold.core.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
@@ -30,16 +30,19 @@ def prune(job: Job, plan: Plan) -> Outcome | None:
     if request.options.prune == "off" or asked_for_summary or not _could_suffice(job, plan):
         return None
     work = _Prune(job, plan)
-    messages = work.messages()
+    messages, repairs = job.sanitized(work.messages())
+    messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
     if not work.digests or new_tokens > job.landing or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
         return None
+    work.originals |= job.missing(messages, ())
     receipt = job.receipt(
         status="pruned",
         reason="digests of old tool results were enough",
         plan=plan,
         new=messages,
         digests=tuple(work.digests),
+        repairs=repairs,
         handles=tuple(work.originals),
         persistence="in_place_archive",
     )

@@ -80,6 +80,61 @@ def test_parallel_results_are_never_lost() -> None:
 
 def test_a_bridge_stands_behind_all_items_of_its_batch() -> None:
     messages = (USER, calls("a"), calls("b"), result("b"), ANSWER, USER)
-    clean, _ = sanitize(messages)
+    clean, _ = sanitize(messages, batches_of_items=True)
     assert violations(clean) == ()
     assert clean[4].text == STUB
+    each, _ = sanitize(messages)
+    assert violations(each) == ()
+    assert each[2].text == STUB
+
+
+def test_a_result_takes_the_id_of_its_call_and_both_get_one_where_there_is_none() -> None:
+    taken, repairs = sanitize((USER, calls("a"), result(""), ANSWER))
+    assert taken[2].parts == (ToolResult("a", (Text("r"),)),)
+    assert repairs[0].what == "gave a result the id of its call"
+    given, _ = sanitize((USER, calls(""), result(""), ANSWER))
+    call, answer = given[1].parts[0], given[2].parts[0]
+    assert isinstance(call, ToolCall)
+    assert isinstance(answer, ToolResult)
+    assert call.id == answer.call_id != ""
+    alone, _ = sanitize((USER, calls(""), USER))
+    assert violations(alone) == ()
+    stub = alone[2].parts[0]
+    assert isinstance(stub, ToolResult)
+    assert stub.call_id
+
+
+def test_legacy_function_calls_are_left_alone() -> None:
+    messages = read(
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "r"},
+        ]
+    ).messages
+    assert sanitize(messages)[0] is messages
+
+
+def test_calls_without_a_name_are_taken_out_and_empty_arguments_become_an_object() -> None:
+    messages = read(
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "so", "tool_calls": [{"id": "1", "type": "function", "function": None}]},
+            {"role": "tool", "tool_call_id": "1", "content": "r"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "2", "type": "function", "function": {"name": "f", "arguments": None}}],
+            },
+            {"role": "tool", "tool_call_id": "2", "content": "r"},
+        ]
+    ).messages
+    clean, repairs = sanitize(messages)
+    assert [message.role for message in clean] == ["user", "assistant", "assistant", "tool"]
+    assert clean[2].parts == (ToolCall("2", "f", "{}"),)
+    assert {repair.message for repair in repairs} == {1, 2, 3}
+
+
+def test_a_call_that_an_answer_follows_is_not_waiting() -> None:
+    clean, _ = sanitize((USER, calls("a"), ANSWER))
+    assert [message.role for message in clean] == ["user", "assistant", "tool", "assistant"]

@@ -21,10 +21,17 @@ def test_turns_are_raw_in_order_with_who_said_what_and_without_thoughts() -> Non
 
 def test_texts_are_redacted_before_they_are_cut() -> None:
     secret = "TOKEN" * 10
-    text = "a" * 3_980 + secret + "b" * 5_000
+    text = "a" * 4_480 + secret + "b" * 50_000
     shown = serialize_turns((Message("user", (Text(text),)),), lambda text: text.replace(secret, "[gone]"))
     assert "TOKEN" not in shown
 
 
 def test_a_short_text_is_not_clipped() -> None:
-    assert clip("abc") == "abc"
+    assert clip("abc", 100, str) == "abc"
+
+
+def test_the_longer_the_fold_the_less_of_each_message_and_never_too_much_in_all() -> None:
+    messages = tuple(Message("user", (Text(f"start {n} " + "x" * 2_000 + " end"),)) for n in range(5_000))
+    text = serialize_turns(messages, lambda text: text)
+    assert len(text) < 2_000_000
+    assert "start 4999" in text
