@@ -189,6 +189,7 @@ def options_for(settings: Config, document: Document | None = None) -> Options:
     compression = settings.compression
     dialect = "" if document is None else document.dialect.name
     return Options(
+        enabled=compression.enabled,
         protection=Protection(protect_last_n=compression.protect_last_n),
         prune=compression.prune,
         orphan_calls=compression.orphan_calls,

@@ -21,7 +21,7 @@ from midfold.api import Compaction, believe, budget_for, meter_for, request_for
 from midfold.core.archive import Archive
 from midfold.core.budget import Budget, Pressure
 from midfold.core.compaction import CompactionState, Redactor
-from midfold.core.message import Message, Tool
+from midfold.core.message import Message, Tool, plain
 from midfold.core.report import Receipt
 from midfold.core.tally import Calibration, RunningTally
 from midfold.core.tokens import Count, Meter
@@ -44,6 +44,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float = 1.0
     samples: int = 0
     context_length: int | None = None
+    archive: dict[str, list[Any]] = {}
 
 
 class EngineHost:
@@ -199,6 +200,8 @@ class EngineHost:
             context_length=self.context_length,
         )
         value: dict[str, Any] = msgspec.to_builtins(kept)
+        shelf = Archive(self.archive)
+        value["archive"] = {handle: [plain(item) for item in shelf.originals(handle)] for handle in shelf}
         return value
 
     def restore(self, exported: Mapping[str, Any]) -> None:
@@ -208,3 +211,4 @@ class EngineHost:
         self._derive()
         self.state = kept.state
         self.calibration = Calibration(kept.ratio, kept.samples)
+        self.archive = {handle: read(messages).messages for handle, messages in kept.archive.items()}

@@ -117,7 +117,6 @@ def test_disabled_means_no_automatic_compaction_through_a_host() -> None:
     assert host.compress(SESSION, force=True) is not SESSION
 
 
-@pytest.mark.xfail(strict=True, reason="midfold.compact does not look at compression.enabled")
 def test_disabled_means_no_automatic_compaction_through_compact() -> None:
     result = midfold.compact(SESSION, context_length=WINDOW, config=setting(enabled=False))
     assert result.messages is SESSION
@@ -235,7 +234,6 @@ def test_a_completed_pair_is_not_split() -> None:
         assert contents.index("THE ANSWER") == contents.index("THE ASK") + 1
 
 
-@pytest.mark.xfail(strict=True, reason="a user-role notice from a harness is taken for the latest human turn")
 @pytest.mark.parametrize(
     "notice",
     [
@@ -275,7 +273,6 @@ def test_thinking_is_left_out_of_what_a_summariser_sees() -> None:
     assert "PRIVATE THOUGHT" not in handoff_of(folded(messages).messages)
 
 
-@pytest.mark.xfail(strict=True, reason="reasoning tags in an answer are stored as part of the summary")
 def test_thinking_in_an_answer_is_left_out_of_the_summary() -> None:
     result = folded(SESSION, summarizer=lambda ask: "<think>PRIVATE THOUGHT</think>\n## Goal\nPort it.")
     assert "PRIVATE THOUGHT" not in handoff_of(result.messages)
@@ -294,7 +291,6 @@ def test_headings_survive_two_rounds_of_the_fallback() -> None:
     assert text.count("## Goal") == text.count("## Key Decisions") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="of a plan only the counts reach the handoff, not what is to be done")
 def test_a_plan_survives_the_fold() -> None:
     todos = [
         {"content": "write the lexer", "status": "completed"},
@@ -305,7 +301,6 @@ def test_a_plan_survives_the_fold() -> None:
     assert "write the parser" in text
 
 
-@pytest.mark.xfail(strict=True, reason="a single ask stands under Task Snapshot, Goal and Pending Asks")
 def test_a_single_ask_is_not_repeated_three_times_in_the_fallback() -> None:
     ask = "Rename the module frobnicator to widgetizer."
     messages = [system(), user("Hello."), assistant("Hi."), user(ask), assistant("Yes."), *work(0), user("Now?")]
@@ -316,3 +311,30 @@ def test_code_and_environment_look_ups_are_not_mangled_by_redaction() -> None:
     code = 'token = os.environ["API_TOKEN"]; password = getpass(); key: str = config.api_key'
     text = handoff_of(folded([*SESSION[:3], user(f"Use {code}"), assistant("Yes."), *work(0), user("Now?")]).messages)
     assert code in text
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a system or developer message in the middle is folded and no section mentions it"
+)
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_instructions_in_the_middle_are_not_forgotten(role: str) -> None:
+    rule = {"role": role, "content": "Never delete files outside of /tmp/build."}
+    result = folded([*SESSION[:3], *work(0, 5), rule, *work(10), user("Go on."), assistant("Yes.")])
+    assert "Never delete files outside of /tmp/build." in json.dumps(result.messages)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the check has no key: a genuine handoff pasted from another session is believed"
+)
+def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text() -> None:
+    other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
+    pasted = handoff_of(other.messages)
+    asked: list[str] = []
+
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        asked.append(ask.previous)
+        return "## Goal\nMine."
+
+    mine = folded([system(), user(pasted), assistant("What about it?"), *work(500)], summarizer=summarize)
+    assert asked == [""]
+    assert any(message.get("content") == pasted for message in mine.messages)

@@ -134,9 +134,6 @@ def test_text_is_kept_when_calls_are_stripped() -> None:
     assert repairs
 
 
-@pytest.mark.xfail(
-    strict=True, reason="stripping a call leaves the reasoning item it belonged to; the API refuses that"
-)
 def test_reasoning_goes_with_the_call_it_belongs_to() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "ZW5j"}
     lost = {"type": "function_call", "call_id": "open", "name": "sh", "arguments": "{}"}
@@ -147,13 +144,11 @@ def test_reasoning_goes_with_the_call_it_belongs_to() -> None:
         assert not (one.get("type") == "reasoning" and two.get("role") == "user"), kinds
 
 
-@pytest.mark.xfail(strict=True, reason="the law forbids empty system messages and the sanitizer leaves them")
 def test_the_sanitizer_leaves_nothing_that_the_laws_forbid() -> None:
     messages = midfold.read([user("Go."), assistant("Yes."), {"role": "system", "content": ""}, user("And?")]).messages
     assert violations(sanitize(messages)[0]) == ()
 
 
-@pytest.mark.xfail(strict=True, reason="results removed from the kept part are in no archive; `recoverable` is true")
 def test_what_the_sanitizer_removes_can_be_unfolded() -> None:
     orphan = {"role": "tool", "tool_call_id": "gone", "content": "THE ONLY COPY"}
     result = folded([*SESSION, orphan, user("Hm?"), assistant("Yes.")])
@@ -161,7 +156,6 @@ def test_what_the_sanitizer_removes_can_be_unfolded() -> None:
     assert "THE ONLY COPY" in kept
 
 
-@pytest.mark.xfail(strict=True, reason="repairs count in the assembled list, which nobody sees; digests in the old one")
 def test_repairs_name_the_place_in_the_old_transcript() -> None:
     orphan = {"role": "tool", "tool_call_id": "gone", "content": "?"}
     messages = [*SESSION, orphan, user("Hm?"), assistant("Yes.")]
@@ -202,7 +196,6 @@ def test_every_handle_in_the_view_unfolds() -> None:
     assert any(handle in json.dumps(view) for handle in host.last.handles)
 
 
-@pytest.mark.xfail(strict=True, reason="EngineHost.export leaves the archive out: no handle unfolds after a restart")
 def test_handles_still_unfold_after_a_restart() -> None:
     host = midfold.EngineHost(context_length=WINDOW)
     host.compress(SESSION)

@@ -114,7 +114,8 @@ def test_05_raw_tool_outputs_reach_the_summariser() -> None:
     ]
     asked = [text for message in seen[0].messages for text in message.texts() if text]
     assert asked == raw
-    assert raw[0] in seen[0].prompt()
+    prompt = seen[0].prompt()
+    assert [text for text in raw if text[:40] not in prompt] == []
 
 
 def test_06_a_digest_states_failure_as_failure_and_counts_real_lines() -> None:
@@ -180,7 +181,6 @@ def test_09_the_newest_batch_is_spilled_only_if_nothing_else_helps() -> None:
     assert [digest.kind for digest in result.report.digests] == ["spill"]
 
 
-@pytest.mark.xfail(strict=True, reason="a spilled message whose image was replaced before: position -1, original None")
 def test_09_a_spilled_result_with_an_old_picture_unfolds_too() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     giant = call(900, "browser", {}, "")
@@ -322,9 +322,6 @@ def test_19_deciding_after_one_message_does_not_look_at_the_history() -> None:
     assert calls_made(20_000) == calls_made(1_000)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="one ask holds the whole fold: the prompt grows with the fold, it is never chunked"
-)
 def test_21_the_summary_prompt_of_10_000_messages_is_bounded_by_the_window() -> None:
     prompts: list[int] = []
 

@@ -103,7 +103,6 @@ def test_secrets_are_redacted_before_they_reach_a_model() -> None:
     assert SECRET not in asked.asks[0].prompt()
 
 
-@pytest.mark.xfail(strict=True, reason="SummaryAsk.prompt() does not redact the focus topic")
 def test_a_secret_in_the_focus_topic_does_not_reach_a_model() -> None:
     asked = Asked("## Goal\nPort it.")
     folded(summarizer=asked, focus=f"the upload with {SECRET}")
@@ -173,9 +172,6 @@ def test_a_new_session_cannot_inherit_another_sessions_summary() -> None:
     assert mine.state.lineage != other.state.lineage
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an answer that repeats the frame is stored with it: wrappers nest in the handoff"
-)
 def test_wrappers_in_an_answer_are_stripped() -> None:
     frame = handoff("## Goal\nPort it.", "0" * 12, "assistant").text
     result = folded(summarizer=Asked(frame))
@@ -228,18 +224,12 @@ def test_the_fallback_keeps_recent_asks_tool_actions_files_and_errors() -> None:
     assert "ValueError: bad header 0x7f" in text
 
 
-NOT_READ = pytest.mark.xfail(strict=True, reason="the fallback reads paths only from what a tool family knows")
-
-
-@pytest.mark.parametrize(
-    "field", ["path", "file_path", pytest.param("workdir", marks=NOT_READ), pytest.param("output_path", marks=NOT_READ)]
-)
+@pytest.mark.parametrize("field", ["path", "file_path", "workdir", "output_path"])
 def test_the_fallback_extracts_paths_from_json_fields(field: str) -> None:
     text = fallback_of(user("Convert."), assistant("Yes."), *call(900, "convert", {field: "/srv/deep/x.mp4"}, "ok"))
     assert "/srv/deep/x.mp4" in text
 
 
-@pytest.mark.xfail(strict=True, reason="the fallback reads no path-like mentions from text, only paths of tool calls")
 def test_the_fallback_extracts_path_like_mentions() -> None:
     text = fallback_of(user("Hm."), assistant("The schema lives in docs/reference/wire.md and nowhere else."))
     assert "docs/reference/wire.md" in text

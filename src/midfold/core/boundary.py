@@ -24,6 +24,7 @@ from midfold.core.laws import is_human, legal_cuts
 from midfold.core.message import Message, Opaque, Text, Transcript
 from midfold.core.tokens import Meter
 
+NOTICE_TAGS = ("system-reminder", "task-notification", "system-notification", "background-task", "todo-snapshot")
 SMALLEST_FLOOR = 2
 """The messages that stay at the end when the usual floor would leave nothing to fold."""
 
@@ -170,9 +171,19 @@ def _sealed(messages: Transcript, plan: Plan) -> set[int]:
 def latest_human(messages: Transcript) -> int | None:
     """The newest message in which a user really speaks."""
     for index in range(len(messages) - 1, -1, -1):
-        if is_human(messages[index]) and recognise(messages[index]) is None:
+        if speaks(messages[index]):
             return index
     return None
+
+
+def speaks(message: Message) -> bool:
+    """Whether a person wrote this: not we, and not the harness, whose notices come as user messages in tags."""
+    return is_human(message) and recognise(message) is None and not _is_notice(message)
+
+
+def _is_notice(message: Message) -> bool:
+    text = message.text.strip()
+    return any(text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>") for tag in NOTICE_TAGS)
 
 
 def latest_visible_answer(messages: Transcript) -> int | None:
@@ -191,7 +202,7 @@ def split_for_partial_compaction(messages: Transcript, keep_last_exchanges: int)
     """Head and tail, the tail starting at the n-th newest human turn; no head if there are no more turns than that."""
     left = max(keep_last_exchanges, 1)
     for index in range(len(messages) - 1, -1, -1):
-        if is_human(messages[index]) and recognise(messages[index]) is None:
+        if speaks(messages[index]):
             left -= 1
             if left == 0:
                 return messages[:index], messages[index:]

@@ -39,6 +39,7 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to compact."""
 
+    enabled: bool = True
     protection: Protection = Protection()
     prune: Prune = "digest"
     orphan_calls: OrphanCalls = "bridge"
@@ -77,10 +78,11 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     redact: Redactor
     previous: str = ""
     focus: str | None = None
+    prompt_characters: int = 400_000
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
-        turns = serialize_turns(self.messages, self.redact)
+        turns = serialize_turns(self.messages, self.redact, self.prompt_characters)
         focus = self.redact(self.focus) if self.focus else None
         return build_prompt(turns, budget_tokens=self.budget_tokens, previous=self.previous, focus=focus)
 

@@ -33,7 +33,7 @@ ANSWER_CHARACTERS = 500
 LINE_CHARACTERS = 260
 SHARES = {
     "pending": 0.20,
-    "done": 0.26,
+    "done": 0.24,
     "files": 0.14,
     "constraints": 0.08,
     "blocked": 0.08,
@@ -41,12 +41,14 @@ SHARES = {
     "resolved": 0.03,
     "in_progress": 0.05,
     "active_state": 0.02,
-    "next_steps": 0.04,
+    "next_steps": 0.06,
     "critical": 0.04,
 }
 """What each section may take of the budget; what one leaves over goes to the next."""
 
 PATH_KEYS = ("path", "workdir", "file_path", "output_path")
+PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
+_PLAN = re.compile(r"todo|plan|task", re.I)
 MOST_READ = 100
 """Newest messages in which mentions and blockers are looked for."""
 _PATH = re.compile(r"[\w./~-]{4,200}+")
@@ -58,7 +60,7 @@ _DECISION = re.compile(
     r"\b(decided|decision|instead|because|chose|will use|going with|root cause|the issue is)\b", re.I
 )
 _WORD = re.compile(r"\w+")
-_BREAK = re.compile(r"(?<=[.!?:])[ \t]+|\n+")
+_BREAK = re.compile(r"(?<=[.!?])[ \t]+|\n+")
 
 
 def fallback_summary(ask: SummaryAsk) -> str:
@@ -91,6 +93,7 @@ class _Facts:
         self.asks = [text for message in self.humans if (text := _clip(self.safe(message.text), ASK_CHARACTERS))]
         self.actions, self.untold = _actions(self.messages, self.safe)
         self.named_paths, self.tools = _from_calls(self.messages, self.safe)
+        self.plan = [self.safe(step) for step in _newest_plan(self.messages)]
         said = (_said(message) for message in self.messages[-MOST_ANSWERS:] if message.role == "assistant")
         self.answers = [self.safe(text) for text in said if text]
 
@@ -103,7 +106,8 @@ class _Facts:
         return lines
 
     def _pending(self) -> list[str]:
-        return [f"- {ask}" for ask in self.asks[-8:]]
+        """Recent asks; the newest stands under Task Snapshot, the first under Goal."""
+        return [f"- {ask}" for ask in self.asks[1:-1][-8:]]
 
     def _done(self) -> list[str]:
         told = [f"- {_told(action)}" for action in self.actions]
@@ -157,8 +161,7 @@ class _Facts:
         return [f"- Last action: {_told(self.actions[-1])}"] if self.actions else []
 
     def _next_steps(self) -> list[str]:
-        plans = [action for action in self.actions if action.family == "plan"]
-        return [_line(f"- Plan as last recorded: {plans[-1].did} {plans[-1].detail}")] if plans else []
+        return [f"- {step}" for step in self.plan]
 
     def _critical(self) -> list[str]:
         errors = [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
@@ -188,9 +191,35 @@ def _from_calls(messages: Transcript, safe: Redactor) -> tuple[list[str], list[s
         paths.update((safe(value), None) for value in values if isinstance(value, str) and 0 < len(value) <= 300)
     if not calls:
         return [], []
-    used = ", ".join(f"{name} x{count}" for name, count in Counter(call.name for call in calls).most_common(8))
-    ids = ", ".join(call.id for call in calls[-3:] if call.id)
-    return list(paths), [_line(f"- Tools used: {safe(used)}" + (f"; newest call ids: {safe(ids)}" if ids else ""))]
+    newest = {call.name: call.id for call in calls}
+    counts = Counter(call.name for call in calls).most_common(8)
+    used = ", ".join(
+        f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in counts
+    )
+    return list(paths), [_clip(f"- Tools used: {safe(used)}", 2 * LINE_CHARACTERS)]
+
+
+def _newest_plan(messages: Transcript) -> list[str]:
+    """The steps of the newest to-do list or plan that a call wrote, with their status."""
+    for message in reversed(messages):
+        for part in message.parts:
+            steps = _steps(part) if isinstance(part, ToolCall) and _PLAN.search(part.name) else []
+            if steps:
+                return [_step(step) for step in steps[:30]]
+    return []
+
+
+def _steps(call: ToolCall) -> list[object]:
+    arguments = _decoded(call.arguments)
+    lists = [arguments.get(key) for key in PLAN_KEYS] if isinstance(arguments, dict) else []
+    return next((steps for steps in lists if isinstance(steps, list) and steps), [])
+
+
+def _step(step: object) -> str:
+    if not isinstance(step, dict):
+        return _line(str(step))
+    text = next((str(step[key]) for key in ("content", "step", "title", "description", "task") if step.get(key)), "")
+    return _line(f"[{step.get('status', 'open')}] {text}")
 
 
 def _decoded(arguments: str) -> object:

@@ -31,6 +31,8 @@ SYSTEM_NOTE = (
     "marked [CONTEXT COMPACTION]; build on it and do not repeat work that it reports as done.]"
 )
 
+THINKING_TAGS = ("think", "thinking", "analysis", "reasoning")
+
 Kind = Literal["fold", "ack", "bridge"]
 _MARK = re.compile(r" \(midfold (fold|ack|bridge) ([0-9a-f]{12}) ([0-9a-f]{12})\)")
 
@@ -86,9 +88,22 @@ def recognise(message: Message) -> Generated | None:
 
 
 def unwrapped(text: str) -> str:
-    """A summary without the frames a model may have copied around it: handoffs are updated, never nested."""
+    """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
+    for tag in THINKING_TAGS:
+        text = _without_tag(text, tag)
     lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() != END_MARKER]
     return "\n".join(lines).strip()
+
+
+def _without_tag(text: str, tag: str) -> str:
+    start, end = f"<{tag}>", f"</{tag}>"
+    pieces: list[str] = []
+    while True:
+        before, opened, rest = text.partition(start)
+        pieces.append(before)
+        if not opened:
+            return "".join(pieces)
+        text = rest.partition(end)[2]
 
 
 def newest_handoff(messages: Transcript) -> tuple[int, Generated] | None:

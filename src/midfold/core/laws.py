@@ -41,6 +41,8 @@ class CallsAnswered:
                 _mark(forbidden, start, end)
                 start, end = call.message, result.message
         _mark(forbidden, start, end)
+        if pairing.waiting:
+            _mark(forbidden, pairing.waiting[0].message, pairing.waiting[-1].message)
         for index in range(1, len(messages)):
             if _only_calls(messages[index - 1]) and _only_calls(messages[index]):
                 forbidden[index] = 1

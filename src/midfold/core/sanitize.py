@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from midfold.core.laws import is_empty
-from midfold.core.message import Message, Part, Role, Text, ToolCall, ToolResult, Transcript, plain
+from midfold.core.message import Message, Part, Role, Text, Thinking, ToolCall, ToolResult, Transcript, plain
 from midfold.core.pairing import Pairing, Place, pair
 
 STUB = "[The result of this call was not recorded.]"
@@ -26,7 +26,7 @@ OrphanCalls = Literal["bridge", "strip"]
 
 
 class Repair(msgspec.Struct, frozen=True):
-    """One thing that was mended; `message` is its place in the transcript before the repair."""
+    """One thing that was mended; `message` is its place before the repair, -1 for what was not there."""
 
     message: int
     what: str
@@ -144,6 +144,9 @@ class _Work:
             left = tuple(part for part in message.parts if not any(part is call for call in calls))
             self.kept[number] = (index, message.with_parts(left))
             self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
+            before = self.kept[number - 1][1] if number else None
+            if not left and before is not None and _only_thinks(before):
+                self.kept[number - 1] = (self.kept[number - 1][0], before.with_parts(()))
 
     def bridge(self, missing: dict[int, list[ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
         for number in sorted(missing, reverse=True):
@@ -200,6 +203,10 @@ def _named(call: ToolCall, name: str) -> ToolCall:
 def _is_legacy(message: Message) -> bool:
     value = _value(message) if message.wire is not None else None
     return isinstance(value, Mapping) and value.get("role") == "function"
+
+
+def _only_thinks(message: Message) -> bool:
+    return bool(message.parts) and all(isinstance(part, Thinking) for part in message.parts)
 
 
 def _has_results(message: Message) -> bool:

@@ -11,16 +11,34 @@ from midfold.core.message import Media, Message, Opaque, Text, ToolCall, ToolRes
 
 MOST_CHARACTERS = 400_000
 """Of all turns together; the longer the fold, the less of each message is shown."""
-LONGEST, SHORTEST = 6_000, 240
+LONGEST, SHORTEST = 6_000, 60
 """What one message may take at most, and what it gets in the longest fold."""
 MARGIN = 4_000
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
 
 
-def serialize_turns(messages: Transcript, redact: Callable[[str], str]) -> str:
-    """All turns, each redacted before it is cut."""
-    room = min(max(MOST_CHARACTERS // max(len(messages), 1), SHORTEST), LONGEST)
-    return "\n\n".join(piece for message in messages for piece in _pieces(message, room, redact))
+def serialize_turns(messages: Transcript, redact: Callable[[str], str], most: int = MOST_CHARACTERS) -> str:
+    """The turns, each redacted before it is cut; of a very long fold the newest, and what the user said before."""
+    room = min(max(most // max(len(messages), 1), SHORTEST), LONGEST)
+    newest: list[str] = []
+    left = most * 4 // 5
+    shown = len(messages)
+    while shown and left > 0:
+        shown -= 1
+        piece = "\n\n".join(_pieces(messages[shown], room, redact))
+        left -= len(piece) + 2
+        newest.append(piece)
+    older = _older_asks(messages[:shown], redact, most // 5) if shown else []
+    return "\n\n".join(piece for piece in [*older, *reversed(newest)] if piece)
+
+
+def _older_asks(messages: Transcript, redact: Callable[[str], str], most: int) -> list[str]:
+    asks: list[str] = []
+    for message in reversed(messages):
+        if message.role == "user" and most > 0 and message.text.strip():
+            asks.append(f"[USER, earlier]: {clip(message.text, 200, redact)}")
+            most -= len(asks[-1])
+    return [*reversed(asks), f"[… the other {len(messages):,} older messages are not shown …]"]
 
 
 def clip(text: str, room: int, redact: Callable[[str], str]) -> str:

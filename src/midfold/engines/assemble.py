@@ -47,9 +47,9 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     view, originals, digests = _with_placeholders(job)
     system, view = _noted(job, view)
     messages = _joined(view, plan, body, ask.fold)
-    messages, repairs = job.sanitized(messages)
+    messages, repairs = job.sanitized(messages, view)
     messages, repairs = job.user_first(_seamless(messages, ask.fold), repairs, ask.fold)
-    messages, spilled, impossible = spill(job, messages, originals)
+    messages, spilled, impossible = spill(job, messages, view, originals)
     new_tokens = job.total(messages)
     wanted = job.prompt_tokens if _asked_for(job) else job.prompt_tokens * SMALLEST_GAIN
     if new_tokens >= wanted:

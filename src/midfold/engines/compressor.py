@@ -26,7 +26,7 @@ class Compressor(ContextEngine):
     name: ClassVar[str] = "compressor"
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
-        if request.state.ineffective >= MOST_STRIKES:
+        if request.state.ineffective >= MOST_STRIKES or not request.options.enabled:
             return Pressure.NONE
         return request.budget.pressure(Job(request).prompt_tokens)
 
@@ -67,6 +67,8 @@ def _refusal(job: Job) -> str:
     request = job.request
     if request.force or request.target_tokens is not None or request.keep_last_exchanges is not None:
         return "" if request.messages else "the conversation is empty"
+    if not request.options.enabled:
+        return "compression is disabled"
     if request.state.ineffective >= MOST_STRIKES:
         strikes = request.state.ineffective
         return f"the last {strikes} compactions did not help; a forced one, or another model, tries again"

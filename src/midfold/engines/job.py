@@ -142,6 +142,7 @@ class Job:
             redact=self.request.redact,
             previous=self.state.summary,
             focus=self.request.focus,
+            prompt_characters=max(self.budget.effective_input_window * 3, 8_000),
         )
 
     def unchanged(self, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
@@ -194,14 +195,17 @@ class Job:
         }
         return Receipt(**{**defaults, **facts})
 
-    def sanitized(self, messages: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+    def sanitized(self, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+        """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message."""
         options = self.request.options
-        return sanitize(
+        clean, repairs = sanitize(
             messages,
             orphan_calls=options.orphan_calls,
             result_role=options.result_role,
             batches_of_items=options.batches_of_items,
         )
+        places = {id(message): index for index, message in enumerate(view)}
+        return clean, tuple(Repair(places.get(id(messages[repair.message]), -1), repair.what) for repair in repairs)
 
     def user_first(
         self, messages: Transcript, repairs: tuple[Repair, ...], fold: str
@@ -211,7 +215,7 @@ class Job:
         if first is None or is_human(messages[first]):
             return messages, repairs
         opened = (*messages[:first], filler(fold, "user"), *messages[first:])
-        return opened, (*repairs, Repair(first, "let a user message come first"))
+        return opened, (*repairs, Repair(-1, "let a user message come first"))
 
     def missing(self, view: Transcript, folded: Transcript) -> dict[str, tuple[Message, ...]]:
         """Originals that neither the view nor the fold has: repaired, noted or replaced ones, by their handles."""

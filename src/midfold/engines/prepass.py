@@ -30,7 +30,8 @@ def prune(job: Job, plan: Plan) -> Outcome | None:
     if request.options.prune == "off" or asked_for_summary or not _could_suffice(job, plan):
         return None
     work = _Prune(job, plan)
-    messages, repairs = job.sanitized(work.messages())
+    digested = work.messages()
+    messages, repairs = job.sanitized(digested, digested)
     messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
     if not work.digests or new_tokens > job.landing or new_tokens > job.prompt_tokens * SMALLEST_GAIN:

@@ -17,7 +17,7 @@ SMALLEST = 3 * PREVIEW
 
 
 def spill(
-    job: Job, messages: Transcript, originals: dict[str, tuple[Message, ...]]
+    job: Job, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
 ) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
     """A view that lands, what was spilled, and what made landing below the threshold impossible."""
     total = job.total(messages)
@@ -25,6 +25,7 @@ def spill(
     out = list(messages)
     spilled: list[Digest] = []
     newest = _newest_batch(messages)
+    places = {id(message): place for place, message in enumerate(view)}
     candidates = sorted(_candidates(messages), key=lambda item: (-item[0], item[1]))
     for only_old in (True, False):
         for size, index in candidates:
@@ -32,12 +33,14 @@ def spill(
                 break
             if only_old == (index >= newest) or out[index] is not messages[index]:
                 continue
-            short = _previewed(messages[index])
+            place = places.get(id(messages[index]), -1)
+            original = job.messages[place] if place >= 0 else messages[index]
+            handle = handle_of(original)
+            short = _previewed(messages[index], handle)
             total -= job.size(messages[index]) - job.size(short)
             out[index] = short
-            handle = handle_of(messages[index])
-            originals[handle] = (messages[index],)
-            spilled.append(_entry(job, messages[index], size, short, handle))
+            originals[handle] = (original,)
+            spilled.append(_entry(place, messages[index], size, short, handle))
     return tuple(out), spilled, _impossible(job, tuple(out), total, limit)
 
 
@@ -58,8 +61,8 @@ def _candidates(messages: Transcript) -> list[tuple[int, int]]:
     return found
 
 
-def _previewed(message: Message) -> Message:
-    return message.with_parts(tuple(_shown(part, handle_of(message)) for part in message.parts))
+def _previewed(message: Message, handle: str) -> Message:
+    return message.with_parts(tuple(_shown(part, handle) for part in message.parts))
 
 
 def _shown(part: Part, handle: str) -> Part:
@@ -76,8 +79,7 @@ def preview_text(text: str, handle: str) -> str:
     return f"{text[:PREVIEW]}\n{gap}\n{text[-PREVIEW:]}"
 
 
-def _entry(job: Job, message: Message, size: int, short: Message, handle: str) -> Digest:
-    position = next((index for index, old in enumerate(job.messages) if old is message), -1)
+def _entry(position: int, message: Message, size: int, short: Message, handle: str) -> Digest:
     after = sum(len(part.text) for part in short.parts if isinstance(part, ToolResult))
     names = [part.name for part in message.parts if isinstance(part, ToolResult) and part.name]
     return Digest(

@@ -63,7 +63,7 @@ def test_asks_actions_files_errors_decisions_and_answers_are_told() -> None:
     told = parse_summary(summary())
     assert "never touch the legacy schema" in told.constraints
     assert told.goal.startswith("Set up the billing service")
-    assert "Which port does it use?" in told.pending
+    assert "Which port does it use?" in told.task_snapshot
     assert "pytest -q" in told.done
     assert "exit 1" in told.done
     assert "src/billing/app.py" in told.files
