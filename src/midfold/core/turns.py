@@ -13,7 +13,7 @@ MOST_CHARACTERS = 400_000
 """Of all turns together; the longer the fold, the less of each message is shown."""
 LONGEST, SHORTEST = 6_000, 60
 """What one message may take at most, and what it gets in the longest fold."""
-MARGIN = 4_000
+SMALLEST_MARGIN, MARGIN = 160, 600
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
 
 
@@ -44,13 +44,14 @@ def _older_asks(messages: Transcript, redact: Callable[[str], str], most: int) -
 def clip(text: str, room: int, redact: Callable[[str], str]) -> str:
     """The beginning and the end of a text, redacted; the beginning gets three quarters."""
     head, tail = room * 3 // 4, room // 4
-    if len(text) <= head + tail + 2 * MARGIN:
+    margin = min(max(room, SMALLEST_MARGIN), MARGIN)
+    if len(text) <= head + tail + 2 * margin:
         text = redact(text)
         if len(text) <= head + tail:
             return text
         first, last = text[:head], text[-tail:]
     else:
-        first, last = redact(text[: head + MARGIN])[:head], redact(text[-tail - MARGIN :])[-tail:]
+        first, last = redact(text[: head + margin])[:head], redact(text[-tail - margin :])[-tail:]
     return f"{first}\n[… {max(len(text) - head - tail, 0):,} characters left out …]\n{last}"
 
 
