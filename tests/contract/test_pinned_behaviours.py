@@ -313,9 +313,6 @@ def test_code_and_environment_look_ups_are_not_mangled_by_redaction() -> None:
     assert code in text
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a system or developer message in the middle is folded and no section mentions it"
-)
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_instructions_in_the_middle_are_not_forgotten(role: str) -> None:
     rule = {"role": role, "content": "Never delete files outside of /tmp/build."}

@@ -92,6 +92,13 @@ def test_no_same_role_neighbours_after_the_sanitizer_removed_one() -> None:
     assert not any(one == two == "user" for one, two in itertools.pairwise(roles))
 
 
+def test_no_same_role_neighbours_where_a_stripped_call_was_all_there_was() -> None:
+    tail = [user("First."), call(900, "sh", {}, "")[0], user("Second."), assistant("Yes.")]
+    result = folded([*SESSION, *tail], config=setting(orphan_calls="strip"))
+    roles = [message["role"] for message in result.messages]
+    assert not any(one == two == "user" for one, two in itertools.pairwise(roles))
+
+
 # Anti-thrash
 
 

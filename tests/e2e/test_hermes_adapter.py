@@ -422,7 +422,6 @@ def test_defect_17_a_tool_result_without_an_id_survives_in_hermes(seen: dict[str
     assert None in seen["no_id"]["hermes"]["ids"]
 
 
-@pytest.mark.xfail(reason="core.sanitize pairs such a result by position and does not give it its call's id yet")
 def test_defect_17_a_tool_result_without_an_id_does_not_survive(seen: dict[str, Any]) -> None:
     assert None not in seen["no_id"]["midfold"]["ids"]
 

@@ -7,8 +7,9 @@ Rules of this file:
 3. Every boundary is a legal cut. The head ends at the last legal cut that fits, the tail starts at one.
 4. The latest human turn and the latest visible answer are never folded: the tail grows to hold them if that is cheap,
    otherwise their group stays on its own between handoff and tail.
-5. Messages we generated are neither human turns nor answers.
-6. The same transcript and options give the same plan.
+5. System messages in the middle stay as far as there is room: what they say still holds.
+6. Messages we generated are neither human turns nor answers.
+7. The same transcript and options give the same plan.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def with_anchors(
 ) -> Plan:
     """The plan with the latest ask, the latest answer and signed compaction blocks outside the fold."""
     start = plan.tail_start
-    anchors = sorted(_anchors(messages, protection) | _sealed(messages, plan), reverse=True)
+    told = _instructions(messages, sizes, plan, tail_ceiling // 4)
+    anchors = sorted(_anchors(messages, protection) | _sealed(messages, plan) | told, reverse=True)
     pinned: list[range] = []
     for anchor in anchors:
         if not plan.head_end <= anchor < start:
@@ -166,6 +168,16 @@ def _sealed(messages: Transcript, plan: Plan) -> set[int]:
         for index in range(plan.head_end, plan.tail_start)
         if any(isinstance(part, Opaque) and part.kind == "compaction" for part in messages[index].parts)
     }
+
+
+def _instructions(messages: Transcript, sizes: Sequence[int], plan: Plan, room: int) -> set[int]:
+    """System and developer messages in the middle still hold: the newest stay, as far as there is room."""
+    found: set[int] = set()
+    for index in range(plan.tail_start - 1, plan.head_end - 1, -1):
+        if messages[index].role == "system" and sizes[index] <= room:
+            room -= sizes[index]
+            found.add(index)
+    return found
 
 
 def latest_human(messages: Transcript) -> int | None:

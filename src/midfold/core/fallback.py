@@ -132,7 +132,10 @@ class _Facts:
         return list(dict.fromkeys(word for word in words if "/" in word and "." in word.rsplit("/", 1)[-1]))[-20:]
 
     def _constraints(self) -> list[str]:
-        return [f"- {sentence}" for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
+        told = [message for message in self.messages if message.role == "system"]
+        rules = [f"- (instructions) {_clip(self.safe(message.text), LINE_CHARACTERS)}" for message in told[-8:]]
+        said = [f"- {sentence}" for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
+        return [*rules, *said]
 
     def _blocked(self) -> list[str]:
         open_failures: dict[str, str] = {}

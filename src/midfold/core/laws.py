@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from midfold.core.message import Message, Part, Text, Thinking, ToolCall, ToolResult, Transcript
+from midfold.core.message import Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import Pairing, pair
+
+UNREADABLE = frozenset({"block", "content", "message", "item", "unreadable"})
+"""Kinds of opaque parts that were no block at all: nobody says anything in them."""
 
 
 class Law(Protocol):
@@ -121,6 +124,8 @@ def is_human(message: Message) -> bool:
 def _says_something(part: Part) -> bool:
     if isinstance(part, Text):
         return bool(part.text.strip())
+    if isinstance(part, Opaque):
+        return part.kind not in UNREADABLE
     return not isinstance(part, ToolResult)
 
 

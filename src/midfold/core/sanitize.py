@@ -22,6 +22,8 @@ from midfold.core.message import Message, Part, Role, Text, Thinking, ToolCall, 
 from midfold.core.pairing import Pairing, Place, pair
 
 STUB = "[The result of this call was not recorded.]"
+STRIPPED = "[A tool call without a result was taken out here.]"
+"""Stands for a message that was nothing but such calls, so that its neighbours do not meet."""
 OrphanCalls = Literal["bridge", "strip"]
 
 
@@ -53,7 +55,7 @@ def sanitize(
     work.remove_orphans(pairing)
     missing = work.missing_results(pairing)
     if orphan_calls == "strip":
-        work.strip(missing)
+        work.strip(missing, batches_of_items=batches_of_items)
     else:
         work.bridge(missing, result_role, batches_of_items=batches_of_items)
     work.remove_empty()
@@ -138,10 +140,12 @@ class _Work:
                 missing.setdefault(place.message, []).append(part)
         return missing
 
-    def strip(self, missing: dict[int, list[ToolCall]]) -> None:
+    def strip(self, missing: dict[int, list[ToolCall]], *, batches_of_items: bool) -> None:
         for number, calls in missing.items():
             index, message = self.kept[number]
             left = tuple(part for part in message.parts if not any(part is call for call in calls))
+            if not left and not batches_of_items:
+                left = (Text(STRIPPED),)
             self.kept[number] = (index, message.with_parts(left))
             self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
