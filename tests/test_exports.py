@@ -9,10 +9,11 @@ from midfold import errors, wire
 
 PUBLIC = """
 Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost MalformedTranscript Media
-Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem SummaryAnswer SummaryAsk
-SummaryFailed Text Thinking TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage __version__
-compact effective_input_window load_config look_up_model preview read read_many read_usage register_context_engine
-rejoin select_tail_by_budget shrink_json_string_leaves split_for_partial_compaction threshold_tokens write
+Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem Protection SummaryAnswer
+SummaryAsk SummaryFailed Text Thinking TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage
+__version__ compact effective_input_window load_config look_up_model preview read read_many read_usage
+register_context_engine register_digest rejoin select_tail_by_budget shrink_json_string_leaves
+split_for_partial_compaction threshold_tokens write
 """
 
 

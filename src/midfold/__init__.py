@@ -38,10 +38,10 @@ from midfold.wire import Document, read, read_many, write
 if TYPE_CHECKING:
     from midfold.api import Compaction, compact
     from midfold.config import Config, load
-    from midfold.core.boundary import select_tail_by_budget
+    from midfold.core.boundary import Protection, select_tail_by_budget
     from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
     from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
-    from midfold.core.digest import shrink_json_string_leaves
+    from midfold.core.digest import register_digest, shrink_json_string_leaves
     from midfold.engines import ContextEngine
     from midfold.host import EngineHost
     from midfold.models import look_up
@@ -70,6 +70,7 @@ __all__ = [
     "PluginError",
     "Pressure",
     "Problem",
+    "Protection",
     "SummaryAnswer",
     "SummaryAsk",
     "SummaryFailed",
@@ -92,6 +93,7 @@ __all__ = [
     "read_many",
     "read_usage",
     "register_context_engine",
+    "register_digest",
     "rejoin",
     "select_tail_by_budget",
     "shrink_json_string_leaves",
@@ -101,6 +103,8 @@ __all__ = [
 ]
 
 _LATER = {
+    "Protection": ("midfold.core.boundary", "Protection"),
+    "register_digest": ("midfold.core.digest", "register_digest"),
     "select_tail_by_budget": ("midfold.core.boundary", "select_tail_by_budget"),
     "Pressure": ("midfold.core.budget", "Pressure"),
     "effective_input_window": ("midfold.core.budget", "effective_input_window"),

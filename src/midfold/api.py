@@ -96,12 +96,14 @@ def compact(
     summarizer: Summarizer | None = None,
     redactor: Redactor | None = None,
     engine: ContextEngine | None = None,
+    protection: Protection | None = None,
 ) -> Compaction:
     """Folds a conversation if it has reached its threshold, or if asked to.
 
     `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
-    shape. Without a `summarizer` the summary is made locally, without a model. A compaction that fails, or would not
-    help, gives back what it was given, and `report` says why.
+    shape. Without a `summarizer` the summary is made locally, without a model. `protection` sets what must stay, by the
+    names of the specification. A compaction that fails, or would not help, gives back what it was given, and `report`
+    says why.
     """
     document = read(messages)
     request = request_for(
@@ -115,6 +117,7 @@ def compact(
         state=state,
         config=config,
         redactor=redactor,
+        protection=protection,
     )
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
@@ -135,6 +138,7 @@ def request_for(
     state: CompactionState | Mapping[str, Any] | None = None,
     config: Config | None = None,
     redactor: Redactor | None = None,
+    protection: Protection | None = None,
 ) -> CompactionRequest:
     """Everything an engine needs to know about a document."""
     settings = _settings(config)
@@ -149,7 +153,7 @@ def request_for(
         redact=redactor or redact,
         usage=usage if usage is None or isinstance(usage, Usage) else read_usage(usage),
         state=state if isinstance(state, CompactionState) else msgspec.convert(state or {}, CompactionState),
-        options=options_for(settings, document),
+        options=options_for(settings, document, protection),
         window_source="given" if context_length else belief.why,
     )
 
@@ -185,12 +189,12 @@ def meter_for(belief: Belief) -> Meter:
     return Meter(factor=belief.model.factor, message_overhead=belief.model.message_overhead)
 
 
-def options_for(settings: Config, document: Document | None = None) -> Options:
+def options_for(settings: Config, document: Document | None = None, protection: Protection | None = None) -> Options:
     compression = settings.compression
     dialect = "" if document is None else document.dialect.name
     return Options(
         enabled=compression.enabled,
-        protection=Protection(protect_last_n=compression.protect_last_n),
+        protection=protection or Protection(protect_last_n=compression.protect_last_n),
         prune=compression.prune,
         orphan_calls=compression.orphan_calls,
         lossy_fallback=compression.lossy_fallback,

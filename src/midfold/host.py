@@ -19,6 +19,7 @@ import msgspec
 
 from midfold.api import Compaction, believe, budget_for, meter_for, request_for
 from midfold.core.archive import Archive
+from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, Pressure
 from midfold.core.compaction import CompactionState, Redactor
 from midfold.core.message import Message, Tool, plain
@@ -60,6 +61,7 @@ class EngineHost:
         config: Config | None = None,
         summarizer: Summarizer | None = None,
         redactor: Redactor | None = None,
+        protection: Protection | None = None,
         system: Any = None,
         tools: Sequence[Any] = (),
     ) -> None:
@@ -71,6 +73,7 @@ class EngineHost:
         self.config = config
         self.summarizer = summarizer or local_summarizer
         self.redactor = redactor
+        self.protection = protection
         self.system = system
         self.tools = list(tools)
         self.output_reservation = output_reservation
@@ -154,6 +157,7 @@ class EngineHost:
                 state=self.state,
                 config=self.config,
                 redactor=self.redactor,
+                protection=self.protection,
             ),
             prompt_tokens=current_tokens,
             focus=focus_topic,

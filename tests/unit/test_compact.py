@@ -253,3 +253,13 @@ def test_the_only_ask_of_a_long_run_survives_every_compaction_verbatim() -> None
         messages, state = [*result.messages, *work], result.state
     assert state is not None
     assert state.count == 4
+
+
+def test_what_must_stay_can_be_set_by_the_names_of_the_specification() -> None:
+    few = midfold.Protection(protect_first_n_messages=0, protect_last_n=2, anchor_latest_visible_assistant=False)
+    usual = midfold.compact(CHAT["messages"], context_length=32_000)
+    fewer = midfold.compact(CHAT["messages"], context_length=32_000, protection=few)
+    assert fewer.boundary is not None
+    assert usual.boundary is not None
+    assert fewer.boundary.start == 0
+    assert fewer.report.new_messages < usual.report.new_messages

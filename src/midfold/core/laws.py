@@ -77,7 +77,7 @@ class UserFirst:
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-        if first is None or is_human(messages[first]):
+        if first is None or opens(messages[first]):
             return ()
         return (f"messages[{first}] comes first and is not the user's",)
 
@@ -114,6 +114,11 @@ def violations(messages: Transcript) -> tuple[str, ...]:
     """Everything that makes the transcript illegal."""
     pairing = pair(messages)
     return tuple(found for law in LAWS for found in law.violations(messages, pairing))
+
+
+def opens(message: Message) -> bool:
+    """Whether a conversation may begin with this: the user's, and not only results."""
+    return message.role == "user" and any(not isinstance(part, ToolResult) for part in message.parts)
 
 
 def is_human(message: Message) -> bool:

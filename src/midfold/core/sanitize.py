@@ -55,7 +55,7 @@ def sanitize(
     work.remove_orphans(pairing)
     missing = work.missing_results(pairing)
     if orphan_calls == "strip":
-        work.strip(missing, batches_of_items=batches_of_items)
+        work.strip(missing)
     else:
         work.bridge(missing, result_role, batches_of_items=batches_of_items)
     work.remove_empty()
@@ -140,13 +140,11 @@ class _Work:
                 missing.setdefault(place.message, []).append(part)
         return missing
 
-    def strip(self, missing: dict[int, list[ToolCall]], *, batches_of_items: bool) -> None:
+    def strip(self, missing: dict[int, list[ToolCall]]) -> None:
         for number, calls in missing.items():
             index, message = self.kept[number]
             left = tuple(part for part in message.parts if not any(part is call for call in calls))
-            if not left and not batches_of_items:
-                left = (Text(STRIPPED),)
-            self.kept[number] = (index, message.with_parts(left))
+            self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
             self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
             if not left and before is not None and _only_thinks(before):

@@ -18,7 +18,7 @@ from midfold.core.boundary import (
 )
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAsk
 from midfold.core.handoff import Generated, filler, newest_handoff, recognise
-from midfold.core.laws import is_human, legal_cuts
+from midfold.core.laws import legal_cuts, opens
 from midfold.core.message import Message, Transcript
 from midfold.core.report import Boundary, Receipt
 from midfold.core.sanitize import Repair, sanitize
@@ -212,7 +212,7 @@ class Job:
     ) -> tuple[Transcript, tuple[Repair, ...]]:
         """After the system prompt a user speaks first, if only a short generated message does."""
         first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-        if first is None or is_human(messages[first]):
+        if first is None or opens(messages[first]):
             return messages, repairs
         opened = (*messages[:first], filler(fold, "user"), *messages[first:])
         return opened, (*repairs, Repair(-1, "let a user message come first"))
