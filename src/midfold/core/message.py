@@ -115,54 +115,46 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 Reader = Callable[[Any], Reading]
 
 
-class Message:
-    """One message of a conversation. Read-only: `with_parts` makes a changed one."""
+class Message(msgspec.Struct, eq=False, gc=False):
+    """One message of a conversation. Read-only: `with_parts` makes a changed one.
 
-    __slots__ = ("_digest", "_hash", "_origin", "_reader", "_reading", "_wire", "units")
+    `Message(role, parts)` makes a new one, `Message.over(wire, reader)` one over what arrived.
+    """
 
-    units: int | None  # the default estimate's memo; see core.tokens
-
-    def __init__(
-        self,
-        role: Role,
-        parts: tuple[Part, ...],
-        wire: Any = None,
-        origin: Any = None,
-        problems: tuple[Problem, ...] = (),
-    ) -> None:
-        self._reading: Reading | None = Reading(role, parts, problems)
-        self._reader: Reader | None = None
-        self._wire = wire
-        self._origin = origin
-        self._hash: int | None = None
-        self._digest: bytes | None = None
-        self.units = None
+    _role: Role | None
+    _parts: tuple[Part, ...] | None
+    _wire: Any = None
+    _origin: Any = None
+    _problems: tuple[Problem, ...] = ()
+    _reader: Reader | None = None
+    _hash: int | None = None
+    _digest: bytes | None = None
+    units: int | None = None
+    """The default estimate's memo; see core.tokens."""
 
     @classmethod
     def over(cls, wire: Any, reader: Reader) -> Message:
         """A message over what arrived, understood by `reader` when somebody asks."""
-        message = cls.__new__(cls)
-        message._reading = None
-        message._reader = reader
-        message._wire = NULL if wire is None else wire
-        message._origin = None
-        message._hash = None
-        message._digest = None
-        message.units = None
-        return message
+        return cls(None, None, NULL if wire is None else wire, None, (), reader)
 
     @property
     def role(self) -> Role:
-        return (self._reading or self._read()).role
+        if self._role is None:
+            self._read()
+        return self._role  # type: ignore[return-value]
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return (self._reading or self._read()).parts
+        if self._parts is None:
+            self._read()
+        return self._parts  # type: ignore[return-value]
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What was wrong with this message when it was read, with paths relative to it."""
-        return (self._reading or self._read()).problems
+        if self._parts is None:
+            self._read()
+        return self._problems
 
     @property
     def wire(self) -> Any:
@@ -174,7 +166,7 @@ class Message:
         """What a changed message was made from; an unchanged one is its own origin."""
         return self._origin if self._wire is None else self._wire
 
-    def _read(self) -> Reading:
+    def _read(self) -> None:
         assert self._reader is not None
         try:
             value = plain(self._wire)
@@ -183,8 +175,7 @@ class Message:
             reading = Reading("other", (Opaque("unreadable", body),), (Problem("", str(error)),))
         else:
             reading = self._reader(value)
-        self._reading = reading
-        return reading
+        self._role, self._parts, self._problems = reading.role, reading.parts, reading.problems
 
     def with_parts(self, parts: tuple[Part, ...]) -> Message:
         """The same message with other parts; every field that midfold does not know stays."""
@@ -234,9 +225,9 @@ class Message:
         return f"<Message {self.role}: {kinds or 'empty'}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._reader is not None and self._reading is None:
+        if self._parts is None:
             return (Message.over, (self._wire, self._reader))
-        return (Message, (self.role, self.parts, self._wire, self._origin, self.problems))
+        return (Message, (self.role, self.parts, self._wire, self._origin, self.problems, self._reader))
 
 
 Transcript = tuple[Message, ...]

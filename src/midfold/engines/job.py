@@ -142,7 +142,7 @@ class Job:
             redact=self.request.redact,
             previous=self.state.summary,
             focus=self.request.focus,
-            prompt_characters=max(self.budget.effective_input_window * 3, 8_000),
+            prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
         )
 
     def unchanged(self, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:

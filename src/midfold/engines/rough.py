@@ -9,8 +9,8 @@ from __future__ import annotations
 from midfold.core.message import Opaque, Part, Text, Thinking, ToolCall, ToolResult, Transcript
 from midfold.core.tokens import MESSAGE_UNITS, Meter, media_units
 
-MANY = 1_000
-NEWEST = 400
+MANY = 600
+NEWEST = 250
 EVERY = 5
 OLDEST = 8
 """The head is exact too."""
