@@ -9,67 +9,14 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.config import Config
-from midfold.config.schema import Compression
-from midfold.core.handoff import END_MARKER, recognise
+from midfold.core.handoff import END_MARKER
 from midfold.core.laws import violations
 from midfold.core.sanitize import sanitize
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
-
-WINDOW = 25_000
-
-
-def setting(**compression: Any) -> Config:
-    return Config(compression=Compression(**compression))
-
-
-def work(start: int, count: int = 120, words: int = 300) -> list[dict[str, Any]]:
-    runs = (call(n, "terminal", {"command": f"make {n}"}, f"{n} " * words) for n in range(start, start + count))
-    return [message for run in runs for message in run]
-
+from support.build import WINDOW, folded, handoff_of, item, responses_work, setting, work
 
 SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]
-
-
-def folded(messages: Any, **options: Any) -> midfold.Compaction:
-    result = midfold.compact(messages, **{"context_length": WINDOW, **options})
-    assert result.report.status == "compacted", result.report.reason
-    return result
-
-
-def handoff_of(messages: Any) -> str:
-    found = [(message, recognise(message)) for message in midfold.read(messages).messages]
-    (text,) = [message.text for message, known in found if known and known.kind == "fold"]
-    return text
-
-
-def anthropic_work(count: int) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
-    for n in range(count):
-        out.append(
-            {"role": "assistant", "content": [{"type": "tool_use", "id": f"t{n}", "name": "sh", "input": {"n": n}}]}
-        )
-        out.append(
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{n}", "content": f"{n} " * 300}]}
-        )
-    return out
-
-
-def responses_work(count: int) -> list[dict[str, Any]]:
-    out: list[dict[str, Any]] = []
-    for n in range(count):
-        made = {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "sh", "arguments": "{}"}
-        out += [
-            made,
-            {"type": "function_call_output", "id": f"fo_{n}", "call_id": f"call_{n}", "output": f"{n} " * 300},
-        ]
-    return out
-
-
-def item(role: str, text: str) -> dict[str, Any]:
-    kind = "input_text" if role == "user" else "output_text"
-    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
 
 
 # Roles

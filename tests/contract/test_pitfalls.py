@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.config import Config
-from midfold.config.schema import Compression
 from midfold.core.archive import handle_of
 from midfold.core.budget import plan_budget
 from midfold.core.digest import is_digest
@@ -23,23 +21,7 @@ from midfold.errors import FailureKind, SummaryFailed
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.tokenizers import Tokenizer
-
-WINDOW = 25_000
-
-
-def setting(**compression: Any) -> Config:
-    return Config(compression=Compression(**compression))
-
-
-def work(start: int, count: int = 120, words: int = 300) -> list[dict[str, Any]]:
-    runs = (call(n, "terminal", {"command": f"make {n}"}, f"{n} " * words) for n in range(start, start + count))
-    return [message for run in runs for message in run]
-
-
-def folded(messages: Any, **options: Any) -> midfold.Compaction:
-    result = midfold.compact(messages, **{"context_length": WINDOW, **options})
-    assert result.report.status == "compacted", result.report.reason
-    return result
+from support.build import WINDOW, folded, setting, work
 
 
 def handoff_texts(messages: Any) -> list[str]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any
 
 import pytest
 
 import midfold
-from midfold.config import Config
-from midfold.config.schema import Compression
 from midfold.core.boundary import Protection, head_length
 from midfold.core.digest import PLACEHOLDER
 from midfold.core.handoff import recognise
@@ -19,27 +16,9 @@ from midfold.core.message import Message, Text, ToolCall, ToolResult
 from midfold.core.pairing import pair
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
+from support.build import DIALOGUE, PRUNES, setting, tool_run, view
 
-PRUNES: dict[str, Any] = {
-    "context_length": 64_000,
-    "force": True,
-    "config": Config(compression=Compression(protect_last_n=4)),
-}
 """Digests alone are enough for forty calls of six hundred tokens under these settings."""
-DIALOGUE = [turn for n in range(8) for turn in (user(f"Question {n}?"), assistant(f"Answer {n}."))]
-
-
-def setting(**compression: Any) -> Config:
-    return Config(compression=Compression(**compression))
-
-
-def view(messages: Any) -> tuple[Message, ...]:
-    return midfold.read(messages).messages
-
-
-def tool_run(start: int, count: int, words: int = 300) -> list[dict[str, Any]]:
-    runs = (call(n, "terminal", {"command": f"make {n}"}, f"{n} " * words) for n in range(start, start + count))
-    return [message for run in runs for message in run]
 
 
 # Head

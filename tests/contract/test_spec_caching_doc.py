@@ -22,6 +22,7 @@ from midfold.engines import Compressor, ContextEngine
 from midfold.plugins import resolve_engine
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
+from support.build import setting
 
 DOCUMENTED_SUMMARY = """## Goal
 Set up a FastAPI project with tests and error handling
@@ -41,10 +42,6 @@ Set up a FastAPI project with tests and error handling
 ## Next Steps (historical)
 - Fix failing test fixtures
 - Add error handling"""
-
-
-def setting(**compression: Any) -> Config:
-    return Config(compression=Compression(**compression))
 
 
 def work(count: int, words: int = 300) -> list[dict[str, Any]]:

@@ -11,19 +11,15 @@ import pytest
 
 import midfold
 from midfold.core.breakdown import context_breakdown
-from midfold.core.handoff import recognise
 from midfold.core.message import Message
 from midfold.core.redact import redact
 from midfold.core.render import failure, fence, render_value
 from midfold.core.report import receipt_schema
 from midfold.core.summary import template
-from midfold.errors import FailureKind, SummaryFailed
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.wire.document import tool_of
-
-SECRET = "sk-ant-api03-" + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz" * 2
-WINDOW = 25_000
+from support.build import SECRET, WINDOW
 
 
 def work(start: int, count: int = 120) -> list[dict[str, Any]]:
@@ -38,18 +34,6 @@ def folded(messages: list[Any] = SESSION, **options: Any) -> midfold.Compaction:
     result = midfold.compact(messages, **{"context_length": WINDOW, **options})
     assert result.report.status == "compacted", result.report.reason
     return result
-
-
-def handoffs(messages: Any) -> list[str]:
-    found = [message for message in midfold.read(messages).messages if (known := recognise(message))]
-    return [message.text for message in found if (known := recognise(message)) and known.kind == "fold"]
-
-
-def failing(kind: FailureKind) -> Any:
-    def summarize(ask: midfold.SummaryAsk) -> str:
-        raise SummaryFailed(kind)
-
-    return summarize
 
 
 class Asked:

@@ -13,12 +13,9 @@ from midfold.config import Config
 from midfold.config.schema import Compression
 from midfold.core.handoff import END_MARKER, MARKER, handoff, recognise
 from midfold.core.summary import SECTIONS, parse_summary
-from midfold.errors import FailureKind, SummaryFailed
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
-
-SECRET = "sk-ant-api03-" + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz" * 2
-WINDOW = 25_000
+from support.build import SECRET, WINDOW, failing, handoffs
 
 
 def work(start: int, count: int = 120) -> list[dict[str, Any]]:
@@ -33,18 +30,6 @@ def folded(messages: list[Any] = SESSION, **options: Any) -> midfold.Compaction:
     result = midfold.compact(messages, **{"context_length": WINDOW, **options})
     assert result.report.status == "compacted", result.report.reason
     return result
-
-
-def handoffs(messages: Any) -> list[str]:
-    found = [message for message in midfold.read(messages).messages if (known := recognise(message))]
-    return [message.text for message in found if (known := recognise(message)) and known.kind == "fold"]
-
-
-def failing(kind: FailureKind) -> Any:
-    def summarize(ask: midfold.SummaryAsk) -> str:
-        raise SummaryFailed(kind)
-
-    return summarize
 
 
 class Asked:
