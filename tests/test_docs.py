@@ -33,6 +33,17 @@ def test_links_lead_to_files_that_exist(page: Path) -> None:
     assert broken == []
 
 
+def test_the_readme_shows_what_the_commands_really_print() -> None:
+    shown = re.findall(r"^```\n\$ midfold ([^\n]+)\n(.*?)^```", PAGES[0].read_text(encoding="utf-8"), re.M | re.S)
+    assert shown
+    for command, expected in shown:
+        done = subprocess.run(
+            [sys.executable, "-m", "midfold", *command.split()], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        printed = [line.rstrip() for line in done.stdout.splitlines()]
+        assert [line for line in expected.splitlines() if line and line not in printed] == []
+
+
 @pytest.mark.parametrize("script", ["gen_cli_doc.py", "gen_config_doc.py", "gen_models_doc.py"])
 def test_generated_pages_are_current(script: str) -> None:
     done = subprocess.run(

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 class Compaction:
     """The result of `compact`: the conversation in the caller's own shape, and the account of what was done."""
 
-    def __init__(self, document: Document, outcome: Outcome) -> None:
+    def __init__(self, document: Document, outcome: Outcome, meter: Meter) -> None:
         self._document = document
+        self.meter = meter
         self._outcome = outcome
         self.report: Receipt = outcome.receipt
         self.state: CompactionState = outcome.state
@@ -123,7 +124,7 @@ def compact(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
     flow = (engine or Compressor()).compress(request)
-    return Compaction(document, drive(flow, summarizer or local_summarizer))
+    return Compaction(document, drive(flow, summarizer or local_summarizer), request.meter)
 
 
 def request_for(

@@ -171,7 +171,7 @@ class EngineHost:
         if not outcome.changed:
             return messages
         self.archive.update(outcome.archive)
-        result = Compaction(document, outcome)
+        result = Compaction(document, outcome, self.meter)
         self.calibration = self.calibration.without_anchor()
         self._tally = RunningTally(self.meter, outcome.messages)
         return result.messages

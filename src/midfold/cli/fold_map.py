@@ -11,7 +11,6 @@ from midfold.api import Compaction
 from midfold.cli.render import clean
 from midfold.core.handoff import recognise
 from midfold.core.message import Transcript
-from midfold.core.tokens import Meter
 
 WIDTH = 72
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
@@ -64,10 +63,10 @@ def _before(result: Compaction) -> Segments:
     messages = result.before
     fold = tuple(messages[i] for i in range(boundary.start, boundary.end) if i not in pinned)
     return [
-        _segment("head", messages[: boundary.start]),
-        _segment("fold", fold),
-        _segment("kept", tuple(messages[index] for index in boundary.pinned)),
-        _segment("tail", messages[boundary.end :]),
+        _segment(result, "head", messages[: boundary.start]),
+        _segment(result, "fold", fold),
+        _segment(result, "kept", tuple(messages[index] for index in boundary.pinned)),
+        _segment(result, "tail", messages[boundary.end :]),
     ]
 
 
@@ -77,22 +76,22 @@ def _after(result: Compaction) -> Segments:
         return []
     if result.report.status == "pruned":
         return [
-            _segment("head", messages[: boundary.start]),
-            _segment("fold", messages[boundary.start : boundary.end]),
-            _segment("tail", messages[boundary.end :]),
+            _segment(result, "head", messages[: boundary.start]),
+            _segment(result, "fold", messages[boundary.start : boundary.end]),
+            _segment(result, "tail", messages[boundary.end :]),
         ]
     ours = [index for index, message in enumerate(messages) if recognise(message) is not None]
     start = ours[0] if ours else 0
     end = ours[-1] + 1 if ours else 0
     return [
-        _segment("head", messages[:start]),
-        _segment("handoff", messages[start:end]),
-        _segment("tail", messages[end:]),
+        _segment(result, "head", messages[:start]),
+        _segment(result, "handoff", messages[start:end]),
+        _segment(result, "tail", messages[end:]),
     ]
 
 
-def _segment(name: str, messages: Transcript) -> tuple[str, int, int]:
-    return name, len(messages), Meter().count(messages).tokens
+def _segment(result: Compaction, name: str, messages: Transcript) -> tuple[str, int, int]:
+    return name, len(messages), result.meter.count(messages).tokens
 
 
 def _strip(segments: Segments, most: int) -> Text:
