@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.peers import HERMES, ask
-from bench.workload import messages, origin, report
+from bench.workload import best, messages, origin, report
 from midfold import EngineHost, Meter, SummaryAsk, compact, read
 from midfold.summarize import Summarizer
 
@@ -111,14 +111,7 @@ def _compact(values: list[dict[str, Any]], tokens: int, summarizer: Summarizer |
 
 
 def _cpu(work: Callable[[], object], runs: int = RUNS) -> float:
-    fastest = float("inf")
-    for _ in range(runs):
-        gc.collect()
-        start = time.process_time()
-        result = work()
-        fastest = min(fastest, time.process_time() - start)
-        del result
-    return fastest
+    return best(work, runs, time.process_time)
 
 
 def _memory(values: list[dict[str, Any]], tokens: int, size: int, theirs: int) -> None:

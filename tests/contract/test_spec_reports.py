@@ -17,36 +17,11 @@ from midfold.core.render import failure, fence, render_value
 from midfold.core.report import receipt_schema
 from midfold.core.summary import template
 from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, numbered, system, user
+from midfold.testing.fixtures import assistant, numbered, user
 from midfold.wire.document import tool_of
-from support.build import SECRET, WINDOW
-
-
-def work(start: int, count: int = 120) -> list[dict[str, Any]]:
-    runs = (call(n, "terminal", {"command": f"make {n}"}, f"{n} " * 300) for n in range(start, start + count))
-    return [message for run in runs for message in run]
-
-
-SESSION = [system(), user("Port the parser to Rust."), assistant("I will."), *work(0)]
-
-
-def folded(messages: list[Any] = SESSION, **options: Any) -> midfold.Compaction:
-    result = midfold.compact(messages, **{"context_length": WINDOW, **options})
-    assert result.report.status == "compacted", result.report.reason
-    return result
-
-
-class Asked:
-    """A summarizer that answers from a script and remembers what it was asked."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asks: list[midfold.SummaryAsk] = []
-
-    def __call__(self, ask: midfold.SummaryAsk) -> Any:
-        self.asks.append(ask)
-        return self.answers[min(len(self.asks), len(self.answers)) - 1]
-
+from support.build import PORTING as SESSION
+from support.build import SECRET, WINDOW, Asked
+from support.build import ported as folded
 
 # Persistence metadata
 

@@ -15,34 +15,9 @@ from midfold.core.handoff import END_MARKER, MARKER, handoff, recognise
 from midfold.core.summary import SECTIONS, parse_summary
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
-from support.build import SECRET, WINDOW, failing, handoffs
-
-
-def work(start: int, count: int = 120) -> list[dict[str, Any]]:
-    runs = (call(n, "terminal", {"command": f"make {n}"}, f"{n} " * 300) for n in range(start, start + count))
-    return [message for run in runs for message in run]
-
-
-SESSION = [system(), user("Port the parser to Rust."), assistant("I will."), *work(0)]
-
-
-def folded(messages: list[Any] = SESSION, **options: Any) -> midfold.Compaction:
-    result = midfold.compact(messages, **{"context_length": WINDOW, **options})
-    assert result.report.status == "compacted", result.report.reason
-    return result
-
-
-class Asked:
-    """A summarizer that answers from a script and remembers what it was asked."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asks: list[midfold.SummaryAsk] = []
-
-    def __call__(self, ask: midfold.SummaryAsk) -> Any:
-        self.asks.append(ask)
-        return self.answers[min(len(self.asks), len(self.answers)) - 1]
-
+from support.build import PORTING as SESSION
+from support.build import SECRET, WINDOW, Asked, failing, handoffs, work
+from support.build import ported as folded
 
 # Structured handoff summary
 

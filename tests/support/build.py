@@ -10,7 +10,7 @@ from midfold.config.schema import Compression
 from midfold.core.handoff import recognise
 from midfold.core.message import Message
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.testing.fixtures import assistant, call, user
+from midfold.testing.fixtures import assistant, call, system, user
 
 WINDOW = 25_000
 
@@ -96,3 +96,22 @@ def responses_work(count: int) -> list[dict[str, Any]]:
 def item(role: str, text: str) -> dict[str, Any]:
     kind = "input_text" if role == "user" else "output_text"
     return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+class Asked:
+    """A summarizer that answers from a script and remembers what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asks: list[midfold.SummaryAsk] = []
+
+    def __call__(self, ask: midfold.SummaryAsk) -> Any:
+        self.asks.append(ask)
+        return self.answers[min(len(self.asks), len(self.answers)) - 1]
+
+
+PORTING = [system(), user("Port the parser to Rust."), assistant("I will."), *work(0)]
+
+
+def ported(messages: list[Any] = PORTING, **options: Any) -> midfold.Compaction:
+    return folded(messages, **options)

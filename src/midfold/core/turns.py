@@ -13,7 +13,7 @@ MOST_CHARACTERS = 400_000
 """Of all turns together; the longer the fold, the less of each message is shown."""
 LONGEST, SHORTEST = 6_000, 60
 """What one message may take at most, and what it gets in the longest fold."""
-SMALLEST_MARGIN, MARGIN = 160, 600
+SMALLEST_MARGIN, MARGIN = 160, 256
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
 
 

@@ -21,7 +21,7 @@ from midfold.core.media import replace_historical_media
 from midfold.core.message import Message, Role, Text, ToolResult, Transcript
 from midfold.core.report import Digest, SummaryFacts
 from midfold.engines.job import Job
-from midfold.engines.spill import PREVIEW, SMALLEST, spill
+from midfold.engines.spill import LONG, smallest, spill
 
 SMALLEST_GAIN = 0.9
 WELL_BELOW = 0.75
@@ -37,8 +37,10 @@ def fits(job: Job, plan: Plan) -> bool:
 
 
 def _spilled_size(job: Job, index: int) -> int:
-    spillable = any(isinstance(part, ToolResult) and len(part.text) > SMALLEST for part in job.messages[index].parts)
-    return min(job.sizes[index], PREVIEW) if spillable else job.sizes[index]
+    results = [len(part.text) for part in job.messages[index].parts if isinstance(part, ToolResult)]
+    saved = sum(size - smallest(LONG) for size in results if size > smallest(LONG))
+    length = max(sum(results), 1)
+    return round(job.sizes[index] * (1 - saved / length)) if saved else job.sizes[index]
 
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:

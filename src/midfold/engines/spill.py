@@ -1,6 +1,7 @@
-"""Giant results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
+"""Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
 
-The largest go first, and the newest batch only if the view would not get below the threshold otherwise.
+To land, the largest old ones go, with a long preview. Only if the view would not get below the threshold otherwise do
+shorter ones go too, with a short preview, and the newest batch, which nobody has worked with yet.
 """
 
 from __future__ import annotations
@@ -11,37 +12,59 @@ from midfold.core.message import Message, Part, Text, ToolCall, ToolResult, Tran
 from midfold.core.report import Digest
 from midfold.engines.job import Job
 
-PREVIEW = 800
+LONG, SHORT = 800, 150
 """Characters kept at each end."""
-SMALLEST = 3 * PREVIEW
 
 
 def spill(
     job: Job, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
 ) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
     """A view that lands, what was spilled, and what made landing below the threshold impossible."""
-    total = job.total(messages)
     limit = max(job.request.budget.threshold_tokens, job.landing) if job.request.target_tokens is None else job.landing
-    out = list(messages)
-    spilled: list[Digest] = []
-    newest = _newest_batch(messages)
-    places = {id(message): place for place, message in enumerate(view)}
-    candidates = sorted(_candidates(messages), key=lambda item: (-item[0], item[1]))
-    for only_old in (True, False):
-        for size, index in candidates:
-            if total <= (job.landing if only_old else limit):
-                break
-            if only_old == (index >= newest) or out[index] is not messages[index]:
-                continue
-            place = places.get(id(messages[index]), -1)
-            original = job.messages[place] if place >= 0 else messages[index]
-            handle = handle_of(original)
-            short = _previewed(messages[index], handle)
-            total -= job.size(messages[index]) - job.size(short)
-            out[index] = short
-            originals[handle] = (original,)
-            spilled.append(_entry(place, messages[index], size, short, handle))
-    return tuple(out), spilled, _impossible(job, tuple(out), total, limit)
+    work = _Spill(job, messages, view)
+    work.until(job.landing, LONG, newest=False)
+    work.until(limit, SHORT, newest=False)
+    work.until(limit, LONG, newest=True)
+    work.until(limit, SHORT, newest=True)
+    originals |= {digest.handle: (work.original(index),) for index, digest in work.spilled.items()}
+    return tuple(work.out), list(work.spilled.values()), _impossible(job, tuple(work.out), work.total, limit)
+
+
+class _Spill:
+    """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
+
+    def __init__(self, job: Job, messages: Transcript, view: Transcript) -> None:
+        self.job = job
+        self.messages = messages
+        self.out = list(messages)
+        self.total = job.total(messages)
+        self.spilled: dict[int, Digest] = {}
+        self.places = {id(message): place for place, message in enumerate(view)}
+        self.newest = _newest_batch(messages)
+        self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
+
+    def original(self, index: int) -> Message:
+        place = self.places.get(id(self.messages[index]), -1)
+        return self.job.messages[place] if place >= 0 else self.messages[index]
+
+    def until(self, goal: int, preview: int, *, newest: bool) -> None:
+        for size, index in self.sizes:
+            if self.total <= goal or size <= smallest(preview):
+                return
+            if newest == (index >= self.newest):
+                self.spill(index, size, preview)
+
+    def spill(self, index: int, size: int, preview: int) -> None:
+        message, handle = self.messages[index], handle_of(self.original(index))
+        short = message.with_parts(tuple(_shown(part, handle, preview) for part in message.parts))
+        self.total -= self.job.size(self.out[index]) - self.job.size(short)
+        self.out[index] = short
+        self.spilled[index] = _entry(self.places.get(id(message), -1), message, size, short, handle)
+
+
+def smallest(preview: int) -> int:
+    """Results up to this length are not worth spilling with such a preview."""
+    return 3 * preview
 
 
 def _newest_batch(messages: Transcript) -> int:
@@ -52,31 +75,27 @@ def _newest_batch(messages: Transcript) -> int:
     return len(messages)
 
 
-def _candidates(messages: Transcript) -> list[tuple[int, int]]:
+def _sizes(messages: Transcript) -> list[tuple[int, int]]:
+    """The longest result of each message that has any, and the message."""
     found: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         size = max((len(part.text) for part in message.parts if isinstance(part, ToolResult)), default=0)
-        if size > SMALLEST:
+        if size:
             found.append((size, index))
     return found
 
 
-def _previewed(message: Message, handle: str) -> Message:
-    return message.with_parts(tuple(_shown(part, handle) for part in message.parts))
-
-
-def _shown(part: Part, handle: str) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= SMALLEST:
+def _shown(part: Part, handle: str, preview: int) -> Part:
+    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
         return part
     others = tuple(item for item in part.parts if not isinstance(item, Text))
-    preview = preview_text(part.text, handle)
-    return ToolResult(part.call_id, (Text(preview), *others), part.is_error, part.name, wire=part.wire)
+    text = preview_text(part.text, handle, preview)
+    return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
 
 
-def preview_text(text: str, handle: str) -> str:
-    left_out = len(text) - 2 * PREVIEW
-    gap = f"[… {left_out:,} characters spilled to save context space | unfold {handle} …]"
-    return f"{text[:PREVIEW]}\n{gap}\n{text[-PREVIEW:]}"
+def preview_text(text: str, handle: str, preview: int = LONG) -> str:
+    gap = f"[… {len(text) - 2 * preview:,} characters spilled to save context space | unfold {handle} …]"
+    return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
 
 
 def _entry(position: int, message: Message, size: int, short: Message, handle: str) -> Digest:
