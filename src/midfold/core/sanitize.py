@@ -24,6 +24,8 @@ from midfold.core.pairing import Pairing, Place, pair
 STUB = "[The result of this call was not recorded.]"
 STRIPPED = "[A tool call without a result was taken out here.]"
 """Stands for a message that was nothing but such calls, so that its neighbours do not meet."""
+MOST_PASSES = 5
+"""A repair can uncover another: without its stray result, a message is a turn that leaves a call unanswered."""
 OrphanCalls = Literal["bridge", "strip"]
 
 
@@ -49,15 +51,17 @@ def sanitize(
     ]
     work.mend_calls()
     work.give_ids(pair(work.messages))
-    pairing = pair(work.messages)
-    if not work.repairs and not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, messages)):
-        return messages, ()
-    work.remove_orphans(pairing)
-    missing = work.missing_results(pairing)
-    if orphan_calls == "strip":
-        work.strip(missing)
-    else:
-        work.bridge(missing, result_role, batches_of_items=batches_of_items)
+    for _ in range(MOST_PASSES):
+        pairing = pair(work.messages)
+        if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
+            break
+        work.remove_orphans(pairing)
+        missing = work.missing_results(pairing)
+        if orphan_calls == "strip":
+            work.strip(missing)
+        else:
+            work.bridge(missing, result_role, batches_of_items=batches_of_items)
+        work.remove_empty()
     work.remove_empty()
     if not work.repairs:
         return messages, ()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from midfold import Message, Text, ToolCall, ToolResult, read
+from midfold import Media, Message, Text, ToolCall, ToolResult, read
 from midfold.core.laws import violations
 from midfold.core.sanitize import STRIPPED, STUB, sanitize
 
@@ -139,3 +139,11 @@ def test_calls_without_a_name_are_taken_out_and_empty_arguments_become_an_object
 def test_a_call_that_an_answer_follows_is_not_waiting() -> None:
     clean, _ = sanitize((USER, calls("a"), ANSWER))
     assert [message.role for message in clean] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_what_a_repair_uncovers_is_repaired_too() -> None:
+    stray = Message("user", (Media("image", "AA"), ToolResult("other", ())))
+    clean, _ = sanitize((USER, calls("a"), stray), result_role="user")
+    assert violations(clean) == ()
+    same = (USER, calls("a"), calls("a"), calls("a"), result("a"), ANSWER)
+    assert violations(sanitize(same)[0]) == ()
