@@ -31,7 +31,8 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 	$(BIN)/pytest -q tests/test_shape.py
 
 test: check  ## everything that must hold, in a few minutes
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q tests/test_imports.py
+	$(BIN)/pytest -q -n auto --ignore=tests/test_imports.py
 
 test-all: $(VENV)/.dev  ## as test, with the shared transcripts and the Hermes package required
 	MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
