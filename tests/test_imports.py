@@ -14,6 +14,7 @@ LOADED = """
 import sys
 before = set(sys.modules)
 import midfold
+midfold.read, midfold.write, midfold.Meter, midfold.Message, midfold.MidfoldError
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(name for name in new if name not in sys.stdlib_module_names))
 """
@@ -23,7 +24,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
 
 
-def test_import_loads_msgspec_and_nothing_else_from_outside_the_standard_library() -> None:
+def test_reading_and_writing_loads_msgspec_and_nothing_else_from_outside_the_standard_library() -> None:
     # msgspec itself takes typing_extensions along where that is installed.
     assert set(python("-c", LOADED).stdout.split()) - {"typing_extensions"} == {"midfold", "msgspec"}
 

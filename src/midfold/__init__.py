@@ -7,34 +7,7 @@ midfold.Meter().count(document.messages)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from midfold.core.message import (
-    Media,
-    Message,
-    Opaque,
-    Part,
-    Problem,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    ToolResult,
-    Transcript,
-)
-from midfold.core.tokens import Count, Meter, TokenCounter
-from midfold.core.usage import Usage, read_usage
-from midfold.errors import (
-    ConfigError,
-    MalformedTranscript,
-    MidfoldError,
-    MissingExtra,
-    PluginError,
-    SummaryFailed,
-    TranscriptError,
-)
-from midfold.wire import Document, read, read_many, write
-
+TYPE_CHECKING = False  # what type checkers read as true, without the cost of importing typing
 if TYPE_CHECKING:
     from midfold.api import Compaction, compact
     from midfold.config import Config, load
@@ -42,11 +15,36 @@ if TYPE_CHECKING:
     from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
     from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
     from midfold.core.digest import register_digest, shrink_json_string_leaves
+    from midfold.core.message import (
+        Media,
+        Message,
+        Opaque,
+        Part,
+        Problem,
+        Text,
+        Thinking,
+        Tool,
+        ToolCall,
+        ToolResult,
+        Transcript,
+    )
+    from midfold.core.tokens import Count, Meter, TokenCounter
+    from midfold.core.usage import Usage, read_usage
     from midfold.engines import ContextEngine
+    from midfold.errors import (
+        ConfigError,
+        MalformedTranscript,
+        MidfoldError,
+        MissingExtra,
+        PluginError,
+        SummaryFailed,
+        TranscriptError,
+    )
     from midfold.host import EngineHost
     from midfold.models import look_up
     from midfold.partial import preview, rejoin, split_for_partial_compaction
     from midfold.plugins import register_context_engine
+    from midfold.wire import Document, read, read_many, write
 
 __version__ = "0.1.0"
 
@@ -102,43 +100,70 @@ __all__ = [
     "write",
 ]
 
-_LATER = {
-    "Protection": ("midfold.core.boundary", "Protection"),
-    "register_digest": ("midfold.core.digest", "register_digest"),
-    "select_tail_by_budget": ("midfold.core.boundary", "select_tail_by_budget"),
-    "Pressure": ("midfold.core.budget", "Pressure"),
-    "effective_input_window": ("midfold.core.budget", "effective_input_window"),
-    "threshold_tokens": ("midfold.core.budget", "threshold_tokens"),
+_HOMES = {
+    "Compaction": ("midfold.api", "Compaction"),
     "CompactionState": ("midfold.core.compaction", "CompactionState"),
+    "Config": ("midfold.config", "Config"),
+    "ConfigError": ("midfold.errors", "ConfigError"),
+    "ContextEngine": ("midfold.engines", "ContextEngine"),
+    "Count": ("midfold.core.tokens", "Count"),
+    "Document": ("midfold.wire", "Document"),
+    "EngineHost": ("midfold.host", "EngineHost"),
+    "MalformedTranscript": ("midfold.errors", "MalformedTranscript"),
+    "Media": ("midfold.core.message", "Media"),
+    "Message": ("midfold.core.message", "Message"),
+    "Meter": ("midfold.core.tokens", "Meter"),
+    "MidfoldError": ("midfold.errors", "MidfoldError"),
+    "MissingExtra": ("midfold.errors", "MissingExtra"),
+    "Opaque": ("midfold.core.message", "Opaque"),
+    "Part": ("midfold.core.message", "Part"),
+    "PluginError": ("midfold.errors", "PluginError"),
+    "Pressure": ("midfold.core.budget", "Pressure"),
+    "Problem": ("midfold.core.message", "Problem"),
+    "Protection": ("midfold.core.boundary", "Protection"),
     "SummaryAnswer": ("midfold.core.compaction", "SummaryAnswer"),
     "SummaryAsk": ("midfold.core.compaction", "SummaryAsk"),
-    "Compaction": ("midfold.api", "Compaction"),
-    "ContextEngine": ("midfold.engines", "ContextEngine"),
-    "EngineHost": ("midfold.host", "EngineHost"),
+    "SummaryFailed": ("midfold.errors", "SummaryFailed"),
+    "Text": ("midfold.core.message", "Text"),
+    "Thinking": ("midfold.core.message", "Thinking"),
+    "TokenCounter": ("midfold.core.tokens", "TokenCounter"),
+    "Tool": ("midfold.core.message", "Tool"),
+    "ToolCall": ("midfold.core.message", "ToolCall"),
+    "ToolResult": ("midfold.core.message", "ToolResult"),
+    "Transcript": ("midfold.core.message", "Transcript"),
+    "TranscriptError": ("midfold.errors", "TranscriptError"),
+    "Usage": ("midfold.core.usage", "Usage"),
     "compact": ("midfold.api", "compact"),
-    "preview": ("midfold.partial", "preview"),
-    "register_context_engine": ("midfold.plugins", "register_context_engine"),
-    "rejoin": ("midfold.partial", "rejoin"),
-    "shrink_json_string_leaves": ("midfold.core.digest", "shrink_json_string_leaves"),
-    "split_for_partial_compaction": ("midfold.partial", "split_for_partial_compaction"),
-    "Config": ("midfold.config", "Config"),
+    "effective_input_window": ("midfold.core.budget", "effective_input_window"),
     "load_config": ("midfold.config", "load"),
     "look_up_model": ("midfold.models", "look_up"),
+    "preview": ("midfold.partial", "preview"),
+    "read": ("midfold.wire", "read"),
+    "read_many": ("midfold.wire", "read_many"),
+    "read_usage": ("midfold.core.usage", "read_usage"),
+    "register_context_engine": ("midfold.plugins", "register_context_engine"),
+    "register_digest": ("midfold.core.digest", "register_digest"),
+    "rejoin": ("midfold.partial", "rejoin"),
+    "select_tail_by_budget": ("midfold.core.boundary", "select_tail_by_budget"),
+    "shrink_json_string_leaves": ("midfold.core.digest", "shrink_json_string_leaves"),
+    "split_for_partial_compaction": ("midfold.partial", "split_for_partial_compaction"),
+    "threshold_tokens": ("midfold.core.budget", "threshold_tokens"),
+    "write": ("midfold.wire", "write"),
 }
-"""Names whose modules are imported when they are first used, so that importing midfold stays cheap."""
+"""Where each name lives: its module is imported when the name is first used; importing midfold itself costs nothing."""
 
 if TYPE_CHECKING:
     load_config = load
     look_up_model = look_up
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
         raise AttributeError(f"module 'midfold' has no attribute {name!r}")
     import importlib
 
-    module, attribute = _LATER[name]
-    value = getattr(importlib.import_module(module), attribute)
+    module, attribute = _HOMES[name]
+    value: object = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
     return value
 
