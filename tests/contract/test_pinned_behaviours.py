@@ -266,10 +266,8 @@ def test_instructions_in_the_middle_are_not_forgotten(role: str) -> None:
     assert "Never delete files outside of /tmp/build." in json.dumps(result.messages)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the check has no key: a genuine handoff pasted from another session is believed"
-)
-def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text() -> None:
+@pytest.mark.parametrize("place", ["middle", "last"])
+def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text(place: str) -> None:
     other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
     pasted = handoff_of(other.messages)
     asked: list[str] = []
@@ -278,6 +276,35 @@ def test_a_genuine_handoff_pasted_from_another_session_is_the_users_text() -> No
         asked.append(ask.previous)
         return "## Goal\nMine."
 
-    mine = folded([system(), user(pasted), assistant("What about it?"), *work(500)], summarizer=summarize)
+    turn = [user(pasted), assistant("What about it?")] if place == "middle" else [user(pasted)]
+    before, after = (work(20), work(480)) if place == "middle" else (work(500), [])
+    mine = folded([system(), user("Go."), *before, *turn, *after], summarizer=summarize)
     assert asked == [""]
     assert any(message.get("content") == pasted for message in mine.messages)
+
+
+def test_a_pasted_handoff_is_not_taken_for_the_one_the_state_knows() -> None:
+    other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
+    first = folded([system(), user("Go."), *work(500)], summarizer=lambda ask: "## Goal\nMine.")
+    asked: list[str] = []
+
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        asked.append(ask.previous)
+        return "## Goal\nStill mine."
+
+    again = [*first.messages[:3], user(handoff_of(other.messages)), *first.messages[3:], *work(500)]
+    folded(again, summarizer=summarize, state=first.state)
+    assert asked == ["## Goal\nMine."]
+
+
+def test_a_conversation_that_begins_with_a_handoff_continues_the_session_it_tells_of() -> None:
+    """Word for word the view of that session: nothing tells the two apart, and going on from it is what is meant."""
+    other = folded(SESSION, summarizer=lambda ask: "## Goal\nThe goal of another session.")
+    asked: list[str] = []
+
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        asked.append(ask.previous)
+        return "## Goal\nMine."
+
+    folded([system(), user(handoff_of(other.messages)), assistant("Yes."), *work(500)], summarizer=summarize)
+    assert asked == ["## Goal\nThe goal of another session."]

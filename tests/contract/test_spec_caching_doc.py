@@ -180,10 +180,10 @@ def test_compression_triggers_at_or_above_the_threshold() -> None:
 
 
 def test_target_ratio_controls_the_tail_and_protect_last_n_is_a_minimum() -> None:
-    messages = [user("Go."), *work(120)]
-    small = midfold.compact(messages, context_length=40_000, config=setting(target_ratio=0.1, protect_last_n=4))
-    large = midfold.compact(messages, context_length=40_000, config=setting(target_ratio=0.8, protect_last_n=4))
-    many = midfold.compact(messages, context_length=40_000, config=setting(target_ratio=0.1, protect_last_n=20))
+    messages = [user("Go."), *work(240)]
+    small = midfold.compact(messages, context_length=80_000, config=setting(target_ratio=0.05, protect_last_n=4))
+    large = midfold.compact(messages, context_length=80_000, config=setting(target_ratio=0.3, protect_last_n=4))
+    many = midfold.compact(messages, context_length=80_000, config=setting(target_ratio=0.05, protect_last_n=20))
     starts = [result.boundary.end for result in (small, large, many) if result.boundary]
     assert starts[1] < starts[0]
     assert len(messages) - starts[2] >= 20

@@ -15,12 +15,12 @@ Rules of this file:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from midfold.core.handoff import recognise
+from midfold.core.handoff import generated
 from midfold.core.laws import is_human, legal_cuts
 from midfold.core.message import Message, Opaque, Text, Transcript
 from midfold.core.tokens import Meter
@@ -98,18 +98,20 @@ def plan_fold(
     protection: Protection,
     compactions: int = 0,
     cuts: Sequence[int] | None = None,
+    ours: Container[int] | None = None,
 ) -> Plan:
-    """The plan for a whole compaction."""
+    """The plan for a whole compaction; `ours` are the places of generated messages, where they are known."""
     cuts = legal_cuts(messages) if cuts is None else cuts
+    ours = generated(messages) if ours is None else ours
     head_end = head_length(messages, cuts, protection, compactions)
     ratio = protection.soft_ceiling_ratio
     start = select_tail_by_budget(messages, head_end, tail_tokens, protection.protect_last_n, ratio, sizes)
     start = _legal_start(cuts, start, head_end)
-    if not _has_turns(messages, head_end, start):
+    if all(index in ours for index in range(head_end, start)):
         floor = min(protection.protect_last_n, SMALLEST_FLOOR)
         start = select_tail_by_budget(messages, head_end, tail_tokens, floor, ratio, sizes)
         start = _legal_start(cuts, start, head_end)
-    return with_anchors(messages, sizes, cuts, Plan(head_end, start), int(tail_tokens * ratio), protection)
+    return with_anchors(messages, sizes, cuts, Plan(head_end, start), int(tail_tokens * ratio), protection, ours)
 
 
 def _legal_start(cuts: Sequence[int], start: int, head_end: int) -> int:
@@ -121,10 +123,6 @@ def _legal_start(cuts: Sequence[int], start: int, head_end: int) -> int:
     return after if head_end < after < cuts[-1] else max(before, head_end)
 
 
-def _has_turns(messages: Transcript, start: int, end: int) -> bool:
-    return any(recognise(message) is None for message in messages[start:end])
-
-
 def with_anchors(
     messages: Transcript,
     sizes: Sequence[int],
@@ -132,11 +130,12 @@ def with_anchors(
     plan: Plan,
     tail_ceiling: int,
     protection: Protection,
+    ours: Container[int] = (),
 ) -> Plan:
     """The plan with the latest ask, the latest answer and signed compaction blocks outside the fold."""
     start = plan.tail_start
     told = _instructions(messages, sizes, plan, tail_ceiling // 4)
-    anchors = sorted(_anchors(messages, protection) | _sealed(messages, plan) | told, reverse=True)
+    anchors = sorted(_anchors(messages, protection, ours) | _sealed(messages, plan) | told, reverse=True)
     pinned: list[range] = []
     for anchor in anchors:
         if not plan.head_end <= anchor < start:
@@ -152,11 +151,11 @@ def with_anchors(
     return Plan(plan.head_end, start, kept)
 
 
-def _anchors(messages: Transcript, protection: Protection) -> set[int]:
+def _anchors(messages: Transcript, protection: Protection, ours: Container[int]) -> set[int]:
     found: set[int] = set()
-    if protection.anchor_latest_user and (ask := latest_human(messages)) is not None:
+    if protection.anchor_latest_user and (ask := latest_human(messages, ours)) is not None:
         found.add(ask)
-    if protection.anchor_latest_visible_assistant and (answer := latest_visible_answer(messages)) is not None:
+    if protection.anchor_latest_visible_assistant and (answer := latest_visible_answer(messages, ours)) is not None:
         found.add(answer)
     return found
 
@@ -180,17 +179,18 @@ def _instructions(messages: Transcript, sizes: Sequence[int], plan: Plan, room: 
     return found
 
 
-def latest_human(messages: Transcript) -> int | None:
+def latest_human(messages: Transcript, ours: Container[int] | None = None) -> int | None:
     """The newest message in which a user really speaks."""
+    ours = generated(messages) if ours is None else ours
     for index in range(len(messages) - 1, -1, -1):
-        if speaks(messages[index]):
+        if index not in ours and speaks(messages[index]):
             return index
     return None
 
 
 def speaks(message: Message) -> bool:
-    """Whether a person wrote this: not we, and not the harness, whose notices come as user messages in tags."""
-    return is_human(message) and recognise(message) is None and not _is_notice(message)
+    """Whether a person wrote this, and not the harness, whose notices come as user messages in tags."""
+    return is_human(message) and not _is_notice(message)
 
 
 def _is_notice(message: Message) -> bool:
@@ -198,10 +198,11 @@ def _is_notice(message: Message) -> bool:
     return any(text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>") for tag in NOTICE_TAGS)
 
 
-def latest_visible_answer(messages: Transcript) -> int | None:
+def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:
     """The newest message in which the assistant says something a person can read."""
+    ours = generated(messages) if ours is None else ours
     for index in range(len(messages) - 1, -1, -1):
-        if _is_visible_answer(messages[index]) and recognise(messages[index]) is None:
+        if _is_visible_answer(messages[index]) and index not in ours:
             return index
     return None
 
@@ -213,8 +214,9 @@ def _is_visible_answer(message: Message) -> bool:
 def split_for_partial_compaction(messages: Transcript, keep_last_exchanges: int) -> tuple[Transcript, Transcript]:
     """Head and tail, the tail starting at the n-th newest human turn; no head if there are no more turns than that."""
     left = max(keep_last_exchanges, 1)
+    ours = generated(messages)
     for index in range(len(messages) - 1, -1, -1):
-        if speaks(messages[index]):
+        if index not in ours and speaks(messages[index]):
             left -= 1
             if left == 0:
                 return messages[:index], messages[index:]

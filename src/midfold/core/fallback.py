@@ -16,7 +16,6 @@ from midfold.core import jsonio
 from midfold.core.compaction import Redactor, SummaryAsk
 from midfold.core.digest import Action, describe
 from midfold.core.estimate import estimate_text
-from midfold.core.handoff import recognise
 from midfold.core.laws import is_human
 from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import pair
@@ -86,7 +85,7 @@ class _Facts:
     """What can be told about a fold, as lines per section, oldest first."""
 
     def __init__(self, ask: SummaryAsk) -> None:
-        self.messages = tuple(message for message in ask.messages if recognise(message) is None)
+        self.messages = ask.messages
         self.fold = ask.fold
         self.humans = [message for message in self.messages if is_human(message)]
         self.redact = ask.redact

@@ -4,7 +4,8 @@ Rules of this file:
 1. A generated message carries no key a provider would reject. Its identity is a mark in its text: the id of the fold it
    stands for, and a check over that id and the body.
 2. It is recognised after any round trip through plain JSON by computing the check again. Text that merely looks like a
-   handoff, quotes one, or stands in a tool result is not believed.
+   handoff, quotes one, or stands in a tool result is not believed. Nor is a genuine handoff of another session that a
+   user pastes: ours stand right after the head, and nowhere else.
 3. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
    model takes a historical ask for a new one.
 """
@@ -12,6 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
@@ -30,6 +32,9 @@ SYSTEM_NOTE = (
     "[Note: Some earlier conversation turns have been compacted into a summary to save context space. The summary is "
     "marked [CONTEXT COMPACTION]; build on it and do not repeat work that it reports as done.]"
 )
+
+HEAD = 3
+"""A handoff stands behind at most so many other messages, unless the head is configured to be longer."""
 
 THINKING_TAGS = ("think", "thinking", "analysis", "reasoning")
 
@@ -106,10 +111,19 @@ def _without_tag(text: str, tag: str) -> str:
         text = rest.partition(end)[2]
 
 
-def newest_handoff(messages: Transcript) -> tuple[int, Generated] | None:
-    """The last handoff in a transcript."""
-    for index in range(len(messages) - 1, -1, -1):
-        found = recognise(messages[index])
-        if found is not None and found.kind == "fold":
-            return index, found
-    return None
+def generated(messages: Transcript, head: int = HEAD, known: Container[str] = ()) -> dict[int, Generated]:
+    """The messages of ours, by their places; handoffs of a known fold, or behind no more than a head of messages."""
+    found: dict[int, Generated] = {}
+    others = 0
+    for index, message in enumerate(messages):
+        ours = recognise(message)
+        if ours is not None and (others <= head or ours.fold in known or ours.kind != "fold"):
+            found[index] = ours
+        elif message.role != "system":
+            others += 1
+    return found
+
+
+def newest_handoff(found: dict[int, Generated]) -> tuple[int, Generated] | None:
+    """The last handoff among messages of ours."""
+    return next(((index, ours) for index, ours in reversed(found.items()) if ours.kind == "fold"), None)

@@ -21,19 +21,27 @@ from midfold.core.media import replace_historical_media
 from midfold.core.message import Message, Role, Text, ToolResult, Transcript
 from midfold.core.report import Digest, SummaryFacts
 from midfold.engines.job import Job
-from midfold.engines.spill import LONG, smallest, spill
+from midfold.engines.spill import LONG, smallest, spill, unread
 
 SMALLEST_GAIN = 0.9
+FRAME_TOKENS = 250
+"""The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 WELL_BELOW = 0.75
 """Of the threshold: a view that lands higher would be folded again too soon."""
 
 
-def fits(job: Job, plan: Plan) -> bool:
-    """Whether a plan can land well: what stays, with a full summary and large results spilled, is clearly smaller."""
+def fits(job: Job, plan: Plan, goal: float) -> bool:
+    """Whether a plan lands at `goal`: what stays, with a full summary and large results spilled, is clearly smaller."""
     folded = set(plan.folded())
-    stays = sum(_spilled_size(job, index) for index in range(len(job.messages)) if index not in folded)
-    total = round(job.fixed_tokens * job.scale) + stays + job.budget.summary_maximum
-    return total <= min(job.request.budget.threshold_tokens * WELL_BELOW, job.prompt_tokens * SMALLEST_GAIN)
+    new = unread(job.messages)
+    stays = sum(
+        _spilled_size(job, index) if index < new else size
+        for index, size in enumerate(job.sizes)
+        if index not in folded
+    )
+    summary = job.budget.summary_tokens(sum(job.sizes[index] for index in folded))
+    total = round(job.fixed_tokens * job.scale) + stays + summary + FRAME_TOKENS
+    return total <= min(goal, job.prompt_tokens * SMALLEST_GAIN)
 
 
 def _spilled_size(job: Job, index: int) -> int:

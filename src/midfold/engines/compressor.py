@@ -7,13 +7,14 @@ Everything between two yields is pure. A compaction that fails, or would not hel
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import ClassVar
 
 from midfold.core.boundary import Plan
 from midfold.core.budget import Pressure
 from midfold.core.compaction import KEEPS_HISTORY, CompactionRequest, Flow, SummaryAnswer
 from midfold.core.fallback import fallback_summary
-from midfold.engines.assemble import assemble, fits
+from midfold.engines.assemble import WELL_BELOW, assemble, fits
 from midfold.engines.base import ContextEngine
 from midfold.engines.job import Job
 from midfold.engines.prepass import prune
@@ -53,14 +54,29 @@ class Compressor(ContextEngine):
 
 
 def _landing_plan(job: Job, plan: Plan) -> Plan:
-    """The floor of messages gives way where it would leave too little gain, or a view that is full again at once."""
-    if job.request.keep_last_exchanges is not None or fits(job, plan):
+    """The tail gives way as far as landing needs it, and no further.
+
+    Where even the shortest one does not land, the longest that is clearly below the threshold stays.
+    """
+    if job.request.keep_last_exchanges is not None:
         return plan
-    smaller = job.plan(smallest_tail=True)
-    if len(smaller.folded()) > len(plan.folded()):
-        job.notices.append("the tail is shorter than protect_last_n: its messages alone would have filled the view")
-        return smaller
-    return plan
+    goals = (job.landing, job.request.budget.threshold_tokens * WELL_BELOW, job.request.budget.threshold_tokens)
+    for goal in goals:
+        if fits(job, plan, goal):
+            return plan
+        if fits(job, job.plan(job.tails[0]), goal):
+            return _shorter(job, plan, goal)
+    return _shorter(job, plan, job.landing)
+
+
+def _shorter(job: Job, plan: Plan, goal: float) -> Plan:
+    """The plan with the longest tail that fits; the shortest one where none does."""
+    place = bisect_left(job.tails, True, key=lambda tail: not fits(job, job.plan(tail), goal))
+    shorter = job.plan(job.tails[max(place - 1, 0)])
+    if len(shorter.folded()) <= len(plan.folded()):
+        return plan
+    job.notices.append("the tail is shorter than protect_last_n: with all its messages the view would not have landed")
+    return shorter
 
 
 def _refusal(job: Job) -> str:

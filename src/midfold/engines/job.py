@@ -17,7 +17,7 @@ from midfold.core.boundary import (
     with_anchors,
 )
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAsk
-from midfold.core.handoff import Generated, filler, newest_handoff, recognise
+from midfold.core.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.core.laws import legal_cuts, opens
 from midfold.core.message import Message, Transcript
 from midfold.core.report import Boundary, Receipt
@@ -84,8 +84,18 @@ class Job:
         return round(meter.tokens(meter.units(message), 1) * self.scale)
 
     @cached_property
+    def ours(self) -> dict[int, Generated]:
+        """The messages we wrote in earlier compactions, by their places."""
+        head = self.request.options.protection.protect_first_n_messages
+        known = self.request.state.folds
+        found = generated(self.messages, max(head, HEAD), known)
+        if not any(ours.fold in known for ours in found.values()):
+            return found
+        return {index: ours for index, ours in found.items() if ours.kind != "fold" or ours.fold in known}
+
+    @cached_property
     def previous(self) -> tuple[int, Generated] | None:
-        return newest_handoff(self.messages)
+        return newest_handoff(self.ours)
 
     @cached_property
     def state(self) -> CompactionState:
@@ -102,36 +112,44 @@ class Job:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
         return CompactionState(count=1, summary=handoff.body, folds=(handoff.fold,), ineffective=given.ineffective)
 
-    def plan(self, *, smallest_tail: bool = False) -> Plan:
+    @cached_property
+    def tails(self) -> list[tuple[int, int]]:
+        """Tails to choose from, the shortest first: at least so many messages, and up to so many tokens."""
+        asked, tokens = self.request.options.protection.protect_last_n, self.budget.tail_tokens
+        least = min(asked, SMALLEST_FLOOR)
+        shorter = [(least, tokens * share // 4) for share in range(4)]
+        most = least if self.request.target_tokens is not None else asked
+        return [*shorter, *((floor, tokens) for floor in range(least, most + 1))]
+
+    def plan(self, tail: tuple[int, int] | None = None) -> Plan:
         """Head, fold and tail. No handoff of ours stays in the tail: there is only ever one live summary."""
-        protection = self.request.options.protection
-        if self.request.target_tokens is not None or smallest_tail:
-            floor = min(protection.protect_last_n, SMALLEST_FLOOR)
-            protection = msgspec.structs.replace(protection, protect_last_n=floor)
+        floor, tokens = tail or self.tails[-1]
+        protection = msgspec.structs.replace(self.request.options.protection, protect_last_n=floor)
         count = self.state.count
         if self.request.keep_last_exchanges is not None:
             return self._partial(protection, count)
-        plan = plan_fold(self.messages, self.sizes, self.budget.tail_tokens, protection, count, self.cuts)
+        plan = plan_fold(self.messages, self.sizes, tokens, protection, count, self.cuts, self.ours)
         if self.previous is None or self.previous[0] < plan.tail_start:
             return plan
         after = [cut for cut in self.cuts if cut > self.previous[0]]
-        while after[0] < len(self.messages) and recognise(self.messages[after[0]]) is not None:
+        while after[0] in self.ours:
             del after[0]
-        return with_anchors(self.messages, self.sizes, self.cuts, Plan(plan.head_end, after[0]), 0, protection)
+        return with_anchors(
+            self.messages, self.sizes, self.cuts, Plan(plan.head_end, after[0]), 0, protection, self.ours
+        )
 
     def _partial(self, protection: Protection, count: int) -> Plan:
         head, _ = split_for_partial_compaction(self.messages, self.request.keep_last_exchanges or 1)
-        base = plan_fold(self.messages, self.sizes, 1, protection, count, self.cuts)
+        base = plan_fold(self.messages, self.sizes, 1, protection, count, self.cuts, self.ours)
         start = max((cut for cut in self.cuts if cut <= len(head)), default=0)
         if self.previous is not None and self.previous[0] >= start:
             return Plan(start, start)
         plan = Plan(min(base.head_end, start), start)
-        return with_anchors(self.messages, self.sizes, self.cuts, plan, 0, protection)
+        return with_anchors(self.messages, self.sizes, self.cuts, plan, 0, protection, self.ours)
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves."""
-        chosen = (self.messages[index] for index in plan.folded())
-        return tuple(message for message in chosen if recognise(message) is None)
+        return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
         folded = sum(self.sizes[index] for index in plan.folded())

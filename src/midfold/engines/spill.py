@@ -7,7 +7,6 @@ shorter ones go too, with a short preview, and the newest batch, which nobody ha
 from __future__ import annotations
 
 from midfold.core.archive import handle_of
-from midfold.core.laws import is_human
 from midfold.core.message import Message, Part, Text, ToolCall, ToolResult, Transcript
 from midfold.core.report import Digest
 from midfold.engines.job import Job
@@ -40,7 +39,7 @@ class _Spill:
         self.total = job.total(messages)
         self.spilled: dict[int, Digest] = {}
         self.places = {id(message): place for place, message in enumerate(view)}
-        self.newest = _newest_batch(messages)
+        self.newest = unread(messages)
         self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
 
     def original(self, index: int) -> Message:
@@ -67,12 +66,13 @@ def smallest(preview: int) -> int:
     return 3 * preview
 
 
-def _newest_batch(messages: Transcript) -> int:
-    """Where the newest calls are made; everything from there on has not been worked with yet."""
+def unread(messages: Transcript) -> int:
+    """From where on nobody has worked with the results yet: the assistant has not spoken since."""
     for index in range(len(messages) - 1, -1, -1):
-        if is_human(messages[index]) or any(isinstance(part, ToolCall) for part in messages[index].parts):
-            return index
-    return len(messages)
+        if messages[index].role == "assistant":
+            waits = any(isinstance(part, ToolCall) for part in messages[index].parts)
+            return index if waits else len(messages)
+    return 0
 
 
 def _sizes(messages: Transcript) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from midfold import Message, Text, ToolResult, read
-from midfold.core.handoff import END_MARKER, MARKER, filler, handoff, newest_handoff, recognise
+from midfold.core.handoff import END_MARKER, MARKER, filler, generated, handoff, newest_handoff, recognise
 from midfold.core.summary import SECTIONS, StructuredSummary, build_prompt, parse_summary, template
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
@@ -53,10 +53,21 @@ def test_fillers_are_recognised_and_the_newest_handoff_is_found() -> None:
     first, second = handoff(BODY, FOLD, "user"), handoff("## Goal\nb", "a" * 12, "user")
     messages = (first, filler(FOLD, "assistant"), second, filler(FOLD, "user"))
     assert [found.kind for message in messages if (found := recognise(message))] == ["fold", "ack", "fold", "bridge"]
-    newest = newest_handoff(messages)
+    newest = newest_handoff(generated(messages))
     assert newest is not None
     assert newest[0] == 2
-    assert newest_handoff((Message("user", (Text("x"),)),)) is None
+    assert newest_handoff(generated((Message("user", (Text("x"),)),))) is None
+
+
+def test_a_handoff_is_believed_behind_a_head_or_with_a_known_fold_and_nowhere_else() -> None:
+    ours = handoff(BODY, FOLD, "user")
+    turn = (Message("user", (Text("Go."),)), Message("assistant", (Text("Yes."),)))
+    system = Message("system", (Text("Rules."),))
+    assert list(generated((system, *turn, ours))) == [3]
+    assert list(generated((system, *turn, *turn, ours))) == []
+    assert list(generated((system, *turn, *turn, ours), head=4)) == [5]
+    assert list(generated((system, *turn, *turn, ours), known={FOLD})) == [5]
+    assert list(generated((ours, *turn, *turn, ours))) == [0]
 
 
 def test_the_template_holds_the_sections_of_both_documents() -> None:

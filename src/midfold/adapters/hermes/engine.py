@@ -27,7 +27,7 @@ from midfold.adapters.hermes.shelf import Shelf
 from midfold.adapters.hermes.summary import Call, hermes_call, summarize_with
 from midfold.core.compaction import KEEPS_HISTORY, SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
-from midfold.core.handoff import newest_handoff
+from midfold.core.handoff import generated, newest_handoff
 from midfold.core.redact import redact
 from midfold.errors import ConfigError, SummaryFailed
 from midfold.host import EngineHost
@@ -201,7 +201,7 @@ class HermesEngine(Gauge):
     def rehydrate(self, messages: list[dict[str, Any]]) -> None:
         """Takes up what the messages of a resumed session, and the shelf, know about earlier compactions."""
         self._load()
-        found = newest_handoff(read(messages).messages)
+        found = newest_handoff(generated(read(messages).messages))
         if found is not None:
             state = self._host.state
             _, handoff = found
