@@ -62,21 +62,10 @@ def main() -> None:
     source = {count: len(json.dumps(values[:count])) for count in (SMALL, COUNT)}
     print(
         f"  lists of dicts from {origin()}, {source[COUNT] / 1e6:.1f} MB for {COUNT:,} messages; window {WINDOW:,}; "
-        f"CPU time, best of {RUNS}; {HERMES} in an environment of its own"
+        f"CPU time, best of {RUNS} in turns; {HERMES} in an environment of its own"
     )
     tokens = {count: Meter().count(read(values[:count]).messages).tokens for count in (SMALL, COUNT, LARGE)}
-    peer = ask(
-        HERMES,
-        PEER,
-        {
-            "messages": values[:COUNT],
-            "sizes": [(count, tokens[count]) for count in (SMALL, COUNT)],
-            "summary": SUMMARY,
-            "window": WINDOW,
-            "runs": RUNS,
-        },
-    )
-    ours = {count: _cpu(lambda count=count: _compact(values[:count], tokens[count])) for count in tokens}  # type: ignore[misc]
+    peer, ours = _in_turns(values, tokens)
     for count, goal in ((SMALL, 3), (COUNT, 5)):
         theirs = peer[str(count)]["seconds"]
         print(f"  {count:,} messages: Hermes {theirs * 1000:.0f} ms, midfold {ours[count] * 1000:.0f} ms")
@@ -93,6 +82,26 @@ def main() -> None:
     _memory(values[:COUNT], tokens[COUNT], source[COUNT], peer[str(COUNT)]["peak"])
     _deciding(values)
     _landing(values, tokens, peer)
+
+
+def _in_turns(values: list[dict[str, Any]], tokens: dict[int, int]) -> tuple[Any, dict[int, float]]:
+    """Both sides in turns: a machine that is slow for a while is slow for both. The best run counts, warmed up."""
+    question = {
+        "messages": values[:COUNT],
+        "sizes": [(count, tokens[count]) for count in (SMALL, COUNT)],
+        "summary": SUMMARY,
+        "window": WINDOW,
+        "runs": 2,
+    }
+    peer: dict[str, Any] = {}
+    ours = dict.fromkeys(tokens, float("inf"))
+    for _ in range(RUNS):
+        for count, measured in ask(HERMES, PEER, question).items():
+            if measured["seconds"] < peer.get(count, measured | {"seconds": float("inf")})["seconds"]:
+                peer[count] = measured
+        for count in tokens:
+            ours[count] = min(ours[count], _cpu(lambda count=count: _compact(values[:count], tokens[count]), 1))  # type: ignore[misc]
+    return peer, ours
 
 
 def _stub(ask: SummaryAsk) -> str:
