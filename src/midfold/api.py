@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,9 +22,11 @@ from midfold.core.usage import Usage, read_usage
 from midfold.engines import Compressor, ContextEngine
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.summarize import Summarizer, drive, local_summarizer
+from midfold.summarize.cooldown import Guard
 from midfold.wire import Document, read, write
 from midfold.wire.dialect import Dialect
 from midfold.wire.document import tool_of
+from midfold.wire.prefix import prefix_request
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -98,11 +101,13 @@ def compact(
     redactor: Redactor | None = None,
     engine: ContextEngine | None = None,
     protection: Protection | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Compaction:
     """Folds a conversation if it has reached its threshold, or if asked to.
 
     `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
-    shape. Without a `summarizer` the summary is made locally, without a model. `protection` sets what must stay, by the
+    shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
+    without a model. `protection` sets what must stay, by the
     names of the specification. A compaction that fails, or would not help, gives back what it was given, and `report`
     says why.
     """
@@ -123,8 +128,18 @@ def compact(
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
-    flow = (engine or Compressor()).compress(request)
-    return Compaction(document, drive(flow, summarizer or local_summarizer), request.meter)
+    guard = Guard(summarizer or _configured(config, request.model), request.state, clock(), force=force)
+    outcome = drive((engine or Compressor()).compress(request), guard)
+    outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
+    return Compaction(document, outcome, request.meter)
+
+
+def _configured(config: Config | None, model: str | None) -> Summarizer:
+    if config is None:
+        return local_summarizer
+    from midfold.providers import summarizer_for
+
+    return summarizer_for(config, model)
 
 
 def request_for(
@@ -156,6 +171,8 @@ def request_for(
         state=state if isinstance(state, CompactionState) else msgspec.convert(state or {}, CompactionState),
         options=options_for(settings, document, protection),
         window_source="given" if context_length else belief.why,
+        model=model or document.model,
+        cached_prefix=partial(prefix_request, document, system=system, tools=tools),
     )
 
 

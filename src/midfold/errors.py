@@ -16,7 +16,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-FailureKind = Literal["", "no_provider", "auth", "network", "timeout", "rate_limit", "malformed", "refused", "other"]
+FailureKind = Literal[
+    "",
+    "no_provider",
+    "auth",
+    "network",
+    "timeout",
+    "rate_limit",
+    "unavailable",
+    "model_not_found",
+    "overflow",
+    "malformed",
+    "filtered",
+    "ineffective",
+    "other",
+]
+"""Every way in which a summary can fail; core/failures.py says what each one leads to."""
 
 
 class MidfoldError(Exception):
@@ -66,6 +81,12 @@ class SummaryFailed(MidfoldError):
 
     status = 502
 
-    def __init__(self, kind: FailureKind = "other", message: str | None = None) -> None:
+    def __init__(
+        self, kind: FailureKind = "other", message: str | None = None, *, retry_after: float = 0.0, limit: int = 0
+    ) -> None:
         self.kind: FailureKind = kind
+        self.retry_after = retry_after
+        """Seconds the provider asked to be left alone."""
+        self.limit = limit
+        """The size of the context that an overflow error named, in tokens."""
         super().__init__(message)

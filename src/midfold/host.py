@@ -12,7 +12,8 @@ JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,7 +31,9 @@ from midfold.core.usage import Usage, read_usage
 from midfold.engines import Compressor, ContextEngine
 from midfold.engines.compressor import MOST_STRIKES
 from midfold.models import learn_limit
-from midfold.summarize import Summarizer, drive, local_summarizer
+from midfold.providers import summarizer_for
+from midfold.summarize import Summarizer, drive
+from midfold.summarize.cooldown import Guard, cleared
 from midfold.wire import read
 from midfold.wire.document import tool_of
 
@@ -64,14 +67,19 @@ class EngineHost:
         protection: Protection | None = None,
         system: Any = None,
         tools: Sequence[Any] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        given = config
         if config is None:
             from midfold.config import Config
 
             config = Config()
         self.engine = engine or Compressor()
         self.config = config
-        self.summarizer = summarizer or local_summarizer
+        self.summarizer = summarizer
+        self.clock = clock
+        self._chosen: Summarizer | None = None
+        self._by_config = given is not None
         self.redactor = redactor
         self.protection = protection
         self.system = system
@@ -84,12 +92,21 @@ class EngineHost:
         self.update_model(model, context_length)
 
     def update_model(self, model: str | None, context_length: int | None = None) -> None:
-        """Another model: every number is derived anew, and earlier strikes are forgotten."""
+        """Another model: every number is derived anew, and earlier strikes and failures are forgotten."""
         self.model = model
         self.context_length = context_length
         self.calibration = Calibration()
-        self.state = msgspec.structs.replace(self.state, ineffective=0)
+        self.state = cleared(self.state)
+        self._chosen = None
         self._derive()
+
+    def _summarizer(self) -> Summarizer:
+        """The caller's, else the one the settings choose for this model, else the local one."""
+        if self.summarizer is not None:
+            return self.summarizer
+        if self._chosen is None:
+            self._chosen = summarizer_for(self.config if self._by_config else None, self.model)
+        return self._chosen
 
     def _derive(self) -> None:
         belief = believe(self.model, self.config)
@@ -112,6 +129,8 @@ class EngineHost:
             self.calibration = self.calibration.observe(
                 self._tally.now, reported.prompt_tokens, fixed_units=self.fixed_units, meter=self.meter
             )
+            if reported.prompt_tokens < self.budget.threshold_tokens:
+                self.state = msgspec.structs.replace(self.state, ineffective=0)
 
     def update_from_error(self, message: str) -> bool:
         """An overflow error that names its limit corrects the window; says whether it did."""
@@ -166,8 +185,9 @@ class EngineHost:
         )
         if not self.config.compression.enabled and not force and keep_last_exchanges is None:
             return messages
-        outcome = drive(self.engine.compress(request), self.summarizer)
-        self.state, self.last = outcome.state, outcome.receipt
+        guard = Guard(self._summarizer(), self.state, self.clock(), force=force)
+        outcome = drive(self.engine.compress(request), guard)
+        self.state, self.last = guard.settled(outcome.state), outcome.receipt
         if not outcome.changed:
             return messages
         self.archive.update(outcome.archive)

@@ -94,7 +94,10 @@ def test_repeated_compactions_update_the_summary_instead_of_nesting_it() -> None
         state = result.state
         assert len(handoffs(result.messages)) == 1
         messages = [*result.messages, user(f"Ask {number}."), assistant("Yes."), *work(1_000 * (number + 1))]
-    assert [ask.previous for ask in asked.asks] == ["", "## Goal\nFirst summary.", "## Goal\nSecond summary."]
+    assert [ask.previous.rpartition("## ")[2] for ask in asked.asks] == [
+        "", "Goal\nFirst summary.", "Goal\nSecond summary.",
+    ]  # fmt: skip
+    assert all(ask.previous.count("## ") <= 2 for ask in asked.asks)
     text = handoffs(result.messages)[0]
     assert text.count(MARKER) == 1
     assert "Second summary" not in text
@@ -240,7 +243,7 @@ def test_auth_and_network_failures_preserve_the_original_messages(kind: Any) -> 
     assert result.state.count == 0
 
 
-@pytest.mark.parametrize("kind", ["no_provider", "timeout", "rate_limit", "malformed", "refused", "other"])
+@pytest.mark.parametrize("kind", ["no_provider", "timeout", "rate_limit", "malformed", "filtered", "other"])
 def test_other_failures_use_the_fallback_only_if_lossy_summaries_are_accepted(kind: Any) -> None:
     accepted = folded(summarizer=failing(kind))
     assert (accepted.report.summary.source, accepted.report.summary.failure) == ("local", kind)

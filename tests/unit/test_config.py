@@ -56,7 +56,8 @@ def test_every_key_of_the_table_is_read():
 compression: {enabled: false, threshold: 0.6, target_ratio: 0.3, protect_last_n: 5, prune: placeholder,
   orphan_calls: strip, lossy_fallback: false, output_reservation: 4096, minimum_context_floor: 64000}
 context: {engine: lcm}
-auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8080/v1"}}
+auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8080/v1", api_key_env: K, timeout: 9.5,
+  context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true}}
 providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, model: big, wire: anthropic}}
 prompt_caching: {cache_ttl: 1h}
 models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, factor: 1.1, cache_minimum: 0,

@@ -38,6 +38,10 @@ Variable = Annotated[
         pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
     ),
 ]
+JsonObject = Annotated[
+    str,
+    Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
+]
 Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 
 
@@ -96,6 +100,27 @@ class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         ),
     ] = "auto"
     base_url: Annotated[Url | None, Meta(description="address of an OpenAI-compatible endpoint for summaries")] = None
+    api_key_env: Annotated[
+        Variable | None, Meta(description="environment variable that holds the API key; null uses the provider's own")
+    ] = None
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0.0, le=3600.0)], Meta(description="seconds one summary call may take")
+    ] = 120.0
+    context_length: Annotated[
+        Positive | None, Meta(description="window of the summary model; null takes it from the models table")
+    ] = None
+    extra_body: Annotated[
+        JsonObject | None, Meta(description="fields added to every summary request, such as a temperature")
+    ] = None
+    reasoning_effort: Annotated[
+        Line | None, Meta(description="how hard a reasoning model should think about a summary; null leaves it out")
+    ] = None
+    reuse_prefix: Annotated[
+        bool,
+        Meta(
+            description="ask the conversation's own model with the prefix it has cached instead of sending turns anew"
+        ),
+    ] = False
 
 
 class Auxiliary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -46,6 +46,7 @@ class Field(Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     text: str | None = None
     url: bool = False
+    json: bool = False
 
     @property
     def allowed(self) -> str:
@@ -89,6 +90,7 @@ def _leaf(path: Path, kind: inspect.Type, default: Any) -> Field:
         "nullable": nullable,
         "text": notes.get("allowed"),
         "url": notes.get("url", False),
+        "json": notes.get("json", False),
     }
     match kind:
         case inspect.BoolType():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -61,6 +62,17 @@ def from_node(node: Node) -> Scalar:
     except _MALFORMED:
         raise Refused(f"something that is no {kind}") from None
     return Scalar(value, text if plain else None)
+
+
+def as_json(node: Node) -> Scalar:
+    """A mapping as the text of a JSON object; everything else as it is."""
+    if not isinstance(node, MappingNode):
+        return from_node(node)
+    try:
+        value = yaml.constructor.SafeConstructor().construct_document(node)
+        return Scalar(json.dumps(value, allow_nan=False))
+    except (*_MALFORMED, TypeError, yaml.YAMLError, RecursionError):
+        raise Refused("a mapping that JSON cannot hold") from None
 
 
 def from_text(text: str) -> Scalar:

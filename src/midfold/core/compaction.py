@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Literal
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,9 +21,8 @@ from midfold.errors import FailureKind
 
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
-
-KEEPS_HISTORY: frozenset[FailureKind] = frozenset({"auth", "network"})
-"""Failures after which nothing is folded, whatever is allowed: they say nothing about the conversation."""
+PrefixRequest = Callable[[str, str], "Mapping[str, Any] | None"]
+"""An instruction and a wire's name -> the request the provider has in its cache, with that instruction at its end."""
 
 
 class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +33,10 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""
     folds: tuple[str, ...] = ()
     ineffective: int = 0
+    failure: FailureKind = ""
+    """Why the newest summary failed; empty after one that did not."""
+    cooldown_until: float = 0.0
+    """Seconds since 1970, by the host's clock; before that no automatic compaction asks the model again."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +70,9 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     target_tokens: int | None = None
     keep_last_exchanges: int | None = None
     window_source: str = "given"
+    model: str | None = None
+    cached_prefix: Callable[[Transcript, str, str], Mapping[str, Any] | None] | None = None
+    """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
 
 
 class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     previous: str = ""
     focus: str | None = None
     prompt_characters: int = 400_000
+    prefix: PrefixRequest | None = None
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
@@ -93,6 +100,11 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     source: Literal["model", "local"] = "model"
     failure: FailureKind = ""
+    retry_after: float = 0.0
+    model: str = ""
+    calls: int = 0
+    recovered_from: FailureKind = ""
+    notes: tuple[str, ...] = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 
 from midfold.core import jsonio
+from midfold.core.boundary import speaks
 from midfold.core.compaction import Redactor, SummaryAsk
 from midfold.core.digest import Action, describe
 from midfold.core.estimate import estimate_text
@@ -28,6 +29,7 @@ LONGEST_REDACTED = 50_000
 MOST_ANSWERS = 600
 """Messages at the end of the fold in which decisions are looked for."""
 ASK_CHARACTERS = 700
+NEWEST_ASK_CHARACTERS = 2_000
 ANSWER_CHARACTERS = 500
 LINE_CHARACTERS = 260
 SHARES = {
@@ -64,7 +66,7 @@ _BREAK = re.compile(r"(?<=[.!?])[ \t]+|\n+")
 
 def fallback_summary(ask: SummaryAsk) -> str:
     """The body of a handoff for the fold."""
-    facts = _Facts(ask)
+    facts = Findings(ask)
     old = parse_summary(ask.previous.replace(NOTICE, "")) if ask.previous else StructuredSummary()
     snapshot = facts.asks[-1] if facts.asks else old.task_snapshot.strip()
     goal = old.goal.strip() or (facts.asks[0] if facts.asks else "")
@@ -81,7 +83,17 @@ def fallback_summary(ask: SummaryAsk) -> str:
     return f"{NOTICE}\n\n{ask.redact(body)}"
 
 
-class _Facts:
+def pending_asks(ask: SummaryAsk) -> tuple[str, str]:
+    """The newest ask of the fold and the lines of those before it, in the user's words; empty if nobody asked."""
+    said = [ask.redact(message.text) for message in ask.messages if speaks(message)]
+    said = [text for text in said if text.strip()]
+    if not said:
+        return "", ""
+    earlier = list(dict.fromkeys(f"- {_clip(text, ASK_CHARACTERS)}" for text in said[-9:-1]))
+    return _clip(said[-1], NEWEST_ASK_CHARACTERS), "\n".join(earlier)
+
+
+class Findings:
     """What can be told about a fold, as lines per section, oldest first."""
 
     def __init__(self, ask: SummaryAsk) -> None:

@@ -38,8 +38,25 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["model", "local", "none"] = "none"
     confidence: Literal["normal", "lower"] = "normal"
     tokens: int = 0
+    model: str = ""
+    calls: int = 0
     failure: str = ""
+    retry_class: Literal["", "none", "transient", "permanent"] = ""
+    retry_after: float = 0.0
+    recovered_from: str = ""
+    """What the summary model failed with before the conversation's own model wrote this."""
     updated_previous: bool = False
+    unverified: int = 0
+    """Identifiers marked because the source does not know them."""
+    removed: int = 0
+    """Lines taken out because they rested on nothing the source knows."""
+    quoted: int = 0
+    """Lines told as orders found in data."""
+    facts_kept: int = 0
+    """Facts of the fold that the summary has, those added to it included."""
+    facts_recoverable: int = 0
+    """Facts that are only behind the fold's handle."""
+    facts_lost: int = 0
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,6 @@
-"""A fold as text for whoever summarises it: raw, in order, each message clipped around its beginning and end.
+"""A fold as text for whoever summarises it: raw, in order, each message clipped around what matters in it.
+
+Of a long text its beginning and end are shown, of a tool result also where it first speaks of trouble.
 
 Reasoning is left out: it is not the conversation, and providers forbid showing it to another model.
 """
@@ -13,6 +15,9 @@ MOST_CHARACTERS = 400_000
 """Of all turns together; the longer the fold, the less of each message is shown."""
 LONGEST, SHORTEST = 6_000, 60
 """What one message may take at most, and what it gets in the longest fold."""
+SMALLEST_WITH_TROUBLE = 240
+TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
+"""Words of trouble; looked for literally, because tool results are long."""
 SMALLEST_MARGIN, MARGIN = 160, 256
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
 
@@ -25,7 +30,7 @@ def serialize_turns(messages: Transcript, redact: Callable[[str], str], most: in
     shown = len(messages)
     while shown and left > 0:
         shown -= 1
-        piece = "\n\n".join(_pieces(messages[shown], room, redact))
+        piece = turn_text(messages[shown], room, redact)
         left -= len(piece) + 2
         newest.append(piece)
     older = _older_asks(messages[:shown], redact, most // 5) if shown else []
@@ -55,6 +60,35 @@ def clip(text: str, room: int, redact: Callable[[str], str]) -> str:
     return f"{first}\n[… {max(len(text) - head - tail, 0):,} characters left out …]\n{last}"
 
 
+def clip_result(text: str, room: int, redact: Callable[[str], str]) -> str:
+    """A result by its beginning, its end, and the first trouble between them."""
+    if len(text) <= room + 2 * MARGIN or room < SMALLEST_WITH_TROUBLE:
+        return clip(text, room, redact)
+    head, tail = room * 3 // 8, room // 4
+    place = trouble(text, head, len(text) - tail)
+    if place < 0:
+        return clip(text, room, redact)
+    start = max(text.rfind("\n", head, place) + 1, place - room // 8, head, MARGIN)
+    end = min(start + room * 3 // 8, len(text) - tail)
+    middle = redact(text[start - MARGIN : end + MARGIN])[MARGIN:-MARGIN]
+    first, last = redact(text[: head + MARGIN])[:head], redact(text[-tail - MARGIN :])[-tail:]
+    return (
+        f"{first}\n[… {start - head:,} characters left out …]\n{middle}\n"
+        f"[… {len(text) - tail - end:,} characters left out …]\n{last}"
+    )
+
+
+def trouble(text: str, start: int, end: int) -> int:
+    """Where a text first speaks of an error, between two places; -1 if it does not."""
+    found = [place for word in TROUBLE if (place := text.find(word, start, end)) >= 0]
+    return min(found, default=-1)
+
+
+def turn_text(message: Message, room: int, redact: Callable[[str], str]) -> str:
+    """One message as text."""
+    return "\n\n".join(_pieces(message, room, redact))
+
+
 def _pieces(message: Message, room: int, redact: Callable[[str], str]) -> Iterator[str]:
     who = message.role.upper()
     for part in message.parts:
@@ -64,6 +98,6 @@ def _pieces(message: Message, room: int, redact: Callable[[str], str]) -> Iterat
             case ToolCall(name=name, arguments=arguments):
                 yield f"[{who} CALLS {name}]: {clip(arguments, room // 2, redact)}"
             case ToolResult(is_error=failed):
-                yield f"[RESULT{' (failed)' if failed else ''}]: {clip(part.text, room, redact)}"
+                yield f"[RESULT{' (failed)' if failed else ''}]: {clip_result(part.text, room, redact)}"
             case Media(kind=kind) | Opaque(kind=kind):
                 yield f"[{who}]: ({kind})"

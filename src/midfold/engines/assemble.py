@@ -13,10 +13,12 @@ from __future__ import annotations
 import msgspec
 
 from midfold.core.archive import PREFIX, Archive, handle_of
+from midfold.core.audit import Audit, audited, local_audit
 from midfold.core.boundary import Plan
 from midfold.core.compaction import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
-from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise, unwrapped
+from midfold.core.failures import FAILURES
+from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.core.media import replace_historical_media
 from midfold.core.message import Message, Role, Text, ToolResult, Transcript
 from midfold.core.report import Digest, SummaryFacts
@@ -53,7 +55,9 @@ def _spilled_size(job: Job, index: int) -> int:
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
-    body = clip_tokens(job.request.redact(unwrapped(answer.text)), ask.budget_tokens)
+    checked = audited(ask, answer.text) if answer.source == "model" else local_audit(ask, answer.text)
+    body = clip_tokens(checked.text, ask.budget_tokens)
+    job.notices += answer.notes
     view, originals, digests = _with_placeholders(job)
     system, view = _noted(job, view)
     messages = _joined(view, plan, body, ask.fold)
@@ -73,7 +77,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         reason=_why(job),
         plan=plan,
         new=messages,
-        summary=_facts(job, answer, body),
+        summary=_facts(job, answer, checked, body),
         fold=PREFIX + ask.fold,
         digests=(*digests, *spilled),
         repairs=repairs,
@@ -82,7 +86,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         compaction_count=job.state.count + 1,
         persistence="in_place_archive",
     )
-    return job.outcome(messages, receipt, _next_state(job, ask, body), Archive(originals), system)
+    return job.outcome(messages, receipt, _next_state(job, ask, answer, body), Archive(originals), system)
 
 
 def _asked_for(job: Job) -> bool:
@@ -98,8 +102,18 @@ def _why(job: Job) -> str:
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 
 
-def _facts(job: Job, answer: SummaryAnswer, body: str) -> SummaryFacts:
+def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> SummaryFacts:
     return SummaryFacts(
+        model=answer.model,
+        calls=answer.calls,
+        retry_class=FAILURES[answer.failure].retry_class if answer.failure else "",
+        retry_after=answer.retry_after,
+        recovered_from=answer.recovered_from,
+        unverified=checked.unverified,
+        removed=checked.removed,
+        quoted=checked.quoted,
+        facts_kept=checked.coverage.kept + checked.coverage.added,
+        facts_recoverable=checked.coverage.recoverable,
         source=answer.source,
         confidence="lower" if answer.source == "local" else "normal",
         tokens=estimate_text(body),
@@ -108,7 +122,7 @@ def _facts(job: Job, answer: SummaryAnswer, body: str) -> SummaryFacts:
     )
 
 
-def _next_state(job: Job, ask: SummaryAsk, body: str) -> CompactionState:
+def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str) -> CompactionState:
     state = job.state
     return msgspec.structs.replace(
         state,
@@ -117,6 +131,7 @@ def _next_state(job: Job, ask: SummaryAsk, body: str) -> CompactionState:
         summary=body,
         folds=(*state.folds, ask.fold),
         ineffective=0,
+        failure=answer.failure,
     )
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import ClassVar
 
+from midfold.core.audit import rejection
 from midfold.core.boundary import Plan
 from midfold.core.budget import Pressure
-from midfold.core.compaction import KEEPS_HISTORY, CompactionRequest, Flow, SummaryAnswer
+from midfold.core.compaction import CompactionRequest, Flow, SummaryAnswer
+from midfold.core.failures import KEEPS_HISTORY
 from midfold.core.fallback import fallback_summary
 from midfold.engines.assemble import WELL_BELOW, assemble, fits
 from midfold.engines.base import ContextEngine
@@ -46,10 +48,18 @@ class Compressor(ContextEngine):
             return job.unchanged("there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)
         answer = yield ask
-        if not answer.text.strip():
-            if answer.failure in KEEPS_HISTORY or not request.options.lossy_fallback:
-                return job.aborted(answer.failure or "other", plan)
-            answer = SummaryAnswer(text=fallback_summary(ask), source="local", failure=answer.failure or "other")
+        failure = answer.failure or rejection(answer.text, ask) if answer.source == "model" else answer.failure
+        if answer.source == "model" and failure:
+            if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
+                job.notices += answer.notes
+                return job.aborted(failure, answer.retry_after, plan)
+            answer = SummaryAnswer(
+                text=fallback_summary(ask),
+                source="local",
+                failure=failure,
+                retry_after=answer.retry_after,
+                notes=answer.notes,
+            )
         return assemble(job, plan, ask, answer)
 
 

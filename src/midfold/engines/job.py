@@ -16,14 +16,16 @@ from midfold.core.boundary import (
     split_for_partial_compaction,
     with_anchors,
 )
-from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAsk
+from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, PrefixRequest, SummaryAsk
+from midfold.core.failures import FAILURES
 from midfold.core.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.core.laws import legal_cuts, opens
 from midfold.core.message import Message, Transcript
-from midfold.core.report import Boundary, Receipt
+from midfold.core.report import Boundary, Receipt, SummaryFacts
 from midfold.core.sanitize import Repair, sanitize
 from midfold.core.tokens import Basis
 from midfold.engines.rough import rough_units
+from midfold.errors import FailureKind
 
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 
@@ -161,7 +163,15 @@ class Job:
             previous=self.state.summary,
             focus=self.request.focus,
             prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
+            prefix=self._prefix(plan),
         )
+
+    def _prefix(self, plan: Plan) -> PrefixRequest | None:
+        write = self.request.cached_prefix
+        if write is None:
+            return None
+        shown = self.messages[: plan.tail_start]
+        return lambda instruction, wire: write(shown, instruction, wire)
 
     def unchanged(self, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
         state = self.state
@@ -170,9 +180,12 @@ class Job:
         receipt = self.receipt(status="unchanged", reason=reason, plan=plan)
         return self.outcome(self.messages, receipt, state)
 
-    def aborted(self, failure: str, plan: Plan) -> Outcome:
-        reason = f"the summary failed ({failure}); the conversation stays as it was"
-        return self.outcome(self.messages, self.receipt(status="aborted", reason=reason, plan=plan), self.state)
+    def aborted(self, failure: FailureKind, retry_after: float, plan: Plan) -> Outcome:
+        row = FAILURES[failure]
+        reason = f"the summary failed ({failure}): {row.told}; the conversation stays as it was"
+        summary = SummaryFacts(failure=failure, retry_class=row.retry_class, retry_after=retry_after)
+        receipt = self.receipt(status="aborted", reason=reason, plan=plan, summary=summary)
+        return self.outcome(self.messages, receipt, msgspec.structs.replace(self.state, failure=failure))
 
     def outcome(
         self,

@@ -1,4 +1,4 @@
-"""Who answers an engine's question for a summary: drivers, and the summarizer that needs no model."""
+"""Who makes the summary, and how a compaction is driven to its end."""
 
 from midfold.summarize.drivers import Summarizer, drive, drive_async, local_summarizer
 

@@ -36,10 +36,10 @@ async def drive_async(flow: Flow, summarize: Callable[[SummaryAsk], Awaitable[An
             try:
                 given = await summarize(ask)
             except SummaryFailed as failed:
-                given = SummaryAnswer(failure=failed.kind)
+                given = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
             except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
                 given = SummaryAnswer(failure="other")
-            ask = flow.send(_coerced(given))
+            ask = flow.send(coerced(given))
     except StopIteration as stop:
         outcome: Outcome = stop.value
         return outcome
@@ -47,14 +47,15 @@ async def drive_async(flow: Flow, summarize: Callable[[SummaryAsk], Awaitable[An
 
 def _answered(summarize: Callable[[], Any]) -> SummaryAnswer:
     try:
-        return _coerced(summarize())
+        return coerced(summarize())
     except SummaryFailed as failed:
-        return SummaryAnswer(failure=failed.kind)
+        return SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
     except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return SummaryAnswer(failure="other")
 
 
-def _coerced(given: Any) -> SummaryAnswer:
+def coerced(given: Any) -> SummaryAnswer:
+    """What a summarizer returned, as an answer."""
     if isinstance(given, SummaryAnswer):
         return given
     if isinstance(given, str) and given.strip():

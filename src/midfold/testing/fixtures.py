@@ -110,7 +110,7 @@ def fastapi_example() -> Fixture:
     messages = [
         {"role": "system", "content": "You are a helpful assistant..."},
         user("Help me set up a FastAPI project"),
-        *call(1, "terminal", {"command": "mkdir project"}, "directory created"),
+        *call(1, "terminal", {"command": "mkdir project; touch requirements.txt"}, "directory created"),
         *call(2, "write_file", {"path": "main.py", "content": numbered("# line {n}", 60)}, "file written (2.3KB)"),
     ]
     for number in range(3, 19):

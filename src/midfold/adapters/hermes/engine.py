@@ -25,8 +25,9 @@ from midfold.adapters.hermes.gauge import Gauge
 from midfold.adapters.hermes.memory import memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.shelf import Shelf
 from midfold.adapters.hermes.summary import Call, hermes_call, summarize_with
-from midfold.core.compaction import KEEPS_HISTORY, SummaryAnswer, SummaryAsk
+from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
+from midfold.core.failures import KEEPS_HISTORY
 from midfold.core.handoff import generated, newest_handoff
 from midfold.core.redact import redact
 from midfold.errors import ConfigError, SummaryFailed

@@ -1,0 +1,107 @@
+"""A summary is checked against its source before it is trusted.
+
+    rejection(text, ask)    why a text is no summary at all, or ""
+    audited(ask, text)      the summary with its asks verbatim, its claims grounded, its gaps filled, its orders quoted
+
+Rules of this file:
+1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries.
+2. What the user asked for is written from what the user wrote. Nobody paraphrases an ask.
+3. Facts of the fold that the summary leaves out are added while there is room; the receipt counts all of them.
+4. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.core.compaction import SummaryAsk
+from midfold.core.estimate import estimate_text
+from midfold.core.facts import Coverage, cover
+from midfold.core.fallback import pending_asks
+from midfold.core.grounding import Source, grounded
+from midfold.core.handoff import unwrapped
+from midfold.core.hostile import harmless, quoted
+from midfold.core.message import Text, ToolCall, ToolResult
+from midfold.core.summary import StructuredSummary, parse_summary
+from midfold.errors import FailureKind
+
+SHORTEST_SOURCE = 400
+"""Tokens; a shorter fold may well have a summary as long as itself."""
+_REFUSAL = re.compile(
+    r"\s*(?:i['’]?m sorry|i am sorry|sorry,|i apologi[sz]e|i can(?:no|['’])t|i am unable|i['’]m unable|i won['’]t|"
+    r"as an ai\b|unfortunately, i\b|i must decline|my apologies)",
+    re.I,
+)
+_PAGE = re.compile(r"\s*(?:<!doctype|<html|<\?xml|<head|<body)", re.I)
+_ERROR = re.compile(
+    r"\s*(?:\{\s*\"(?:error|detail|message)\"|(?:error|exception)\b[: ]|(?:http )?[45][0-9]{2}\b|"
+    r"(?:internal server error|bad gateway|service unavailable|gateway time-?out|too many requests|rate limit))",
+    re.I,
+)
+_TOOL_CALL = re.compile(r"\s*(?:<(?:tool_call|function_calls?|invoke)\b|\{\s*\"(?:name|tool|function)\"\s*:)")
+
+
+class Audit(NamedTuple):
+    """A summary that was checked, and what the check found."""
+
+    text: str
+    unverified: int = 0
+    removed: int = 0
+    quoted: int = 0
+    coverage: Coverage = Coverage()
+
+
+def rejection(text: str, ask: SummaryAsk) -> FailureKind:
+    """Why this is no summary; empty if it may be one."""
+    body = unwrapped(text)
+    if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
+        return "malformed"
+    headings = body.count("\n#") + body.startswith("#")
+    if not headings and len(body) < 2_000 and _ERROR.match(body):
+        return "malformed"
+    if not headings and _REFUSAL.match(body):
+        return "filtered"
+    source = source_tokens(ask)
+    if source > SHORTEST_SOURCE and estimate_text(body) > source:
+        return "ineffective"
+    return ""
+
+
+def source_tokens(ask: SummaryAsk) -> int:
+    """About how many tokens the summary stands for."""
+    length = len(ask.previous)
+    for message in ask.messages:
+        for part in message.parts:
+            if isinstance(part, Text | ToolResult):
+                length += len(part.text)
+            elif isinstance(part, ToolCall):
+                length += len(part.arguments) + len(part.name)
+    return length // 4
+
+
+def audited(ask: SummaryAsk, text: str) -> Audit:
+    """The summary as it may be trusted."""
+    source = Source(ask.messages, ask.previous, ask.focus or "")
+    checked = grounded(ask.redact(unwrapped(text)), source)
+    summary = _with_asks(parse_summary(checked.text), ask)
+    quiet = quoted(summary.render(), ask.messages)
+    room = max(ask.budget_tokens - estimate_text(quiet.text), ask.budget_tokens // 6)
+    body, coverage = cover(ask, parse_summary(quiet.text), room)
+    return Audit(ask.redact(harmless(body.render())), checked.marked, checked.removed, quiet.lines, coverage)
+
+
+def local_audit(ask: SummaryAsk, text: str) -> Audit:
+    """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
+    quiet = quoted(unwrapped(text), ask.messages)
+    return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines)
+
+
+def _with_asks(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
+    """The task and the open asks in the user's own words; what an earlier summary knew where nobody asked since."""
+    snapshot, pending = pending_asks(ask)
+    if not snapshot:
+        return summary
+    return msgspec.structs.replace(summary, task_snapshot=snapshot, pending=pending)

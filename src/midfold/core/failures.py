@@ -1,0 +1,64 @@
+"""What happens when a summary fails: one table, read by the engine, the provider client and the documentation.
+
+Rules of this file:
+1. A failure that says nothing about the conversation (a wrong key, no network) never costs it a message.
+2. Whatever else fails may be answered with the local summary, if the caller accepts one; originals are recoverable.
+3. What will pass by itself is tried again, a bounded number of times; what will not is not.
+4. After a failure no automatic compaction calls the model again before its cooldown is over. A forced one does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from midfold.errors import FailureKind
+
+RetryClass = Literal["none", "transient", "permanent"]
+
+
+class Treatment(NamedTuple):
+    """One row: what is tried, what is waited for, and what becomes of the fold."""
+
+    retry_class: RetryClass
+    retries: int
+    wait: float
+    main_model: bool
+    cooldown: float
+    then: Literal["keep", "local"]
+    told: str
+
+
+FAILURES: dict[FailureKind, Treatment] = {
+    "no_provider": Treatment("permanent", 0, 0, False, 600, "local", "no summary model is configured"),
+    "auth": Treatment(
+        "permanent", 0, 0, False, 300, "keep", "the key, a permission or the account's quota was refused"
+    ),
+    "network": Treatment("transient", 2, 1, False, 30, "keep", "the provider could not be reached"),
+    "timeout": Treatment("transient", 0, 0, True, 60, "local", "the provider did not finish in time"),
+    "rate_limit": Treatment("transient", 1, 5, False, 60, "local", "the provider asked for fewer requests"),
+    "unavailable": Treatment("transient", 2, 1, True, 60, "local", "the provider answered with a server error"),
+    "model_not_found": Treatment("permanent", 0, 0, True, 600, "local", "the provider does not know the summary model"),
+    "overflow": Treatment("transient", 2, 0, True, 60, "local", "the fold did not fit the summary model's window"),
+    "malformed": Treatment("transient", 1, 0, True, 30, "local", "the answer was not a summary"),
+    "filtered": Treatment("permanent", 0, 0, True, 60, "local", "the provider or the model declined to answer"),
+    "ineffective": Treatment("transient", 1, 0, True, 30, "local", "the summary was longer than what it stands for"),
+    "other": Treatment("none", 0, 0, False, 30, "local", "the summarizer failed"),
+}
+
+KEEPS_HISTORY: frozenset[FailureKind] = frozenset(kind for kind, row in FAILURES.items() if row.then == "keep")
+"""Failures after which nothing is folded, whatever is allowed: they say nothing about the conversation."""
+LONGEST_WAIT = 20.0
+"""Seconds a compaction waits for a provider that named a time; longer ones are a cooldown."""
+
+
+def waiting_time(kind: FailureKind, attempt: int, asked: float = 0.0) -> float | None:
+    """Seconds before the next attempt at the same model; None if there is none. `attempt` counts from 0."""
+    row = FAILURES[kind]
+    if attempt >= row.retries or asked > LONGEST_WAIT:
+        return None
+    return asked or min(row.wait * 2**attempt, LONGEST_WAIT)
+
+
+def cooldown(kind: FailureKind, asked: float = 0.0) -> float:
+    """Seconds without automatic calls after the failure."""
+    return max(FAILURES[kind].cooldown, asked)

@@ -1,0 +1,54 @@
+"""After a failure the model is left alone for a while. The state is the session's; this is what reads and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
+from midfold.core.failures import cooldown
+from midfold.errors import SummaryFailed
+from midfold.summarize.drivers import Summarizer, coerced
+
+Clock = Callable[[], float]
+
+
+class Guard:
+    """A summarizer that does not ask while the session cools down, and remembers how the asking went."""
+
+    def __init__(self, summarize: Summarizer, state: CompactionState, now: float, *, force: bool = False) -> None:
+        self._summarize = summarize
+        self._before = state
+        self._now = now
+        self._left = 0.0 if force or not state.failure else max(state.cooldown_until - now, 0.0)
+        self._asked: SummaryAnswer | None = None
+
+    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+        if self._left > 0:
+            kind = self._before.failure
+            note = f"no model was asked: {self._left:,.0f} s of the pause after a failure ({kind}) are left"
+            return SummaryAnswer(failure=kind, notes=(note,))
+        try:
+            self._asked = coerced(self._summarize(ask))
+        except SummaryFailed as failed:
+            self._asked = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
+        except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+            self._asked = SummaryAnswer(failure="other")
+        return self._asked
+
+    def settled(self, state: CompactionState) -> CompactionState:
+        """The state after the compaction: a new pause after a new failure, none after a summary."""
+        if self._asked is None:
+            return msgspec.structs.replace(
+                state, failure=self._before.failure, cooldown_until=self._before.cooldown_until
+            )
+        if not state.failure:
+            return msgspec.structs.replace(state, cooldown_until=0.0)
+        pause = cooldown(state.failure, self._asked.retry_after)
+        return msgspec.structs.replace(state, cooldown_until=self._now + pause)
+
+
+def cleared(state: CompactionState) -> CompactionState:
+    """The state without its failures and strikes: after a reset or another model."""
+    return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

@@ -1,0 +1,220 @@
+"""How a model is brought to write one summary: a generator that asks for calls and pauses, driven sync or async.
+
+    answer = run(summarise(ask, endpoint), send, sleep)
+
+Rules of this file:
+1. The failure table decides: what is tried again, how often, and when the conversation's own model is asked instead.
+2. A fold larger than the model's window is summarised in pieces, and the pieces are merged: at most `MOST_CHUNKS` calls
+   and one, not counting what is tried again. An overflow cuts the pieces smaller. Nothing is left out.
+3. An answer that stops at its length limit is asked for again with a larger limit, or continued. If that does not end
+   it, its last line says so.
+4. What is no summary is a failure, and is treated as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.core.audit import rejection
+from midfold.core.chunks import chunks
+from midfold.core.compaction import SummaryAnswer, SummaryAsk
+from midfold.core.failures import FAILURES, waiting_time
+from midfold.core.summary import build_prompt, instruction
+from midfold.errors import SummaryFailed
+from midfold.summarize.calls import Call, Reply
+from midfold.summarize.endpoint import Endpoint
+
+MOST_CONTINUATIONS = 2
+CHARACTERS_PER_TOKEN = 2.4
+"""Low on purpose: dense text must not overflow."""
+PROMPT_TOKENS = 1_500
+SMALLEST_CHUNK = 2_000
+REASONING_TOKENS = 4_000
+CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
+CUT_NOTE = "[This summary was cut by the model's output limit.]"
+
+
+class Pause(NamedTuple):
+    """Wait so many seconds, then go on."""
+
+    seconds: float
+
+
+class Progress(NamedTuple):
+    """Where a summary of several calls stands."""
+
+    done: int
+    total: int
+
+
+Steps = Generator["Call | Pause", "Reply | SummaryFailed | None", SummaryAnswer]
+Replies = Generator["Call | Pause", "Reply | SummaryFailed | None", str]
+
+
+def summarise(
+    ask: SummaryAsk,
+    endpoint: Endpoint,
+    main: Endpoint | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Steps:
+    """One summary, from the summary model, or from the conversation's own where the table says so."""
+    work = _Work(ask, endpoint, progress)
+    try:
+        return work.answer((yield from work.text()))
+    except SummaryFailed as failed:
+        if main is None or main.same_model(endpoint) or not FAILURES[failed.kind].main_model:
+            raise
+        first = failed
+    other = _Work(ask, msgspec.structs.replace(main, reuse_prefix=False), progress)
+    answer = other.answer((yield from other.text()))
+    return msgspec.structs.replace(answer, recovered_from=first.kind)
+
+
+class _Work:
+    """One summary by one model."""
+
+    def __init__(self, ask: SummaryAsk, endpoint: Endpoint, progress: Callable[[Progress], None] | None) -> None:
+        self.ask = ask
+        self.endpoint = endpoint
+        self.progress = progress
+        self.calls = 0
+        self.limit = endpoint.context_length
+        self.notes: list[str] = []
+
+    def answer(self, text: str) -> SummaryAnswer:
+        return SummaryAnswer(text=text, model=self.endpoint.model, calls=self.calls, notes=tuple(self.notes))
+
+    def text(self) -> Replies:
+        """The summary, in one piece or in several; smaller pieces after an overflow."""
+        if self.endpoint.reuse_prefix and self.ask.prefix is not None:
+            text = yield from self._from_prefix()
+            if text:
+                return text
+        for attempt in range(FAILURES["overflow"].retries + 1):
+            try:
+                return (yield from self._from_turns())
+            except SummaryFailed as failed:
+                if failed.kind != "overflow" or attempt == FAILURES["overflow"].retries:
+                    raise
+                named = failed.limit if 0 < failed.limit < self.limit else self.limit
+                self.limit = min(named, int(self.limit * 0.6)) if named == self.limit else named
+        raise SummaryFailed("overflow")
+
+    def _from_prefix(self) -> Replies:
+        """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
+        ask = self.ask
+        if ask.prefix is None:
+            return ""
+        body = ask.prefix(instruction(budget_tokens=ask.budget_tokens, focus=ask.focus), self.endpoint.wire)
+        if body is None:
+            return ""
+        call = Call(
+            endpoint=self.endpoint, max_tokens=self._output(ask.budget_tokens), body=body, purpose="cached prefix"
+        )
+        try:
+            reply = yield from self._sent(call)
+            if reply.finish == "stop" and not rejection(reply.text, ask):
+                self.notes.append(
+                    f"{reply.cached_tokens:,} of {reply.prompt_tokens:,} prompt tokens came from the cache"
+                )
+                return reply.text
+        except SummaryFailed as failed:
+            if failed.kind in ("auth", "network"):
+                raise
+        self.notes.append("the cached prefix could not be used")
+        return ""
+
+    def _from_turns(self) -> Replies:
+        ask = self.ask
+        pieces = chunks(ask.messages, ask.redact, self._characters(ask.budget_tokens, ask.previous))
+        if len(pieces) <= 1:
+            text = yield from self._one("".join(pieces), ask.budget_tokens, ask.previous)
+            return text
+        budget = min(ask.budget_tokens, max(self._room() // (2 * len(pieces)), 300))
+        total = len(pieces) + 1
+        parts: list[str] = []
+        for number, piece in enumerate(pieces):
+            self._tell(number, total)
+            parts.append((yield from self._one(piece, budget, "")))
+        self._tell(len(pieces), total)
+        self.notes.append(f"summarised in {len(pieces)} pieces")
+        merged = "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
+        text = yield from self._one(merged, ask.budget_tokens, ask.previous, of_parts=True)
+        self._tell(total, total)
+        return text
+
+    def _one(self, turns: str, budget: int, previous: str, *, of_parts: bool = False) -> Replies:
+        """One text from the model, whole; a rejected one is asked for again as the table says."""
+        focus = self.ask.redact(self.ask.focus) if self.ask.focus else None
+        prompt = build_prompt(turns, budget_tokens=budget, previous=previous, focus=focus, of_parts=of_parts)
+        attempt = 0
+        while True:
+            text = yield from self._whole(prompt, budget)
+            kind = rejection(text, self.ask)
+            if not kind:
+                return text
+            if waiting_time(kind, attempt) is None:
+                raise SummaryFailed(kind)
+            attempt += 1
+
+    def _whole(self, prompt: str, budget: int) -> Replies:
+        """The answer to a prompt, not cut by its length limit if that can be helped."""
+        limit = self._output(budget)
+        reply = yield from self._sent(self._call((("user", prompt),), limit))
+        if reply.finish == "length" and self.endpoint.max_output is not None and limit < self.endpoint.max_output:
+            limit = min(limit * 3, self.endpoint.max_output)
+            reply = yield from self._sent(self._call((("user", prompt),), limit))
+        text = reply.text
+        for _ in range(MOST_CONTINUATIONS):
+            if reply.finish != "length" or not text.strip():
+                break
+            turns = (("user", prompt), ("assistant", text.rstrip()), ("user", CONTINUE))
+            reply = yield from self._sent(self._call(turns, limit))
+            text += reply.text
+        if reply.finish == "length":
+            self.notes.append("the summary was cut by the model's output limit")
+            text = f"{text.rpartition(chr(10))[0] or text}\n{CUT_NOTE}"
+        if reply.finish == "filter":
+            raise SummaryFailed("filtered", "the model declined to summarise")
+        if reply.finish == "tool":
+            raise SummaryFailed("malformed", "the model called a tool instead of answering")
+        return text
+
+    def _call(self, messages: tuple[tuple[str, str], ...], limit: int) -> Call:
+        return Call(endpoint=self.endpoint, messages=messages, max_tokens=limit)
+
+    def _sent(self, call: Call) -> Generator[Call | Pause, Reply | SummaryFailed | None, Reply]:
+        """The reply to one call; what passes by itself is waited for. Overflows are the caller's to answer."""
+        attempts: dict[str, int] = {}
+        while True:
+            self.calls += 1
+            result = yield call
+            if isinstance(result, Reply):
+                return result
+            failed = result or SummaryFailed("other")
+            number = attempts.get(failed.kind, 0)
+            attempts[failed.kind] = number + 1
+            pause = None if failed.kind == "overflow" else waiting_time(failed.kind, number, failed.retry_after)
+            if pause is None:
+                raise failed
+            yield Pause(pause)
+
+    def _room(self) -> int:
+        """Tokens for what the model reads."""
+        return max(self.limit - PROMPT_TOKENS - self._output(self.ask.budget_tokens), self.limit // 4)
+
+    def _characters(self, budget: int, previous: str) -> int:
+        room = int(self._room() * CHARACTERS_PER_TOKEN)
+        return max(room - len(previous), room // 4, SMALLEST_CHUNK)
+
+    def _output(self, budget: int) -> int:
+        """Room for the answer: half as much again as was asked for, and what reasoning takes."""
+        wanted = budget * 3 // 2 + 256 + (REASONING_TOKENS if self.endpoint.reasoning_effort else 0)
+        return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
+
+    def _tell(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(Progress(done, total))

@@ -1,0 +1,74 @@
+"""Server-sent events, from bytes as they arrive.
+
+Rules of this file (the WHATWG description of event streams):
+1. Lines end with LF, CR LF or CR; a line break may be split over two reads.
+2. An empty line ends an event; several `data` lines are joined by line feeds; one space after the colon is dropped.
+3. Lines that start with a colon are comments; unknown fields are ignored; a final event without its empty line is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LONGEST_EVENT = 16_000_000
+
+
+class Event(NamedTuple):
+    name: str
+    data: str
+
+
+class EventReader:
+    """Feed it bytes; it gives the events that are whole."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._name = ""
+        self._data: list[str] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that this chunk completes."""
+        self._rest += chunk
+        if (
+            b"\n" not in chunk
+            and b"\r" not in chunk
+            and not self._rest.endswith(b"\r", 0, len(self._rest) - len(chunk))
+        ):
+            if len(self._rest) > LONGEST_EVENT:
+                raise ValueError("a line of the event stream is longer than 16 MB")
+            return
+        lines, self._rest = _lines(self._rest)
+        for line in lines:
+            event = self._line(line)
+            if event is not None:
+                yield event
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the stream could end here without losing anything."""
+        return not self._rest.strip() and not self._data and not self._name
+
+    def _line(self, line: bytearray) -> Event | None:
+        if not line:
+            event = Event(self._name or "message", "\n".join(self._data)) if self._data else None
+            self._name, self._data, self._size = "", [], 0
+            return event
+        field, _, value = line.partition(b":")
+        text = value.removeprefix(b" ").decode("utf-8", "replace")
+        if field == b"data":
+            self._size += len(text)
+            if self._size > LONGEST_EVENT:
+                raise ValueError("an event of the stream is longer than 16 MB")
+            self._data.append(text)
+        elif field == b"event":
+            self._name = text
+        return None
+
+
+def _lines(buffer: bytearray) -> tuple[list[bytearray], bytearray]:
+    """The whole lines, and what is left. A CR at the very end may be half of a CR LF and is left, too."""
+    held = b"\r" if buffer.endswith(b"\r") else b""
+    lines = buffer.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return lines[:-1], lines[-1] + held
