@@ -8,7 +8,8 @@ import midfold
 from midfold import errors, wire
 
 PUBLIC = """
-Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost MalformedTranscript Media
+BackgroundCompaction Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost
+MalformedTranscript Media
 Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem Protection SummaryAnswer
 SummaryAsk SummaryFailed Text Thinking TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage
 __version__ compact effective_input_window load_config look_up_model preview read read_many read_usage

@@ -10,6 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # what type checkers read as true, without the cost of importing typing
 if TYPE_CHECKING:
     from midfold.api import Compaction, compact
+    from midfold.background import BackgroundCompaction
     from midfold.config import Config, load
     from midfold.core.boundary import Protection, select_tail_by_budget
     from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackgroundCompaction",
     "Compaction",
     "CompactionState",
     "Config",
@@ -101,6 +103,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BackgroundCompaction": ("midfold.background", "BackgroundCompaction"),
     "Compaction": ("midfold.api", "Compaction"),
     "CompactionState": ("midfold.core.compaction", "CompactionState"),
     "Config": ("midfold.config", "Config"),

@@ -22,8 +22,9 @@ from midfold.api import Compaction, believe, budget_for, meter_for, request_for
 from midfold.core.archive import Archive
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, Pressure
-from midfold.core.compaction import CompactionState, Redactor
+from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, Redactor
 from midfold.core.message import Message, Tool, plain
+from midfold.core.prepared import Prepared, prepared
 from midfold.core.report import Receipt
 from midfold.core.tally import Calibration, RunningTally
 from midfold.core.tokens import Count, Meter
@@ -34,7 +35,7 @@ from midfold.models import learn_limit
 from midfold.providers import summarizer_for
 from midfold.summarize import Summarizer, drive
 from midfold.summarize.cooldown import Guard, cleared
-from midfold.wire import read
+from midfold.wire import Document, read
 from midfold.wire.document import tool_of
 
 if TYPE_CHECKING:
@@ -164,32 +165,56 @@ class EngineHost:
         keep_last_exchanges: int | None = None,
     ) -> Any:
         """The conversation folded, in the caller's shape; the very same object if there was nothing to do."""
+        if not self.config.compression.enabled and not force and keep_last_exchanges is None:
+            return messages
         document = read(messages)
         request = msgspec.structs.replace(
-            request_for(
-                document,
-                system=self.system,
-                tools=self.tools,
-                model=self.model,
-                context_length=self.window,
-                output_reservation=self.output_reservation,
-                state=self.state,
-                config=self.config,
-                redactor=self.redactor,
-                protection=self.protection,
-            ),
-            prompt_tokens=current_tokens,
+            self._request(document, current_tokens),
             focus=focus_topic,
             force=force,
             keep_last_exchanges=keep_last_exchanges,
         )
-        if not self.config.compression.enabled and not force and keep_last_exchanges is None:
-            return messages
         guard = Guard(self._summarizer(), self.state, self.clock(), force=force)
         outcome = drive(self.engine.compress(request), guard)
         self.state, self.last = guard.settled(outcome.state), outcome.receipt
-        if not outcome.changed:
+        return self._committed(document, outcome) if outcome.changed else messages
+
+    def prepare(self, messages: Any, current_tokens: int | None = None) -> Prepared | None:
+        """A compaction ahead of time, for `swap`. The host stays as it is, so another thread may do this."""
+        document, state = read(messages), self.state
+        request = msgspec.structs.replace(self._request(document, current_tokens), force=True)
+        guard = Guard(self._summarizer(), state, self.clock())
+        outcome = drive(self.engine.compress(request), guard)
+        if outcome.receipt.summary.failure:
+            return None
+        return prepared(outcome, document.messages, state)
+
+    def swap(self, messages: Any, ready: Prepared) -> Any:
+        """The conversation with a prepared fold in it; the very same object if it no longer fits."""
+        document = read(messages)
+        if ready.fits(document.messages, self.state):
             return messages
+        view = ready.swapped(document.messages)
+        outcome = msgspec.structs.replace(ready.outcome, messages=view)
+        self.state, self.last = outcome.state, outcome.receipt
+        return self._committed(document, outcome)
+
+    def _request(self, document: Document, current_tokens: int | None) -> CompactionRequest:
+        request = request_for(
+            document,
+            system=self.system,
+            tools=self.tools,
+            model=self.model,
+            context_length=self.window,
+            output_reservation=self.output_reservation,
+            state=self.state,
+            config=self.config,
+            redactor=self.redactor,
+            protection=self.protection,
+        )
+        return msgspec.structs.replace(request, prompt_tokens=current_tokens)
+
+    def _committed(self, document: Document, outcome: Outcome) -> Any:
         self.archive.update(outcome.archive)
         result = Compaction(document, outcome, self.meter)
         self.calibration = self.calibration.without_anchor()

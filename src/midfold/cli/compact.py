@@ -10,7 +10,9 @@ import click
 from midfold.api import Compaction, compact
 from midfold.cli.inspect import name_of, read_file
 from midfold.cli.settings import settings
+from midfold.cli.summaries import chosen
 from midfold.errors import TranscriptError
+from midfold.wire import read
 
 
 @click.command(name="compact")
@@ -24,6 +26,7 @@ from midfold.errors import TranscriptError
 @click.option("--focus", metavar="TEXT", help="What the summary should give most room to.")
 @click.option("--force", is_flag=True, help="Fold even below the threshold.")
 @click.option("--preview", is_flag=True, help="Only show what would stay and what would be folded; write nothing.")
+@click.option("--local", is_flag=True, help="Make the summary without a model, whatever the settings say.")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
@@ -37,25 +40,30 @@ def command(
     focus: str | None,
     force: bool,
     preview: bool,
+    local: bool,
     config: str | None,
     as_json: bool,
 ) -> None:
     """Fold the middle of a transcript and show what happened.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape; `-` reads standard input. Without a
-    model configured the summary is made locally. Nothing is written without -o.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape; `-` reads standard input. The model
+    that auxiliary.compression chooses writes the summary (`midfold doctor` says which), else it is made locally. A
+    preview asks no model. Nothing is written without -o.
     """
     if keep is not None and here:
         raise click.UsageError("--keep and --here exclude each other")
+    content, loaded = read_file(file), settings(config)
+    own_model = model or read(content, name=name_of(file)).model
     result = compact(
-        read_file(file),
+        content,
         context_length=context_length,
         model=model,
         target_tokens=target,
         keep_last_exchanges=1 if here else keep,
         focus=focus,
         force=force,
-        config=settings(config),
+        config=loaded,
+        summarizer=chosen(loaded, own_model, local=local or preview),
     )
     _show(result, preview=preview, as_json=as_json)
     if output is not None and not preview:

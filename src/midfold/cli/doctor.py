@@ -1,0 +1,134 @@
+"""`midfold doctor`: what midfold would do here, and why; and whether it works."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from typing import Any, NamedTuple
+
+import click
+
+EXTRAS = {"models": "httpx2", "tokens": "splintr"}
+MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    status: str
+    told: str
+
+
+@click.command(name="doctor")
+@click.option("--config", metavar="FILE", help="Read settings from this file.")
+@click.option("--model", help="The conversation's own model.")
+@click.option("--probe", is_flag=True, help="Ask the summary model for a few words; this sends one short request.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.pass_context
+def command(context: click.Context, config: str | None, model: str | None, probe: bool, as_json: bool) -> None:
+    """Check the settings, say who would summarise and why, and prove a compaction from end to end.
+
+    Nothing is sent anywhere without --probe. Exit code 1 if something is wrong.
+    """
+    found = [*_installation(), *_settings(config, model, probe=probe), _compaction()]
+    if as_json:
+        from midfold.cli.output import emit_json
+
+        emit_json([finding._asdict() for finding in found])
+    else:
+        _show(found)
+    if any(finding.status == "problem" for finding in found):
+        context.exit(1)
+
+
+def _show(found: list[Finding]) -> None:
+    from midfold.cli.output import console
+
+    colours = {"ok": "green", "note": "cyan", "problem": "red"}
+    out = console()
+    width = max(len(finding.what) for finding in found)
+    for what, status, told in found:
+        out.print(f"[{colours[status]}]{MARKS[status]}[/] [bold]{what:<{width}}[/]  {told}", soft_wrap=True)
+
+
+def _installation() -> list[Finding]:
+    from midfold import __version__
+
+    have = [name for name, package in EXTRAS.items() if importlib.util.find_spec(package)]
+    missing = [name for name in EXTRAS if name not in have]
+    told = f"installed: {', '.join(have) or 'none'}"
+    if missing:
+        told += f"; not installed: {', '.join(missing)} (pip install 'midfold[{','.join(missing)}]')"
+    return [
+        Finding("midfold", "ok", f"{__version__} on Python {platform.python_version()}"),
+        Finding("extras", "ok" if not missing else "note", told),
+    ]
+
+
+def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Finding]:
+    from midfold.config import load
+    from midfold.errors import ConfigError
+
+    try:
+        loaded = load(path)
+    except ConfigError as problem:
+        return [Finding("settings", "problem", str(problem))]
+    source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
+    notes = [Finding("settings", "note", text) for text in loaded.notices]
+    engine = Finding("engine", "ok", loaded.config.context.engine)
+    return [Finding("settings", "ok", source), *notes, engine, *_summaries(loaded.config, model, probe=probe)]
+
+
+def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
+    from midfold.errors import ConfigError
+    from midfold.providers import resolve
+
+    try:
+        found = resolve(config, os.environ, model)
+    except ConfigError as problem:
+        return [Finding("summaries", "problem", str(problem))]
+    if found.endpoint is None:
+        return [Finding("summaries", "ok" if "but" not in found.why else "problem", found.told)]
+    if importlib.util.find_spec("httpx2") is None:
+        told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
+        return [Finding("summaries", "problem", told)]
+    window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
+    main = f"; after some failures {found.main.model} once" if found.main is not None else ""
+    findings = [Finding("summaries", "ok", f"{found.told}; {window}{main}")]
+    return [*findings, _probed(found.endpoint)] if probe else findings
+
+
+def _probed(endpoint: Any) -> Finding:
+    from midfold.errors import SummaryFailed
+    from midfold.summarize.calls import Call
+    from midfold.summarize.client import ModelSummarizer
+
+    with ModelSummarizer(endpoint) as model:
+        try:
+            reply = model.send(
+                Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
+            )
+        except SummaryFailed as failed:
+            return Finding("probe", "problem", f"{failed.kind}: {failed}")
+    return Finding("probe", "ok", f"{endpoint.place} answered, {reply.output_tokens} tokens")
+
+
+def _compaction() -> Finding:
+    """A fold of a made-up conversation: legal, smaller, and every original can be unfolded."""
+    from midfold.api import compact
+    from midfold.core.laws import violations
+
+    steps = [{"role": "user", "content": "Go."}]
+    for number in range(60):
+        steps += [
+            {"role": "assistant", "content": f"Step {number}: I look at module {number}."},
+            {"role": "user", "content": f"Result {number}: " + "all is well here. " * 30},
+        ]
+    result = compact(steps, context_length=8_000)
+    if result.report.status != "compacted" or violations(result.transcript):
+        return Finding("compaction", "problem", f"a made-up conversation was not folded: {result.report.reason}")
+    folded = sum(len(result.archive.originals(handle)) for handle in result.report.handles)
+    before, after = result.report.old_tokens, result.report.new_tokens
+    return Finding("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from midfold.cli.main import main
+
+KEY = "sk-" + "not-a-real-key"
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(main, ["doctor", *arguments], catch_exceptions=False)
+
+
+def told(result: Result, what: str) -> dict[str, str]:
+    return next(finding for finding in json.loads(result.output) if finding["what"] == what)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def test_without_keys_it_says_that_summaries_are_made_locally_and_proves_a_compaction() -> None:
+    result = run("--json")
+    assert result.exit_code == 0
+    assert "local, without a model" in told(result, "summaries")["told"]
+    assert "originals can be unfolded" in told(result, "compaction")["told"]
+
+
+def test_a_key_is_named_by_its_variable_and_never_shown() -> None:
+    result = run("--json", "--model", "claude-opus-4-6", ANTHROPIC_API_KEY=KEY)
+    assert "claude-haiku-4-5 at api.anthropic.com (auto: ANTHROPIC_API_KEY is set" in told(result, "summaries")["told"]
+    assert KEY not in result.output
+
+
+def test_a_provider_without_its_key_is_a_problem_with_exit_code_1(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("auxiliary: {compression: {provider: openai}}\n")
+    result = run("--config", str(file))
+    assert result.exit_code == 1
+    assert "OPENAI_API_KEY is not set" in result.output
+
+
+def test_a_probe_that_cannot_connect_names_the_failure(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text('auxiliary: {compression: {base_url: "http://127.0.0.1:9/v1", model: small}}\n')
+    result = run("--config", str(file), "--probe", "--json")
+    assert result.exit_code == 1
+    assert told(result, "probe")["told"].startswith("network: 127.0.0.1:9 could not be reached")

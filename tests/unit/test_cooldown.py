@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+import midfold
+from midfold.core.failures import FAILURES, KEEPS_HISTORY, cooldown, waiting_time
+from midfold.errors import FailureKind, SummaryFailed
+from midfold.testing.doubles import FakeClock
+from tests.support.build import WINDOW, assistant, system, user, work
+
+SESSION = [system(), user("Port the parser."), assistant("Yes."), *work(0, 60)]
+
+
+class Flaky:
+    """Fails until told otherwise, and counts how often it was asked."""
+
+    def __init__(self, kind: FailureKind, retry_after: float = 0.0) -> None:
+        self.kind, self.retry_after, self.asked = kind, retry_after, 0
+
+    def __call__(self, ask: midfold.SummaryAsk) -> str:
+        self.asked += 1
+        if self.kind:
+            raise SummaryFailed(self.kind, retry_after=self.retry_after)
+        return "## Goal\nPort the parser."
+
+
+@pytest.mark.parametrize("kind", sorted(FAILURES))
+def test_after_a_failure_the_model_is_left_alone_until_its_pause_is_over(kind: FailureKind) -> None:
+    clock, model = FakeClock(), Flaky(kind)
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=model, clock=clock)
+    outcomes = [host.compress(SESSION) is SESSION for _ in range(2)]
+    assert outcomes == [kind in KEEPS_HISTORY] * 2
+    assert model.asked == 1
+    assert host.last is not None
+    assert any("no model was asked" in notice for notice in host.last.notices)
+    host.compress(SESSION, force=True)
+    assert model.asked == 2
+    clock.advance(cooldown(kind) + 1)
+    model.kind = ""
+    host.compress(SESSION)
+    assert model.asked == 3
+    assert (host.state.failure, host.state.cooldown_until) == ("", 0.0)
+
+
+def test_the_pause_is_as_long_as_the_provider_asked_for() -> None:
+    clock = FakeClock()
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=Flaky("rate_limit", 900), clock=clock)
+    host.compress(SESSION)
+    assert host.state.cooldown_until == clock.now + 900
+
+
+@pytest.mark.parametrize("clear", ["reset", "update_model"])
+def test_failures_are_forgotten_by_a_reset_and_by_another_model(clear: str) -> None:
+    model = Flaky("auth")
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=model)
+    host.compress(SESSION)
+    if clear == "reset":
+        host.reset()
+    else:
+        host.update_model("another", WINDOW)
+    model.kind = ""
+    assert host.compress(SESSION) is not SESSION
+    assert model.asked == 2
+
+
+def test_the_pause_survives_a_restart_and_is_carried_by_the_state_of_compact() -> None:
+    clock, model = FakeClock(), Flaky("network")
+    first = midfold.EngineHost(context_length=WINDOW, summarizer=model, clock=clock)
+    first.compress(SESSION)
+    second = midfold.EngineHost(context_length=WINDOW, summarizer=model, clock=clock)
+    second.restore(first.export())
+    assert second.compress(SESSION) is SESSION
+    one = midfold.compact(SESSION, context_length=WINDOW, summarizer=model, clock=clock)
+    midfold.compact(SESSION, context_length=WINDOW, summarizer=model, clock=clock, state=one.state)
+    assert model.asked == 2
+
+
+def test_two_compactions_without_effect_stop_automatic_ones_until_usage_falls() -> None:
+    host = midfold.EngineHost(context_length=WINDOW)
+    host.state = midfold.CompactionState(ineffective=2)
+    assert not host.should_compress(WINDOW)
+    host.update_from_response({"prompt_tokens": WINDOW - 1})
+    assert not host.should_compress(WINDOW)
+    host.update_from_response({"prompt_tokens": 100})
+    assert host.should_compress(WINDOW)
+
+
+def test_waiting_is_bounded_and_grows() -> None:
+    assert [waiting_time("network", attempt) for attempt in range(3)] == [1, 2, None]
+    assert waiting_time("rate_limit", 0, 7) == 7
+    assert waiting_time("rate_limit", 0, 700) is None
+    assert waiting_time("auth", 0) is None
