@@ -16,7 +16,8 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core import jsonio
-from midfold.errors import ConfigError
+from midfold.core.compaction import SummaryAsk
+from midfold.errors import ConfigError, SummaryFailed
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.summarize import Summarizer, local_summarizer
 from midfold.summarize.endpoint import Endpoint, Wire
@@ -50,6 +51,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint | None = None
     main: Endpoint | None = None
     why: str
+    is_choice: bool = True
+    """Whether the summary is made locally because nothing else was asked for, not because something is missing."""
 
     @property
     def told(self) -> str:
@@ -71,10 +74,14 @@ def summarizer_for(config: Config | None, model: str | None) -> Summarizer:
         return local_summarizer
     found = resolve(config, os.environ, model)
     if found.endpoint is None:
-        return local_summarizer
+        return local_summarizer if found.is_choice else _nobody
     from midfold.summarize.client import ModelSummarizer
 
     return ModelSummarizer(found.endpoint, found.main)
+
+
+def _nobody(ask: SummaryAsk) -> str:
+    raise SummaryFailed("no_provider")
 
 
 def provider_of(model: str | None) -> str | None:
@@ -107,7 +114,8 @@ class _Choice:
             return self._as_main(main)
         known = self._named(provider)
         if not self._key(known) and known.key_variable:
-            return Resolution(main=main, why=f"{provider} is configured, but {self._variable(known)} is not set")
+            why = f"{provider} is configured, but {self._variable(known)} is not set"
+            return Resolution(main=main, why=why, is_choice=False)
         endpoint = self._endpoint(provider, known, self.task.base_url)
         return Resolution(endpoint=endpoint, main=main, why=f"auxiliary.compression.provider is {provider}")
 
@@ -127,7 +135,7 @@ class _Choice:
     def _as_main(self, main: Endpoint | None) -> Resolution:
         if main is None:
             told = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
-            return Resolution(why=f"auxiliary.compression.provider is main, but {told}")
+            return Resolution(why=f"auxiliary.compression.provider is main, but {told}", is_choice=False)
         endpoint = self._with_task(main, self.task.model or main.model)
         return Resolution(endpoint=endpoint, why="auxiliary.compression.provider is main")
 

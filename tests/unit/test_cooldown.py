@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import midfold
@@ -8,6 +12,7 @@ from midfold.errors import FailureKind, SummaryFailed
 from midfold.testing.doubles import FakeClock
 from tests.support.build import WINDOW, assistant, system, user, work
 
+ROOT = Path(__file__).resolve().parents[2]
 SESSION = [system(), user("Port the parser."), assistant("Yes."), *work(0, 60)]
 
 
@@ -90,3 +95,9 @@ def test_waiting_is_bounded_and_grows() -> None:
     assert waiting_time("rate_limit", 0, 7) == 7
     assert waiting_time("rate_limit", 0, 700) is None
     assert waiting_time("auth", 0) is None
+
+
+def test_the_page_shows_the_table_of_the_code() -> None:
+    script = ROOT / "tools" / "gen_failures_doc.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout

@@ -15,6 +15,8 @@ def chosen(config: Config, model: str | None, *, local: bool) -> Summarizer:
     """The summarizer the settings choose; a model is named before anything is sent to it."""
     found = resolve(config, os.environ, model)
     if local or found.endpoint is None:
+        if not local and not found.is_choice:
+            notice(f"summary by {found.told}")
         return local_summarizer
     from midfold.summarize.client import ModelSummarizer
 

@@ -1,0 +1,49 @@
+"""Rewrites the table of docs/reference/failures.md from the table in the package; the introduction stays as it is.
+
+python tools/gen_failures_doc.py          write the file
+python tools/gen_failures_doc.py --check  say whether it is up to date (exit 1 if not)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from midfold.core.failures import FAILURES
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "failures.md"
+MARK = "<!-- Below this line: tools/gen_failures_doc.py. Do not edit. -->"
+COLUMNS = ("failure", "what the receipt says", "class", "tried again", "main model", "cooldown", "then")
+
+
+def table() -> str:
+    """The policy as Markdown."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for kind, row in FAILURES.items():
+        again = f"{row.retries}x" + (f" after {row.wait:g} s" if row.wait else "") if row.retries else "no"
+        main = "once" if row.main_model else "no"
+        cells = (f"`{kind}`", row.told, row.retry_class, again, main, f"{row.cooldown:g} s", row.then)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def render(page: str) -> str:
+    """`page` with everything below the mark made anew."""
+    introduction, mark, _ = page.partition(MARK)
+    if not mark:
+        raise SystemExit(f"{PAGE}: the line that starts the generated part is missing: {MARK}")
+    return f"{introduction}{MARK}\n\n{table()}"
+
+
+def main(arguments: list[str]) -> int:
+    page = PAGE.read_text(encoding="utf-8")
+    fresh = render(page)
+    if "--check" in arguments:
+        print("up to date" if fresh == page else "out of date: run python tools/gen_failures_doc.py")
+        return int(fresh != page)
+    PAGE.write_text(fresh, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
