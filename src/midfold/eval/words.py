@@ -1,0 +1,100 @@
+"""What says what a fact is: the content words and labels near it.
+
+Rules of this file:
+1. Near is within `NEAR` characters, in the same message.
+2. A content word is a run of three or more letters that is no part of an identifier, no function word of English
+   and no keyword of a programming language.
+3. A label stands before the fact and ends in a colon: `port: 8123`, `"branch": "fix/x"`.
+4. A fact is bound where two words, or one label, stand near it that also stood near it in the past.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from midfold.eval.facts import places
+from midfold.eval.texts import NEAR
+
+WORDS_NEEDED = 2
+
+_WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[^\W\d_]{3,40}+(?![\w/\\(]|[.@=-]\w)")
+_LABEL = re.compile(r"(?<![\w./-])([A-Za-z][\w-]{1,40}+)[\"'`*]{0,3}+:(?=[\s\"'`\[({*])")
+
+STOP: Final = frozenset(
+    """
+    the and for are but not you all any can had her was one our out has him his how its may new now old see two way who
+    did get let put say she too use that with have this will your from they know want been good much some time very when
+    come here just like long make many more only over such take than them well were what which their there these those
+    then also into about after again before because being between both could does doing down during each few further
+    having itself most other should would under until where while whom why through same own off once nor yourself
+    let's need now yes okay sure i'll i'm
+
+    def class return import from else elif pass none true false self null undefined const let var function func type
+    struct interface package public private static void string int bool float char async await export default new try
+    catch except finally raise throw throws for while break continue switch case end begin then fi do done echo nil err
+    error ctx args kwargs str list dict set tuple map make append range len print println printf
+
+    http https www com org file line
+    """.split()
+)
+
+
+class Surroundings(NamedTuple):
+    """What stands near a fact, wherever it stands."""
+
+    words: frozenset[str]
+    labels: frozenset[str]
+
+
+def surroundings(text: str, fact: str, at: Iterable[int]) -> Surroundings:
+    """Words and labels near any of the places where a fact stands. Places that overlap are read once."""
+    found: set[str] = set()
+    labels: set[str] = set()
+    for start, end in _merged(at, len(fact)):
+        found.update(words_of(text[start:end]))
+        labels.update(labels_of(text[start : max(end - NEAR, start)]))
+    return Surroundings(frozenset(found), frozenset(labels))
+
+
+def _merged(at: Iterable[int], length: int) -> Iterator[tuple[int, int]]:
+    open_at, open_end = -1, -1
+    for place in at:
+        start, end = max(place - NEAR, 0), place + length + NEAR
+        if start > open_end:
+            if open_at >= 0:
+                yield open_at, open_end
+            open_at = start
+        open_end = end
+    if open_at >= 0:
+        yield open_at, open_end
+
+
+def words_of(text: str) -> Iterator[str]:
+    for match in _WORD.finditer(text):
+        word = match.group()
+        rest = word[1:]
+        if rest == rest.lower():
+            lowered = word.lower()
+            if lowered not in STOP:
+                yield lowered
+
+
+def labels_of(text: str) -> Iterator[str]:
+    for match in _LABEL.finditer(text):
+        label = match.group(1).lower()
+        if label not in STOP:
+            yield label
+
+
+def is_bound(text: str, fact: str, near: Surroundings) -> bool:
+    """Whether a text holds the fact together with what says what it is."""
+    for at in places(text, fact):
+        start = max(at - NEAR, 0)
+        if near.labels and not near.labels.isdisjoint(labels_of(text[start:at])):
+            return True
+        window = text[start : at + len(fact) + NEAR]
+        if len(near.words.intersection(words_of(window))) >= WORDS_NEEDED:
+            return True
+    return False
