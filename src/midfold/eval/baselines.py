@@ -17,7 +17,8 @@ from midfold.eval.texts import text_of
 
 HEAD_SHARE = 0.25
 LEDGER_SHARE = 0.4
-NEWEST_RESULTS = 3
+NEWEST_RESULTS_SHARE = 0.25
+"""The newest tool results stay as they are while they take no more of the budget than this."""
 CLIP = 400
 MASK = "[old tool result masked]"
 Change = Callable[[str], str]
@@ -70,9 +71,8 @@ def clipped(past: Transcript, target: int) -> Transcript:
 def _masked(past: Transcript, target: int) -> Transcript:
     sizes = list(map(size, past))
     excess = sum(sizes) - target
-    results = [index for index, message in enumerate(past) if _has_result(message)]
     messages = list(past)
-    for index in results[: max(len(results) - NEWEST_RESULTS, 0)]:
+    for index in _old_results(past, target):
         if excess <= 0:
             break
         bare = _changed(past[index], lambda _: MASK)
@@ -81,6 +81,14 @@ def _masked(past: Transcript, target: int) -> Transcript:
             messages[index] = bare
             excess -= saved
     return tuple(messages) if excess <= 0 else sliding_window(tuple(messages), target)
+
+
+def _old_results(past: Transcript, target: int) -> list[int]:
+    room = int(target * NEWEST_RESULTS_SHARE)
+    results = [index for index, message in enumerate(past) if _has_result(message)]
+    while results and (room := room - size(past[results[-1]])) >= 0:
+        results.pop()
+    return results
 
 
 def _has_result(message: Message) -> bool:

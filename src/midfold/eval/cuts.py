@@ -20,8 +20,8 @@ from midfold.eval.sizes import size
 
 LEAST_PAST = 8_000
 LEAST_FUTURE = 20
-SPACING = 16
-MOST = 6
+SPACING = 40
+MOST = 4
 Split = Literal["all", "train", "held"]
 
 

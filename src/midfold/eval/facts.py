@@ -4,7 +4,8 @@ Rules of this file:
 1. A fact is a path, URL, hash, id, number of four or more digits, version, date, constant, flag, or a snake_case,
    camelCase, dotted or kebab name. Words of prose are not facts.
 2. This is what compactions are judged by. No compactor may import it, and it imports nothing a compactor selects by.
-3. A text is cut into chunks by one linear pattern; a chunk is judged on its own, once.
+3. A text is cut into chunks by one linear pattern; a chunk is judged on its own, once. An escaped line break in code
+   (`"\\nDone"`) is no part of the name after it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HARD: Final = frozenset({"url", "path", "hash", "id", "number"})
 SHORTEST, LONGEST = 4, 300
 CHUNKS_REMEMBERED = 1 << 17
 
-_CHUNK = re.compile(r"https?://[^\s\"'`<>()\[\]{}\\,;|]++|[\w~/@.+\-]++")
+_CHUNK = re.compile(r"\\[A-Za-z]|https?://[^\s\"'`<>()\[\]{}\\,;|]++|[\w~/@.+\-]++")
 _FILE_ENDINGS = (
     "bash bat c cc cfg cjs conf cpp cs css csv db diff env ex exs gif go gradle h hpp html ini ipynb java jpg js json"
     " jsonl jsx kt less lock log lua m md mdx mjs mod patch pdf php pl png proto ps1 py pyi pyx rb rs rst scala scss sh"
@@ -31,7 +32,7 @@ _FILE = re.compile(r"\.?[\w@+-]+(?:\.[\w-]+)*\.(?:" + "|".join(_FILE_ENDINGS.spl
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HASH = re.compile(r"(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{7,64}")
 _TICKET = re.compile(r"[A-Z][A-Z0-9]+-\d+")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?=$|T\d)")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _VERSION = re.compile(r"v\d+(?:\.\d+)+(?:[-+]?[a-z]\w*)?|\d+(?:\.\d+){2,}(?:[-+.]?[a-z]\w*)?")
 _NUMBER = re.compile(r"\d{4,}")
 _FLAG = re.compile(r"--[A-Za-z][\w-]*[A-Za-z0-9]")
@@ -47,7 +48,7 @@ _CAMEL = re.compile(r"(?=[A-Z]*[a-z0-9]+[A-Z])[A-Za-z][A-Za-z0-9]*")
 def facts_in(text: str) -> Iterator[tuple[str, Kind]]:
     """Every fact of a text, in order, as often as it is written."""
     for match in _CHUNK.finditer(text):
-        found = _judged(match.group()[:LONGEST])
+        found = _judged(match.group())
         if found is not None:
             yield found
 
@@ -55,11 +56,9 @@ def facts_in(text: str) -> Iterator[tuple[str, Kind]]:
 @lru_cache(maxsize=CHUNKS_REMEMBERED)
 def _judged(chunk: str) -> tuple[str, Kind] | None:
     fact = _bare(chunk)
-    if len(fact) < SHORTEST:
+    if not SHORTEST <= len(fact) <= LONGEST:
         return None
     kind = _kind(fact)
-    if kind == "date":
-        return fact[:10], kind
     return None if kind is None else (fact, kind)
 
 
@@ -96,7 +95,7 @@ def _kind(fact: str) -> Kind | None:
 def _numeric(fact: str) -> Kind | None:
     if _NUMBER.fullmatch(fact):
         return "number"
-    if _DATE.match(fact):
+    if _DATE.fullmatch(fact):
         return "date"
     if _VERSION.fullmatch(fact):
         return "version"
@@ -140,7 +139,8 @@ def places(text: str, fact: str) -> Iterator[int]:
     at = text.find(fact)
     while at >= 0:
         end = at + len(fact)
-        if not _wordy(text[at - 1 : at]) and not _wordy(text[end : end + 1]):
+        escaped = text[max(at - 2, 0) : at - 1] == "\\"
+        if (escaped or not _wordy(text[at - 1 : at])) and not _wordy(text[end : end + 1]):
             yield at
         at = text.find(fact, end)
 

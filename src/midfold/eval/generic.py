@@ -48,6 +48,20 @@ _LAST_OF_COMPOUNDS: Final = frozenset(
     "based by case date effort end free friendly from in kind known level line like made off only on one out over party"
     " point ready related safe side specific style the time to type up ups wide wise word".split()
 )
+_LIBRARIES: Final = frozenset(
+    """
+    atomic bufio bytes bytes cmp context embed errors exec filepath flag fmt fs http httptest io ioutil json log maps
+    math net os path rand reflect regexp runtime signal slices slog sort sql strconv strings sync syscall template
+    testing time unicode url utf8 assert require
+    Array Buffer Date Error JSON Map Math Number Object Promise RegExp Set String Symbol console document expect global
+    globalThis import.meta jest module process vi window
+    """.split()
+)
+"""Go packages, JavaScript globals, and what every test imports."""
+_METHODS: Final = frozenset(
+    name for kind in (str, bytes, list, dict, set, int, float) for name in dir(kind) if not name.startswith("_")
+) | frozenset("Error Errorf Fatal Fatalf Helper Log Logf Parallel Run Skip TempDir Cleanup length push map filter".split())
+_FILE_ENDINGS: Final = frozenset("go js json md py rs sh sql toml ts tsx txt yaml yml".split())
 _STANDARD: Final = frozenset(sys.stdlib_module_names) | frozenset(dir(builtins))
 
 
@@ -64,8 +78,15 @@ def is_common(fact: str) -> bool:
     if fact.startswith("--"):
         return False
     if "/" not in fact and "." in fact:
-        return fact.partition(".")[0] in _STANDARD and not fact.endswith(".py")
+        return _is_library(*fact.split("."))
     return "-" in fact and _is_compound(fact)
+
+
+def _is_library(first: str, *rest: str) -> bool:
+    """`os.path.join`, `fmt.Errorf`, `line.strip`; a file such as `time.py` is the project's own."""
+    if rest[-1] in _FILE_ENDINGS:
+        return False
+    return first in _STANDARD or first in _LIBRARIES or (len(rest) == 1 and rest[0] in _METHODS)
 
 
 def _is_compound(fact: str) -> bool:

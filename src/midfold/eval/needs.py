@@ -18,7 +18,7 @@ from typing import NamedTuple
 from midfold.core.message import Message, Transcript
 from midfold.eval.facts import HARD, Kind, facts_in, places
 from midfold.eval.generic import is_common
-from midfold.eval.texts import APART, called, joined, said, text_of
+from midfold.eval.texts import APART, given, joined, said, text_of
 from midfold.eval.words import Surroundings, surroundings
 
 HORIZON = 60
@@ -70,12 +70,11 @@ def _first_written(future: Transcript, generic: Collection[str]) -> dict[str, tu
                 continue
             seen.add(fact)
             first = next(places(whole, fact), -1)
-            if first >= starts[step] and fact not in generic and not is_common(fact):
-                assert bisect_right(starts, first) - 1 == step
+            if bisect_right(starts, first) - 1 == step and fact not in generic and not is_common(fact):
                 found[fact] = (kind, action, step)
     return found
 
 
 def _written(message: Message) -> list[tuple[str, Kind, bool]]:
-    actions = [(fact, kind, True) for fact, kind in facts_in(called(message))]
+    actions = [(fact, kind, True) for fact, kind in facts_in(given(message))]
     return actions + [(fact, kind, False) for fact, kind in facts_in(said(message))]

@@ -25,9 +25,9 @@ Search = Callable[[Transcript, str], str]
 
 WINDOW = 3
 PASSAGE = 700
-TOP = 5
-MOST_CHARACTERS = 6_000
-MOST_TERMS = 60
+TOP = 3
+MOST_CHARACTERS = 2_000
+MOST_TERMS = 12
 K1, B = 1.2, 0.75
 _TERM = re.compile(r"\w{2,40}+")
 BLANK = " "

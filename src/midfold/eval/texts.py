@@ -1,14 +1,15 @@
 """What a reader of a message sees, as one text.
 
 Rules of this file:
-1. Tool arguments are read as `key: value` lines, so that an escaped line break never glues itself to a name.
+1. Tool arguments are read as `key: value` lines, so that an escaped line break never glues itself to a name. Names of
+   tools and of their arguments are known from the tools' definitions: they are read, but nobody *writes* them.
 2. Thinking is not text: providers drop old thinking, and no compaction is asked to keep it.
 3. Texts of neighbouring messages are joined so far apart that nothing in one is near anything in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +35,7 @@ def said(message: Message) -> str:
     return "\n".join(_readable(message))
 
 
-def _readable(message: Message) -> Iterable[str]:
+def _readable(message: Message) -> Iterator[str]:
     for part in message.parts:
         if isinstance(part, Text | ToolResult):
             yield part.text
@@ -48,23 +49,33 @@ def called(message: Message) -> str:
     return "\n".join(f"{call.name}\n{_arguments(call.arguments)}" for call in calls)
 
 
+def given(message: Message) -> str:
+    """The values of the arguments of the tool calls."""
+    calls = (part for part in message.parts if isinstance(part, ToolCall))
+    return "\n".join(value for call in calls for _, value in _leaves(_decoded(call.arguments), "", 0))
+
+
 def _arguments(text: str) -> str:
+    leaves = _leaves(_decoded(text), "", 0)
+    return "\n".join(f"{key}: {value}" if key else value for key, value in leaves)
+
+
+def _decoded(text: str) -> Any:
     try:
-        value = jsonio.decode(text.encode("utf-8", "surrogatepass"))
+        return jsonio.decode(text.encode("utf-8", "surrogatepass"))
     except jsonio.NotJSON:
         return text
-    return "\n".join(_lines(value, "", 0))
 
 
-def _lines(value: Any, key: str, depth: int) -> Iterable[str]:
+def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and depth < DEEPEST:
         for name, inner in value.items():
-            yield from _lines(inner, str(name), depth + 1)
+            yield from _leaves(inner, str(name), depth + 1)
     elif isinstance(value, list) and depth < DEEPEST:
         for inner in value:
-            yield from _lines(inner, key, depth + 1)
+            yield from _leaves(inner, key, depth + 1)
     else:
-        yield f"{key}: {value}" if key else str(value)
+        yield key, str(value)
 
 
 def joined(messages: Iterable[Message]) -> str:
