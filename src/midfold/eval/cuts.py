@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from midfold.core.message import Transcript
+from midfold.core.message import Message, ToolCall, Transcript
 from midfold.eval.sessions import Session
 from midfold.eval.sizes import size
 
@@ -48,7 +48,7 @@ def cuts_of(session: Session, *, least_past: int = LEAST_PAST, least_future: int
     allowed = [
         at
         for at, (message, past) in enumerate(zip(messages, before, strict=False))
-        if at <= last and past >= least_past and message.role == "assistant"
+        if at <= last and past >= least_past and message.role == "assistant" and not _calls(messages[at - 1])
     ]
     if not allowed:
         return []
@@ -56,6 +56,10 @@ def cuts_of(session: Session, *, least_past: int = LEAST_PAST, least_future: int
     count = min(1 + span // SPACING, MOST, len(allowed))
     picked = [allowed[(2 * number + 1) * len(allowed) // (2 * count)] for number in range(count)]
     return [Cut(session, at) for at in picked]
+
+
+def _calls(message: Message) -> bool:
+    return any(isinstance(part, ToolCall) for part in message.parts)
 
 
 def in_split(session: Session, split: Split) -> bool:

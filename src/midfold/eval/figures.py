@@ -25,6 +25,7 @@ class Row(NamedTuple):
     """One method at one budget at one cut."""
 
     conversation: str
+    session: int
     project: str
     at: int
     past_tokens: int

@@ -80,21 +80,25 @@ def plug(name: str, function: Compactor) -> Method:
     return partial(_plugged, name, function)
 
 
-def named(names: Iterable[str]) -> dict[str, Method]:
-    """Built-in methods by name; `all` is every one of them."""
-    chosen: dict[str, Method] = {}
-    for name in names:
-        if name == "all":
-            chosen.update(BUILT_IN)
-        elif name in BUILT_IN:
-            chosen[name] = BUILT_IN[name]
-        else:
-            raise PluginError(f"there is no method {name}; built in: {', '.join(BUILT_IN)}")
-    return chosen
+def chosen(methods: Iterable[str] | Mapping[str, str | Compactor]) -> dict[str, Method]:
+    """Methods by name: built-in ones, or a mapping from names to built-in ones and callables."""
+    if isinstance(methods, Mapping):
+        return {
+            name: built_in(method) if isinstance(method, str) else plug(name, method)
+            for name, method in methods.items()
+        }
+    names = [methods] if isinstance(methods, str) else list(methods)
+    return {name: built_in(name) for name in (BUILT_IN if names == ["all"] else names)}
 
 
-def load(text: str) -> dict[str, Method]:
-    """A method from `name=package.module:function`; modules of the working directory are found too."""
+def built_in(name: str) -> Method:
+    if name not in BUILT_IN:
+        raise PluginError(f"there is no method {name}; built in: {', '.join(BUILT_IN)}")
+    return BUILT_IN[name]
+
+
+def load_compactor(text: str) -> tuple[str, Compactor]:
+    """A name and a callable from `name=package.module:function`; modules of the working directory are found too."""
     name, equals, place = text.partition("=")
     module, colon, attribute = place.partition(":")
     if not (equals and colon and name and module and attribute):
@@ -110,4 +114,4 @@ def load(text: str) -> dict[str, Method]:
         raise PluginError(f"the method {name} could not be loaded: {error}") from None
     if not callable(function):
         raise PluginError(f"the method {name} could not be loaded: {place} cannot be called")
-    return {name: plug(name, function)}
+    return name, function

@@ -76,7 +76,9 @@ def _gains(past: Transcript, needs: tuple[Need, ...]) -> dict[int, frozenset[int
     found: dict[int, frozenset[int]] = {}
     for index, message in enumerate(past):
         text = text_of(message)
-        bound = [number for number, need in enumerate(needs) if need.fact in text and is_bound(text, need.fact, need.near)]
+        bound = [
+            number for number, need in enumerate(needs) if need.fact in text and is_bound(text, need.fact, need.near)
+        ]
         if bound:
             found[index] = frozenset(bound)
     return found

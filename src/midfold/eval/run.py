@@ -12,16 +12,17 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midfold.errors import TranscriptError
-from midfold.eval.cuts import LEAST_PAST, Cut, Split, all_cuts
+from midfold.errors import MidfoldError, TranscriptError
+from midfold.eval.cuts import LEAST_FUTURE, LEAST_PAST, Cut, Split, all_cuts
 from midfold.eval.facts import facts_in
 from midfold.eval.figures import Figure, Row, figures
 from midfold.eval.generic import shared_facts
-from midfold.eval.methods import DEFAULT, Compactor, Method, named, plug
+from midfold.eval.methods import DEFAULT, Compactor, Method, chosen
 from midfold.eval.score import exam_at, score
 from midfold.eval.search import Search, full_text
 from midfold.eval.sessions import Session, load, sessions_of
@@ -49,7 +50,12 @@ class Evaluation:
 
     @property
     def cuts(self) -> int:
-        return len({(row.conversation, row.at, row.past_tokens) for row in self.rows})
+        return len({(row.conversation, row.session, row.at) for row in self.rows})
+
+    @property
+    def needed(self) -> int:
+        """Needed facts over all cuts."""
+        return sum({(row.conversation, row.session, row.at): row.needs for row in self.rows}.values())
 
     @property
     def conversations(self) -> int:
@@ -87,13 +93,12 @@ def evaluate(
     mapping from names to callables `(messages, target_tokens) -> messages`. Budgets are shares of the past.
     """
     sessions = _sessions(sources)
-    chosen = _methods(methods)
     generic = shared_facts(facts_by_project(sessions))
-    plan = Plan(all_cuts(sessions, split, least_past), chosen, tuple(budgets), generic, search)
+    plan = Plan(all_cuts(sessions, split, least_past), chosen(methods), tuple(budgets), generic, search)
     if not plan.cuts:
         raise TranscriptError(
-            f"nothing to measure: none of the {len(sessions)} session(s) has {least_past:,} tokens before a cut and 20 "
-            "messages after it"
+            f"nothing to measure: {len(sessions)} session(s) read, and none of the {split} has {least_past:,} tokens "
+            f"before a cut and {LEAST_FUTURE} messages after it"
         )
     return Evaluation(_marked(plan, workers, progress), seed)
 
@@ -110,15 +115,6 @@ def _sessions(sources: Iterable[Source]) -> list[Session]:
             for document in documents:
                 found += sessions_of(document, name=f"conversation {number}")
     return found
-
-
-def _methods(methods: Iterable[str] | Mapping[str, str | Compactor]) -> dict[str, Method]:
-    if not isinstance(methods, Mapping):
-        return named([methods] if isinstance(methods, str) else methods)
-    return {
-        name: next(iter(named([method]).values())) if isinstance(method, str) else plug(name, method)
-        for name, method in methods.items()
-    }
 
 
 def facts_by_project(sessions: Iterable[Session]) -> dict[str, set[str]]:
@@ -141,11 +137,16 @@ def _marked(plan: Plan, workers: int, progress: Progress | None) -> list[Row]:
             report(number, len(plan.cuts))
         return rows
     with ProcessPoolExecutor(workers, context, _start, (plan,)) as pool:
-        futures = [pool.submit(_mark_number, number) for number in range(len(plan.cuts))]
-        report(0, len(futures))
-        for number, future in enumerate(futures, 1):
-            rows += future.result()
-            report(number, len(futures))
+        try:
+            futures = [pool.submit(_mark_number, number) for number in range(len(plan.cuts))]
+            report(0, len(futures))
+            for number, future in enumerate(futures, 1):
+                rows += future.result()
+                report(number, len(futures))
+        except BrokenProcessPool:
+            raise MidfoldError("a process that measures ended by itself; fewer --workers need less memory") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     return rows
 
 
@@ -155,7 +156,7 @@ def mark(cut: Cut, plan: Plan) -> list[Row]:
     if not exam.needs:
         return []
     session = cut.session
-    place = (session.conversation, session.project, cut.at, exam.past_tokens, len(exam.needs))
+    place = (session.conversation, session.number, session.project, cut.at, exam.past_tokens, len(exam.needs))
     return [
         Row(*place, name, budget, score(method(cut, int(exam.past_tokens * budget), exam.needs), exam))
         for name, method in plan.methods.items()

@@ -30,6 +30,8 @@ class Session(msgspec.Struct, frozen=True):
 
     conversation: str
     """What errors and figures call the conversation: its id, or its file and number."""
+    number: int
+    """Which session of the conversation it is."""
     project: str
     dialect: str
     messages: Transcript
@@ -70,17 +72,23 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
     sessions: list[Session] = []
     messages: list[Message] = []
     human: list[bool] = []
+
+    def finish() -> None:
+        if messages:
+            made = (tuple(messages), tuple(human))
+            sessions.append(Session(conversation, len(sessions) + 1, where, document.dialect.name, *made))
+            messages.clear()
+            human.clear()
+
     for message in document.messages:
         meta = _meta(message)
-        if messages and _is_compaction(message, meta):
-            sessions.append(Session(conversation, where, document.dialect.name, tuple(messages), tuple(human)))
-            messages, human = [], []
+        if _is_compaction(message, meta):
+            finish()
         kept = _measured(message, document)
         if kept is not None:
             messages.append(kept)
             human.append(_is_human(kept, meta))
-    if messages:
-        sessions.append(Session(conversation, where, document.dialect.name, tuple(messages), tuple(human)))
+    finish()
     return sessions
 
 

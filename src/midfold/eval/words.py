@@ -12,33 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from midfold.eval.facts import places
+from midfold.eval.lists import FUNCTION_WORDS
 from midfold.eval.texts import NEAR
 
 WORDS_NEEDED = 2
 
 _WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[^\W\d_]{3,40}+(?![\w/\\(]|[.@=-]\w)")
 _LABEL = re.compile(r"(?<![\w./-])([A-Za-z][\w-]{2,40}+)[\"'`*]{0,3}+:(?=[\s\"'`\[({*])")
-
-STOP: Final = frozenset(
-    """
-    the and for are but not you all any can had her was one our out has him his how its may new now old see two way who
-    did get let put say she too use that with have this will your from they know want been good much some time very when
-    come here just like long make many more only over such take than them well were what which their there these those
-    then also into about after again before because being between both could does doing down during each few further
-    having itself most other should would under until where while whom why through same own off once nor yourself
-    let's need now yes okay sure i'll i'm
-
-    def class return import from else elif pass none true false self null undefined const let var function func type
-    struct interface package public private static void string int bool float char async await export default new try
-    catch except finally raise throw throws for while break continue switch case end begin then fi do done echo nil err
-    error ctx args kwargs str list dict set tuple map make append range len print println printf
-
-    http https www com org file line
-    """.split()
-)
 
 
 class Surroundings(NamedTuple):
@@ -84,14 +67,14 @@ def words_of(text: str) -> Iterator[str]:
         rest = word[1:]
         if rest == rest.lower():
             lowered = word.lower()
-            if lowered not in STOP:
+            if lowered not in FUNCTION_WORDS:
                 yield lowered
 
 
 def labels_of(text: str) -> Iterator[str]:
     for match in _LABEL.finditer(text):
         label = match.group(1).lower()
-        if label not in STOP:
+        if label not in FUNCTION_WORDS:
             yield label
 
 
