@@ -13,7 +13,11 @@ from midfold.core.message import Message
 
 SHORTEST, LONGEST = 12, 400
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_MARKUP = re.compile(r"<([a-z][\w-]{2,40}+)[^<>]{0,200}>.*?</\1>", re.DOTALL)
+_INSERTED = (
+    "system-reminder command-name command-message command-args local-command-stdout local-command-stderr bash-input"
+    " bash-stdout bash-stderr environment_context user_instructions INSTRUCTIONS permissions"
+)
+"""Blocks that agents put into a user's turn."""
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 _DEMAND = re.compile(r"\b(?:must|never|always|don['’]?t|do not|prefer(?:s|red|ably)?|only)\b", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*>#]+|\d+[.)])?\s*")
@@ -25,11 +29,19 @@ def demands(messages: Iterable[Message]) -> tuple[str, ...]:
 
 
 def _demands(text: str) -> Iterator[str]:
-    prose = _MARKUP.sub("\n", _FENCED.sub("\n", text)) if "<" in text or "```" in text else text
+    prose = _FENCED.sub("\n", text)
+    for name in _INSERTED.split():
+        prose = _without(prose, f"<{name}>", f"</{name}>")
     for sentence in _END.split(prose):
         bare = spaced(_BULLET.sub("", sentence, count=1))
         if SHORTEST <= len(bare) <= LONGEST and _DEMAND.search(bare):
             yield bare
+
+
+def _without(text: str, opening: str, closing: str) -> str:
+    """The text outside the blocks; one that is never closed reaches to the end."""
+    first, *rest = text.split(opening)
+    return "\n".join([first, *(piece.partition(closing)[2] for piece in rest)])
 
 
 def spaced(text: str) -> str:

@@ -48,15 +48,15 @@ _CAMEL = re.compile(r"(?=[A-Z]*[a-z0-9]+[A-Z])[A-Za-z][A-Za-z0-9]*")
 def facts_in(text: str) -> Iterator[tuple[str, Kind]]:
     """Every fact of a text, in order, as often as it is written."""
     for match in _CHUNK.finditer(text):
-        found = _judged(match.group())
-        if found is not None:
+        chunk = match.group()
+        if SHORTEST <= len(chunk) <= LONGEST and (found := _judged(chunk)) is not None:
             yield found
 
 
 @lru_cache(maxsize=CHUNKS_REMEMBERED)
 def _judged(chunk: str) -> tuple[str, Kind] | None:
     fact = _bare(chunk)
-    if not SHORTEST <= len(fact) <= LONGEST:
+    if len(fact) < SHORTEST:
         return None
     kind = _kind(fact)
     return None if kind is None else (fact, kind)
@@ -142,7 +142,9 @@ def places(text: str, fact: str) -> Iterator[int]:
         escaped = text[max(at - 2, 0) : at - 1] == "\\"
         if (escaped or not _wordy(text[at - 1 : at])) and not _wordy(text[end : end + 1]):
             yield at
-        at = text.find(fact, end)
+            at = text.find(fact, end)
+        else:
+            at = text.find(fact, at + 1)
 
 
 def _wordy(character: str) -> bool:

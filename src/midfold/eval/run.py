@@ -100,7 +100,10 @@ def evaluate(
             f"nothing to measure: {len(sessions)} session(s) read, and none of the {split} has {least_past:,} tokens "
             f"before a cut and {LEAST_FUTURE} messages after it"
         )
-    return Evaluation(_marked(plan, workers, progress), seed)
+    rows = _marked(plan, workers, progress)
+    if not rows:
+        raise TranscriptError(f"nothing to measure: no fact is needed after any of the {len(plan.cuts)} cut(s)")
+    return Evaluation(rows, seed)
 
 
 def _sessions(sources: Iterable[Source]) -> list[Session]:

@@ -18,7 +18,6 @@ from heapq import nsmallest
 from math import log
 
 from midfold.core.message import Transcript
-from midfold.eval.facts import places
 from midfold.eval.texts import APART, text_of
 
 Search = Callable[[Transcript, str], str]
@@ -36,8 +35,7 @@ BLANK = " "
 def query_of(step: str, facts: Iterable[str]) -> str:
     """The words of a step without the facts it needs."""
     for fact in sorted(facts, key=len, reverse=True):
-        for at in reversed(list(places(step, fact))):
-            step = step[:at] + BLANK + step[at + len(fact) :]
+        step = step.replace(fact, BLANK)
     return step
 
 
