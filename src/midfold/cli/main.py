@@ -16,6 +16,7 @@ COMMANDS = {
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
+    "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "plugins": "List context engines and choose one.",

@@ -1,0 +1,59 @@
+"""The measure on real sessions: what it must find again of the first measurements of bound recall."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from midfold.eval import Evaluation, evaluate
+from midfold.eval.baselines import bare_list
+from midfold.eval.cuts import all_cuts
+from midfold.eval.generic import shared_facts
+from midfold.eval.run import facts_by_project
+from midfold.eval.score import exam_at, score
+from midfold.eval.sessions import load
+from tests.support.data import SHARED, need
+
+SOURCES = ("claude_code_entire", "claude_code_packmind", "codex_agentv", "miniswe_deepseek")
+
+
+def files() -> list[str]:
+    need(SHARED.is_dir(), "the shared transcripts (../shared/data) are not here")
+    return [str(SHARED / source / "conversations.jsonl") for source in SOURCES]
+
+
+@cache
+def measured() -> Evaluation:
+    methods = ("window", "masked", "snippets", "oracle-snippets")
+    return evaluate(files(), methods=methods, budgets=(0.05, 0.1, 0.2), split="train", workers=2)
+
+
+def test_about_150_cuts_are_found() -> None:
+    assert 120 <= len(all_cuts(load(files()))) <= 200
+
+
+def test_recall_grows_with_the_budget() -> None:
+    files()
+    result = measured()
+    for method in ("window", "masked", "snippets"):
+        means = [result.figure(method, budget).measures["bound"].mean for budget in (0.05, 0.1, 0.2)]
+        assert means == sorted(means)
+    assert all(figure.over == 0 for figure in result.figures)
+
+
+def test_the_order_of_the_first_measurements_is_found_again() -> None:
+    files()
+    result = measured()
+    means = {name: result.figure(name, 0.1).measures["bound"].mean for name in ("window", "masked", "snippets")}
+    assert 0.33 < means["window"] < means["masked"] < means["snippets"] < 0.8
+    assert result.figure("oracle-snippets", 0.1).measures["bound"].mean > 0.93
+    assert result.figure("window", 0.1).measures["searched"].mean > means["window"] + 0.1
+
+
+def test_keeping_everything_scores_nearly_one_and_a_bare_list_nearly_nothing() -> None:
+    sessions = load(files())
+    generic = shared_facts(facts_by_project(sessions))
+    exams = [(cut, exam_at(cut, generic)) for cut in all_cuts(sessions)[::8]]
+    whole = [score(cut.past, exam).bound for cut, exam in exams if exam.needs]
+    bare = [score(bare_list(cut.past, exam.past_tokens), exam).bound for cut, exam in exams if exam.needs]
+    assert sum(whole) / len(whole) > 0.95
+    assert sum(bare) / len(bare) < 0.05
