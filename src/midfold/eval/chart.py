@@ -83,8 +83,10 @@ def _line(frame: _Frame, method: str, line: Sequence[Figure], colour: str, label
     dash = ' stroke-dasharray="6 4"' if method.startswith(DASHED) else ""
     made = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2"{dash}/>']
     for (x, y), figure in zip(points, line, strict=True):
-        low, high = frame.y(_bound(figure).low), frame.y(_bound(figure).high)
-        made.append(f'<line x1="{x}" x2="{x}" y1="{low}" y2="{high}" stroke="{colour}" stroke-opacity=".45"/>')
+        low, high = _bound(figure).low, _bound(figure).high
+        if low is not None and high is not None:
+            ends = f'y1="{frame.y(low)}" y2="{frame.y(high)}"'
+            made.append(f'<line x1="{x}" x2="{x}" {ends} stroke="{colour}" stroke-opacity=".45"/>')
         fill = 'fill="none" stroke-width="2"' if figure.over else f'fill="{colour}"'
         made.append(f'<circle cx="{x}" cy="{y}" r="3.4" {fill} stroke="{colour}"/>')
     x, y = points[-1]
