@@ -27,7 +27,7 @@ def chart(figures: Sequence[Figure], *, title: str = "Bound recall against budge
     """An SVG with one line per method; whiskers are the 95 % intervals."""
     budgets = sorted({figure.budget for figure in figures})
     methods = list(dict.fromkeys(figure.method for figure in figures))
-    frame = _Frame(budgets)
+    frame = _Frame(budgets, hollow=any(figure.over for figure in figures))
     lines = [[figure for figure in figures if figure.method == method] for method in methods]
     heights = _spread([frame.y(_bound(line[-1]).mean) for line in lines])
     body = [
@@ -47,8 +47,9 @@ def chart(figures: Sequence[Figure], *, title: str = "Bound recall against budge
 class _Frame:
     """Where a budget and a share are drawn. Budgets are spaced by their ratio."""
 
-    def __init__(self, budgets: Sequence[float]) -> None:
+    def __init__(self, budgets: Sequence[float], *, hollow: bool) -> None:
         self.budgets = budgets
+        self.label = "budget: tokens kept of the past" + ("; hollow: some outputs took more" if hollow else "")
         self.low, self.high = log(budgets[0]), log(budgets[-1])
 
     def x(self, budget: float) -> float:
@@ -72,8 +73,7 @@ class _Frame:
                 f'<text class="faint" x="{self.x(budget)}" y="{bottom + 20}" text-anchor="middle">{shown}</text>'
             )
         middle = (LEFT + WIDTH - RIGHT) / 2
-        label = "budget: tokens kept of the past"
-        made.append(f'<text class="faint" x="{middle}" y="{bottom + 40}" text-anchor="middle">{label}</text>')
+        made.append(f'<text class="faint" x="{middle}" y="{bottom + 40}" text-anchor="middle">{self.label}</text>')
         return made
 
 
