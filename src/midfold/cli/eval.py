@@ -16,7 +16,7 @@ from midfold.cli import eval_table
 from midfold.cli.output import console, emit_json, notice
 from midfold.errors import TranscriptError
 from midfold.eval.chart import chart
-from midfold.eval.cuts import LEAST_PAST, Split
+from midfold.eval.cuts import LEAST_PAST, Places, Split
 from midfold.eval.methods import BUILT_IN, DEFAULT, Compactor, load_compactor
 from midfold.eval.run import Evaluation, Progress, evaluate
 from midfold.eval.search import full_text
@@ -44,6 +44,12 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--method", "plugged", multiple=True, metavar="NAME=MODULE:FUNCTION", help="A compactor of your own.")
 @click.option("--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations.")
 @click.option(
+    "--at",
+    type=click.Choice(["steps", "compactions"]),
+    default="steps",
+    help="Cut between steps, or where the agent itself compacted; there the method `recorded` is its own summary.",
+)
+@click.option(
     "--least-past", type=click.IntRange(min=1), default=LEAST_PAST, show_default=True, help="Tokens before a cut."
 )
 @click.option("--no-search", is_flag=True, help="Leave out the search over the past.")
@@ -59,6 +65,7 @@ def command(
     methods: str,
     plugged: tuple[str, ...],
     split: Split,
+    at: Places,
     least_past: int,
     no_search: bool,
     seed: int,
@@ -68,7 +75,7 @@ def command(
 ) -> None:
     """Measure what compactions keep of the facts that the rest of a transcript really used.
 
-    FILES are transcripts, or folders of .jsonl files. Long sessions are cut at several places; each method compacts
+    FILES are transcripts, or folders of them. Long sessions are cut at several places; each method compacts
     what stands before a cut to each budget, and is judged by what the assistant wrote after it. A compactor of your own
     is a function (messages, target_tokens) -> messages.
     """
@@ -78,6 +85,7 @@ def command(
             methods=_methods(methods, plugged),
             budgets=budgets,
             split=split,
+            at=at,
             least_past=least_past,
             search=None if no_search else full_text,
             seed=seed,
@@ -88,7 +96,7 @@ def command(
         plot.write_text(chart(result.figures, subtitle=eval_table.basis(result)), encoding="utf-8")
         notice(f"chart written to {plot}")
     if as_json:
-        emit_json(facts(result, split=split, seed=seed))
+        emit_json(facts(result, split=split, at=at, seed=seed))
     else:
         eval_table.show(console(), result)
 
@@ -98,9 +106,9 @@ def _files(names: tuple[str, ...]) -> Iterator[str]:
         if not Path(name).is_dir():
             yield name
             continue
-        found = sorted(Path(name).rglob("*.jsonl"))
+        found = sorted(Path(name).rglob("*.jsonl")) or sorted(Path(name).rglob("*.json"))
         if not found:
-            raise TranscriptError(f"{name} is a folder without .jsonl files")
+            raise TranscriptError(f"{name} is a folder without .jsonl or .json files")
         yield from map(str, found)
 
 
@@ -136,13 +144,14 @@ def _progress() -> Iterator[Progress | None]:
         bar.stop()
 
 
-def facts(result: Evaluation, *, split: str, seed: int) -> dict[str, Any]:
+def facts(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, Any]:
     """Everything that was measured, as plain values; no message content."""
     return {
         "conversations": result.conversations,
         "cuts": result.cuts,
         "needed_facts": result.needed,
         "split": split,
+        "at": at,
         "seed": seed,
         "figures": [msgspec.to_builtins(figure) for figure in result.figures],
     }

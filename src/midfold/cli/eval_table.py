@@ -20,7 +20,9 @@ LEGEND = (
 
 
 def basis(result: Evaluation) -> str:
-    return f"{result.cuts:,} cuts of {result.conversations:,} conversations, {result.needed:,} needed facts"
+    counts = {"cut": result.cuts, "conversation": result.conversations, "needed fact": result.needed}
+    cuts, conversations, needed = (f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+    return f"{cuts} of {conversations}, {needed}"
 
 
 def show(out: Console, result: Evaluation) -> None:
@@ -62,7 +64,8 @@ def _mean(figure: Figure) -> float:
 def _cell(figure: Figure, *, best: bool) -> Text:
     bound = figure.measures["bound"]
     cell = Text(f"{bound.mean:.3f}", style="bold green" if best else "bold")
-    cell.append(f" [{bound.low:.3f}-{bound.high:.3f}]", style="dim")
+    if bound.low is not None and bound.high is not None:
+        cell.append(f" [{bound.low:.3f}-{bound.high:.3f}]", style="dim")
     return cell
 
 

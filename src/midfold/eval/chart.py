@@ -27,7 +27,7 @@ def chart(figures: Sequence[Figure], *, title: str = "Bound recall against budge
     """An SVG with one line per method; whiskers are the 95 % intervals."""
     budgets = sorted({figure.budget for figure in figures})
     methods = list(dict.fromkeys(figure.method for figure in figures))
-    frame = _Frame(budgets)
+    frame = _Frame(budgets, hollow=any(figure.over for figure in figures))
     lines = [[figure for figure in figures if figure.method == method] for method in methods]
     heights = _spread([frame.y(_bound(line[-1]).mean) for line in lines])
     body = [
@@ -47,8 +47,9 @@ def chart(figures: Sequence[Figure], *, title: str = "Bound recall against budge
 class _Frame:
     """Where a budget and a share are drawn. Budgets are spaced by their ratio."""
 
-    def __init__(self, budgets: Sequence[float]) -> None:
+    def __init__(self, budgets: Sequence[float], *, hollow: bool) -> None:
         self.budgets = budgets
+        self.label = "budget: tokens kept of the past" + ("; hollow: some outputs took more" if hollow else "")
         self.low, self.high = log(budgets[0]), log(budgets[-1])
 
     def x(self, budget: float) -> float:
@@ -72,8 +73,7 @@ class _Frame:
                 f'<text class="faint" x="{self.x(budget)}" y="{bottom + 20}" text-anchor="middle">{shown}</text>'
             )
         middle = (LEFT + WIDTH - RIGHT) / 2
-        label = "budget: tokens kept of the past"
-        made.append(f'<text class="faint" x="{middle}" y="{bottom + 40}" text-anchor="middle">{label}</text>')
+        made.append(f'<text class="faint" x="{middle}" y="{bottom + 40}" text-anchor="middle">{self.label}</text>')
         return made
 
 
@@ -83,8 +83,10 @@ def _line(frame: _Frame, method: str, line: Sequence[Figure], colour: str, label
     dash = ' stroke-dasharray="6 4"' if method.startswith(DASHED) else ""
     made = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2"{dash}/>']
     for (x, y), figure in zip(points, line, strict=True):
-        low, high = frame.y(_bound(figure).low), frame.y(_bound(figure).high)
-        made.append(f'<line x1="{x}" x2="{x}" y1="{low}" y2="{high}" stroke="{colour}" stroke-opacity=".45"/>')
+        low, high = _bound(figure).low, _bound(figure).high
+        if low is not None and high is not None:
+            ends = f'y1="{frame.y(low)}" y2="{frame.y(high)}"'
+            made.append(f'<line x1="{x}" x2="{x}" {ends} stroke="{colour}" stroke-opacity=".45"/>')
         fill = 'fill="none" stroke-width="2"' if figure.over else f'fill="{colour}"'
         made.append(f'<circle cx="{x}" cy="{y}" r="3.4" {fill} stroke="{colour}"/>')
     x, y = points[-1]

@@ -4,25 +4,31 @@ Rules of this file:
 1. A cut stands before an assistant message: every call is answered, and the agent is about to act.
 2. The past has at least `LEAST_PAST` tokens, the future at least `LEAST_FUTURE` messages.
 3. Cuts are spread evenly: one for each `SPACING` messages where a session may be cut, at most `MOST` of them.
-4. Half of the conversations are for tuning and half for reporting; a hash of the conversation's name decides.
+4. A recorded compaction can be a cut too: the past is the session before it, the future the one after its summary.
+5. Half of the conversations are for tuning and half for reporting; a hash of the conversation's name decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from midfold.core.message import Message, ToolCall, Transcript
 from midfold.eval.sessions import Session
-from midfold.eval.sizes import size
+from midfold.eval.sizes import size, total
 
 LEAST_PAST = 8_000
 LEAST_FUTURE = 20
+LEAST_SUMMARY = 100
+"""Tokens; a shorter one only says that there was a compaction."""
 SPACING = 40
 MOST = 4
 Split = Literal["all", "train", "held"]
+Places = Literal["steps", "compactions"]
 
 
 class Cut(NamedTuple):
@@ -73,4 +79,23 @@ def half_of(conversation: str) -> Split:
 
 
 def all_cuts(sessions: Sequence[Session], split: Split = "all", least_past: int = LEAST_PAST) -> list[Cut]:
+    """Cuts between steps."""
     return [cut for session in sessions if in_split(session, split) for cut in cuts_of(session, least_past=least_past)]
+
+
+def recorded_cuts(sessions: Sequence[Session], split: Split = "all", least_past: int = LEAST_PAST) -> list[Cut]:
+    """Cuts where the agent itself compacted and its summary was recorded."""
+    found = []
+    for before, after in pairwise(sessions):
+        if before.conversation != after.conversation or not in_split(before, split):
+            continue
+        summary, *rest = after.messages
+        if len(rest) >= LEAST_FUTURE and size(summary) >= LEAST_SUMMARY and total(before.messages) >= least_past:
+            both = msgspec.structs.replace(
+                before,
+                messages=(*before.messages, *rest),
+                human=(*before.human, *after.human[1:]),
+                summary=summary,
+            )
+            found.append(Cut(both, len(before.messages)))
+    return found

@@ -40,11 +40,11 @@ class Row(NamedTuple):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean with its 95 % interval, and over how many cuts it was taken."""
+    """A mean with its 95 % interval, and over how many cuts it was taken. One conversation gives no interval."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     cuts: int
 
 
@@ -99,6 +99,9 @@ def _interval(marks: Sequence[tuple[int, float]], conversations: int, draws: Seq
         count = sum(map(counts.__getitem__, draw))
         if count:
             means.append(sum(map(sums.__getitem__, draw)) / count)
+    mean = sum(sums) / len(marks)
+    if conversations < 2:
+        return Interval(mean, None, None, len(marks))
     means.sort()
     edge = len(means) // 40
-    return Interval(sum(sums) / len(marks), means[edge], means[-1 - edge], len(marks))
+    return Interval(mean, means[edge], means[-1 - edge], len(marks))

@@ -44,6 +44,12 @@ def _knowing(
     return function(cut.past, target, needs)
 
 
+def _recorded(cut: Cut, target: int, _: Sequence[Need]) -> Transcript:
+    if cut.session.summary is None:
+        raise PluginError("the method recorded is for cuts at recorded compactions only")
+    return (cut.session.summary,)
+
+
 def _plugged(name: str, function: Compactor, cut: Cut, target: int, _: Sequence[Need]) -> Transcript:
     where = f"the method {name} on {cut.session.conversation} before message {cut.at}"
     try:
@@ -72,6 +78,8 @@ BUILT_IN: Mapping[str, Method] = {
     "oracle-messages": partial(_knowing, oracle.oracle_messages),
     "oracle-snippets": partial(_knowing, oracle.oracle_snippets),
 }
+RECORDED = "recorded"
+"""The agent's own summary, whatever it costs; only at recorded compactions."""
 DEFAULT = ("window", "head-tail", "masked", "random", "midfold", "oracle-snippets")
 
 
@@ -92,6 +100,8 @@ def chosen(methods: Iterable[str] | Mapping[str, str | Compactor]) -> dict[str, 
 
 
 def built_in(name: str) -> Method:
+    if name == RECORDED:
+        return _recorded
     if name not in BUILT_IN:
         raise PluginError(f"there is no method {name}; built in: {', '.join(BUILT_IN)}")
     return BUILT_IN[name]

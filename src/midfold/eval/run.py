@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from midfold.errors import MidfoldError, TranscriptError
-from midfold.eval.cuts import LEAST_FUTURE, LEAST_PAST, Cut, Split, all_cuts
+from midfold.eval.cuts import LEAST_FUTURE, LEAST_PAST, Cut, Places, Split, all_cuts, recorded_cuts
 from midfold.eval.facts import facts_in
 from midfold.eval.figures import Figure, Row, figures
 from midfold.eval.generic import shared_facts
@@ -81,6 +81,7 @@ def evaluate(
     methods: Iterable[str] | Mapping[str, str | Compactor] = DEFAULT,
     budgets: Sequence[float] = BUDGETS,
     split: Split = "all",
+    at: Places = "steps",
     least_past: int = LEAST_PAST,
     search: Search | None = full_text,
     seed: int = 0,
@@ -90,15 +91,17 @@ def evaluate(
     """Measures what compactors keep of real conversations.
 
     `sources` are files, documents, or conversations as Python values. `methods` are names of built-in methods, or a
-    mapping from names to callables `(messages, target_tokens) -> messages`. Budgets are shares of the past.
+    mapping from names to callables `(messages, target_tokens) -> messages`. Budgets are shares of the past. Sessions
+    are cut between steps, or at the compactions that were recorded; `split` takes half of the conversations.
     """
     sessions = _sessions(sources)
     generic = shared_facts(facts_by_project(sessions))
-    plan = Plan(all_cuts(sessions, split, least_past), chosen(methods), tuple(budgets), generic, search)
+    cuts = (all_cuts if at == "steps" else recorded_cuts)(sessions, split, least_past)
+    plan = Plan(cuts, chosen(methods), tuple(budgets), generic, search)
     if not plan.cuts:
         raise TranscriptError(
-            f"nothing to measure: {len(sessions)} session(s) read, and none of the {split} has {least_past:,} tokens "
-            f"before a cut and {LEAST_FUTURE} messages after it"
+            f"nothing to measure: {len(sessions)} session(s) read (split: {split}), and none has {least_past:,} tokens "
+            f"before a cut at {at} and {LEAST_FUTURE} messages after it"
         )
     rows = _marked(plan, workers, progress)
     if not rows:

@@ -37,6 +37,8 @@ class Session(msgspec.Struct, frozen=True):
     messages: Transcript
     human: tuple[bool, ...]
     """Which messages a person wrote."""
+    summary: Message | None = None
+    """What the agent itself put in place of the first messages, where two sessions are seen as one."""
 
     def values(self, end: int) -> list[Any]:
         """The first messages as plain dicts of the dialect, for a compactor to read and change."""

@@ -84,3 +84,11 @@ def test_errors_say_what_is_wrong(talks: Path) -> None:
     assert isinstance(evaluate(str(talks), "--methods", "windw").exception, PluginError)
     assert isinstance(evaluate(str(talks.parent / "gone.jsonl")).exception, TranscriptError)
     assert isinstance(evaluate(str(talks.parent / "empty")).exception, TranscriptError)
+
+
+def test_a_folder_of_json_files_will_do(talks: Path) -> None:
+    (talks.parent / "sub").mkdir()
+    (talks.parent / "sub" / "one.json").write_text(json.dumps(conversation()))
+    shown = evaluate(str(talks.parent / "sub"), *SMALL, "--methods", "window").output
+    assert "of 1 conversation," in shown
+    assert "[" not in shown.partition("method ")[0], "one conversation gives no interval"

@@ -64,6 +64,13 @@ def test_the_chart_is_one_line_and_one_label_per_method_and_labels_do_not_cover_
 
 def test_a_chart_of_one_budget_can_be_drawn() -> None:
     assert "10 %" in chart(figures(ROWS))
+    assert "hollow" not in chart(figures(ROWS))
+
+
+def test_a_chart_marks_what_took_more_than_its_budget() -> None:
+    drawn = chart(figures([row(0, 1.0, share=0.2), row(1, 0.5)]))
+    assert "hollow: some outputs took more" in drawn
+    assert '<circle cx="323.0" cy="145.0" r="3.4" fill="none"' in drawn
 
 
 def test_constraining_sentences_are_the_users_own_prose() -> None:

@@ -40,7 +40,7 @@ def test_the_window_ends_with_the_newest_messages_and_head_tail_begins_with_the_
 
 
 def test_masking_keeps_calls_and_hides_the_oldest_results_first() -> None:
-    messages = kept("masked", 0.8)
+    messages = kept("masked", 0.9)
     hidden = ["masked" in message.text for message in messages if message.role == "tool" and len(message.text) > 9]
     assert any(hidden)
     assert hidden == sorted(hidden, reverse=True)

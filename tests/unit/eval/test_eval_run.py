@@ -11,7 +11,8 @@ import midfold.eval
 from midfold.errors import PluginError, TranscriptError
 from midfold.eval import evaluate
 from midfold.eval.figures import Row
-from tests.support.retention import LEAST_PAST, conversation, session
+from midfold.testing.fixtures import user
+from tests.support.retention import LEAST_PAST, conversation, port, session
 
 TALKS = [conversation(name=f"talk {number}") for number in range(3)]
 METHODS = ("window", "masked", "random", "snippets", "oracle-snippets", "oracle-messages", "midfold")
@@ -111,3 +112,17 @@ def test_the_measure_shares_no_code_with_what_selects() -> None:
                 assert not (node.module == "midfold.core" and "facts" in {name.name for name in node.names}), file.name
             elif isinstance(node, ast.Import):
                 assert "midfold.core.facts" not in {name.name for name in node.names}, file.name
+
+
+def test_at_recorded_compactions_the_agents_own_summary_is_one_of_the_methods() -> None:
+    talk = conversation()
+    told = "The handler of region 12 listens on port: " + str(port(12)) + ". " + "More was done. " * 60
+    talk["messages"].insert(80, {**user(told), "_meta": {"compact_summary": True}})
+    options: dict[str, Any] = {"methods": ["recorded", "window"], "budgets": [0.1], "least_past": LEAST_PAST}
+    result = evaluate([talk], at="compactions", **options)
+    assert result.cuts == 1
+    assert 0 < result.figure("recorded", 0.1).measures["bound"].mean < 0.5
+    with pytest.raises(PluginError, match="for cuts at recorded compactions only"):
+        evaluate([talk], **options)
+    with pytest.raises(TranscriptError, match="before a cut at compactions"):
+        evaluate(TALKS, at="compactions", **options)
