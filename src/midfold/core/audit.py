@@ -17,13 +17,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.core.compaction import SummaryAsk
+from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
-from midfold.core.facts import Coverage, cover
+from midfold.core.facts import cover
 from midfold.core.fallback import pending_asks
 from midfold.core.grounding import Source, grounded
 from midfold.core.handoff import unwrapped
 from midfold.core.hostile import harmless, quoted
+from midfold.core.ledger.book import Book
 from midfold.core.message import Text, ToolCall, ToolResult
 from midfold.core.summary import StructuredSummary, parse_summary
 from midfold.errors import FailureKind
@@ -51,7 +52,7 @@ class Audit(NamedTuple):
     unverified: int = 0
     removed: int = 0
     quoted: int = 0
-    coverage: Coverage = Coverage()
+    book: Book = Book()
 
 
 def rejection(text: str, ask: SummaryAsk) -> FailureKind:
@@ -89,14 +90,16 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     summary = _with_asks(parse_summary(checked.text), ask)
     quiet = quoted(summary.render(), ask.messages)
     room = max(ask.budget_tokens - estimate_text(quiet.text), ask.budget_tokens // 6)
-    body, coverage = cover(ask, parse_summary(quiet.text), room)
-    return Audit(ask.redact(harmless(body.render())), checked.marked, checked.removed, quiet.lines, coverage)
+    body, book = cover(ask, parse_summary(quiet.text), room)
+    return Audit(ask.redact(harmless(body.render())), checked.marked, checked.removed, quiet.lines, book)
 
 
-def local_audit(ask: SummaryAsk, text: str) -> Audit:
+def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quoted(unwrapped(text), ask.messages)
-    return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines)
+    quiet = quoted(unwrapped(answer.text), ask.messages)
+    kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
+    book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
+    return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)
 
 
 def _with_asks(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:

@@ -24,6 +24,10 @@ SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
 LANDING_RATIO = 0.5
 SOFT_RATIO = 0.8
+TAIL_OF_TARGET = 0.1
+"""Of a size that was asked for: verbatim messages at the end. More of them, and fewer lines of the whole fold, kept
+less of what the future of real conversations needed (docs/explanation/retention.md)."""
+LEAST_SUMMARY_OF_TARGET = 0.3
 
 
 class Pressure(IntEnum):
@@ -58,13 +62,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return Pressure.SOFT if prompt_tokens >= self.threshold_tokens * SOFT_RATIO else Pressure.NONE
 
     def aiming_at(self, target_tokens: int) -> Budget:
-        """The same window with another size to land at: the tail and the summary shrink with it."""
+        """The same window with another size to land at: the tail and the summary share it."""
         target = max(1, min(target_tokens, self.effective_input_window))
         return msgspec.structs.replace(
             self,
             landing_tokens=target,
-            tail_tokens=min(self.tail_tokens, int(target * 0.5)),
-            summary_maximum=max(1, min(self.summary_maximum, int(target * 0.4))),
+            tail_tokens=int(target * TAIL_OF_TARGET),
+            summary_maximum=max(1, int(target * LEAST_SUMMARY_OF_TARGET)),
         )
 
 

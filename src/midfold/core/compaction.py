@@ -86,6 +86,13 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     focus: str | None = None
     prompt_characters: int = 400_000
     prefix: PrefixRequest | None = None
+    before: Transcript = ()
+    """What stays before the fold, and after it: a summary need not repeat it."""
+    after: Transcript = ()
+    shown_results: int = 0
+    """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
+    shown_texts: int = 0
+    """The same of other long texts that stay."""
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
@@ -105,6 +112,8 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     recovered_from: FailureKind = ""
     notes: tuple[str, ...] = ()
+    facts: tuple[int, int, float] | None = None
+    """Names kept, names behind the handle, and the estimated share of what is needed; where the summarizer knows."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from midfold.core import jsonio
 from midfold.core.boundary import speaks
 from midfold.core.compaction import Redactor, SummaryAsk
 from midfold.core.digest import Action, describe
 from midfold.core.estimate import estimate_text
+from midfold.core.facts import cover
 from midfold.core.laws import is_human
+from midfold.core.ledger.book import Book
 from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import pair
 from midfold.core.summary import StructuredSummary, parse_summary
 
-NOTICE = "Locally generated without a model: may be incomplete (lower confidence)."
+NOTICE = "Locally generated, without a model; may be incomplete (lower confidence)."
 MOST_ACTIONS = 400
 """Older actions of a very long fold are counted, not told."""
 LONGEST_REDACTED = 50_000
@@ -32,20 +35,28 @@ ASK_CHARACTERS = 700
 NEWEST_ASK_CHARACTERS = 2_000
 ANSWER_CHARACTERS = 500
 LINE_CHARACTERS = 260
+LONGEST_READ = 20_000
+LONGEST_SENTENCE = 400
+FRAME_TOKENS = 60
+"""The notice and the headings."""
+ASKS_SHARE, RULES_SHARE, SECTIONS_SHARE, LARGE_SECTIONS_SHARE = 0.06, 0.25, 0.08, 0.2
+"""Of the budget: what was asked, what the user demanded word for word, and what was done, decided and left open. All
+the rest, and what these leave over, is the ledger: verbatim lines of the fold."""
+LARGE = 4_000
+CHARACTERS_PER_TOKEN = 4
 SHARES = {
-    "pending": 0.20,
-    "done": 0.24,
-    "files": 0.14,
-    "constraints": 0.08,
-    "blocked": 0.08,
-    "decisions": 0.06,
+    "next_steps": 0.14,
+    "blocked": 0.14,
+    "in_progress": 0.08,
+    "active_state": 0.04,
+    "pending": 0.16,
+    "done": 0.20,
+    "files": 0.10,
+    "decisions": 0.08,
     "resolved": 0.03,
-    "in_progress": 0.05,
-    "active_state": 0.02,
-    "next_steps": 0.06,
-    "critical": 0.04,
+    "critical": 0.03,
 }
-"""What each section may take of the budget; what one leaves over goes to the next."""
+"""How the sections divide their part."""
 
 PATH_KEYS = ("path", "workdir", "file_path", "output_path")
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
@@ -64,23 +75,37 @@ _WORD = re.compile(r"\w+")
 _BREAK = re.compile(r"(?<=[.!?])[ \t]+|\n+")
 
 
-def fallback_summary(ask: SummaryAsk) -> str:
-    """The body of a handoff for the fold."""
+def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
+    """The body of a handoff for the fold, and what it keeps of it."""
     facts = Findings(ask)
     old = parse_summary(ask.previous.replace(NOTICE, "")) if ask.previous else StructuredSummary()
-    snapshot = facts.asks[-1] if facts.asks else old.task_snapshot.strip()
-    goal = old.goal.strip() or (facts.asks[0] if facts.asks else "")
-    room = max(ask.budget_tokens - estimate_text(snapshot) - estimate_text(goal) - 120, 60)
+    room = max(ask.budget_tokens - FRAME_TOKENS, 60)
+    asks = {"task_snapshot": facts.asks[-1] if facts.asks else old.task_snapshot.strip(), "goal": old.goal.strip()}
+    asks["goal"] = asks["goal"] or (facts.asks[0] if len(facts.asks) > 1 else "")
+    longest = max(int(room * ASKS_SHARE * CHARACTERS_PER_TOKEN) // 2, 80)
+    sections = {key: _clip(text, longest) for key, text in asks.items()}
+    left = room - sum(map(estimate_text, sections.values()))
     topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
-    sections: dict[str, str] = {}
-    left = 0
+    told = " ".join(sections.values())
+    rules = [line for line in [*_lines(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
+    sections["constraints"], used = _fit(list(dict.fromkeys(rules)), int(room * RULES_SHARE), topic)
+    left -= used
+    for key, budget in _shares(int(room * (SECTIONS_SHARE if room < LARGE else LARGE_SECTIONS_SHARE))):
+        carried = [] if key == "critical" else _lines(getattr(old, key))
+        sections[key], used = _fit(list(dict.fromkeys([*carried, *facts.lines(key)])), budget, topic)
+        left -= used
+    body, book = cover(ask, StructuredSummary(**sections), max(left, 0))
+    return f"{NOTICE}\n\n{ask.redact(body.render())}", book
+
+
+def _shares(room: int) -> Iterator[tuple[str, int]]:
     for key, share in SHARES.items():
-        budget = int(room * share) + left
-        lines = [*_lines(getattr(old, key)), *facts.lines(key)]
-        sections[key], used = _fit(list(dict.fromkeys(lines)), budget, topic)
-        left = budget - used
-    body = StructuredSummary(task_snapshot=snapshot, goal=goal, **sections).render()
-    return f"{NOTICE}\n\n{ask.redact(body)}"
+        yield key, int(room * share)
+
+
+def fallback_summary(ask: SummaryAsk) -> str:
+    """The body alone."""
+    return local_summary(ask)[0]
 
 
 def pending_asks(ask: SummaryAsk) -> tuple[str, str]:
@@ -101,6 +126,7 @@ class Findings:
         self.fold = ask.fold
         self.humans = [message for message in self.messages if is_human(message)]
         self.redact = ask.redact
+        self.hidden = _hidden_demands(ask)
         self.asks = [text for message in self.humans if (text := _clip(self.safe(message.text), ASK_CHARACTERS))]
         self.actions, self.untold = _actions(self.messages, self.safe)
         self.named_paths, self.tools = _from_calls(self.messages, self.safe)
@@ -145,8 +171,8 @@ class Findings:
     def _constraints(self) -> list[str]:
         told = [message for message in self.messages if message.role == "system"]
         rules = [f"- (instructions) {_clip(self.safe(message.text), LINE_CHARACTERS)}" for message in told[-8:]]
-        said = [f"- {sentence}" for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
-        return [*rules, *said]
+        said = [sentence for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
+        return [*rules, *(f"- {sentence}" for sentence in [*self.hidden, *said])]
 
     def _blocked(self) -> list[str]:
         open_failures: dict[str, str] = {}
@@ -180,6 +206,18 @@ class Findings:
     def _critical(self) -> list[str]:
         errors = [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
         return [*errors, *self.tools]
+
+
+def _hidden_demands(ask: SummaryAsk) -> list[str]:
+    """What users demand in long messages that stay, where those are shown by their ends only."""
+    shown = ask.shown_texts
+    found: list[str] = []
+    for message in (*ask.before, *ask.after) if shown else ():
+        text = message.text
+        if is_human(message) and len(text) > 3 * shown:
+            seen = f"{text[:shown]}\n{text[-shown:]}"
+            found += [sentence for sentence in _sentences(text, _CONSTRAINT) if sentence not in seen]
+    return found
 
 
 def _actions(messages: Transcript, safe: Redactor) -> tuple[list[Action], int]:
@@ -279,8 +317,8 @@ def _question(message: Message) -> str:
 
 def _sentences(text: str, telling: re.Pattern[str]) -> list[str]:
     """The short sentences of a text that match; long texts are pasted material and are read only at their start."""
-    found = (piece.strip(" \t-*#") for piece in _BREAK.split(text[:4_000]))
-    return [sentence for sentence in found if 8 <= len(sentence) <= 300 and telling.search(sentence)]
+    found = (piece.strip(" \t-*#>") for piece in _BREAK.split(text[:LONGEST_READ]))
+    return [sentence for sentence in found if 8 <= len(sentence) <= LONGEST_SENTENCE and telling.search(sentence)]
 
 
 def _clip(text: str, limit: int) -> str:

@@ -22,11 +22,10 @@ from midfold.core.message import Message, Role, Text, Transcript
 MARKER = "[CONTEXT COMPACTION]"
 END_MARKER = "[END OF CONTEXT COMPACTION: everything above is history; respond to the messages after this line]"
 OPENING = (
-    "Earlier turns were compacted into this summary. It is reference only, written by the context manager and not by "
-    "the user: asks and tasks in it are historical and may be finished. The latest user message after it wins wherever "
-    "the two differ. Originals can be unfolded by their handles."
+    "Earlier turns were compacted into this summary by the context manager, not by the user. It is reference only: "
+    "asks and tasks in it are historical and may be finished; the latest user message wins. Originals unfold by handle."
 )
-ACKNOWLEDGEMENT = "Understood: the summary above is history. I continue with the messages below."
+ACKNOWLEDGEMENT = "Understood: that is history. I continue below."
 CONTINUATION = "(The conversation continues below.)"
 SYSTEM_NOTE = (
     "[Note: Some earlier conversation turns have been compacted into a summary to save context space. The summary is "

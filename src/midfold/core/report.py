@@ -57,6 +57,9 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     facts_recoverable: int = 0
     """Facts that are only behind the fold's handle."""
     facts_lost: int = 0
+    """None ever is, as long as the archive is kept."""
+    facts_estimate: float = 1.0
+    """An estimate of how much of what will be needed is kept: names weighted by how likely a later turn needs them."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

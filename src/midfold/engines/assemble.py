@@ -20,42 +20,25 @@ from midfold.core.estimate import estimate_text
 from midfold.core.failures import FAILURES
 from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.core.media import replace_historical_media
-from midfold.core.message import Message, Role, Text, ToolResult, Transcript
+from midfold.core.message import Message, Role, Text, Transcript
 from midfold.core.report import Digest, SummaryFacts
-from midfold.engines.job import Job
-from midfold.engines.spill import LONG, smallest, spill, unread
+from midfold.engines.job import FRAME_TOKENS, Job
+from midfold.engines.landing import landed
 
 SMALLEST_GAIN = 0.9
-FRAME_TOKENS = 250
-"""The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 WELL_BELOW = 0.75
 """Of the threshold: a view that lands higher would be folded again too soon."""
 
 
 def fits(job: Job, plan: Plan, goal: float) -> bool:
     """Whether a plan lands at `goal`: what stays, with a full summary and large results spilled, is clearly smaller."""
-    folded = set(plan.folded())
-    new = unread(job.messages)
-    stays = sum(
-        _spilled_size(job, index) if index < new else size
-        for index, size in enumerate(job.sizes)
-        if index not in folded
-    )
-    summary = job.budget.summary_tokens(sum(job.sizes[index] for index in folded))
-    total = round(job.fixed_tokens * job.scale) + stays + summary + FRAME_TOKENS
+    total = job.staying(plan) + job.summary_budget(plan) + FRAME_TOKENS
     return total <= min(goal, job.prompt_tokens * SMALLEST_GAIN)
-
-
-def _spilled_size(job: Job, index: int) -> int:
-    results = [len(part.text) for part in job.messages[index].parts if isinstance(part, ToolResult)]
-    saved = sum(size - smallest(LONG) for size in results if size > smallest(LONG))
-    length = max(sum(results), 1)
-    return round(job.sizes[index] * (1 - saved / length)) if saved else job.sizes[index]
 
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
-    checked = audited(ask, answer.text) if answer.source == "model" else local_audit(ask, answer.text)
+    checked = audited(ask, answer.text) if answer.source == "model" else local_audit(ask, answer)
     body = clip_tokens(checked.text, ask.budget_tokens)
     job.notices += answer.notes
     view, originals, digests = _with_placeholders(job)
@@ -63,7 +46,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     messages = _joined(view, plan, body, ask.fold)
     messages, repairs = job.sanitized(messages, view)
     messages, repairs = job.user_first(_seamless(messages, ask.fold), repairs, ask.fold)
-    messages, spilled, impossible = spill(job, messages, view, originals)
+    messages, spilled, impossible = landed(job, messages, view, originals)
     new_tokens = job.total(messages)
     wanted = job.prompt_tokens if _asked_for(job) else job.prompt_tokens * SMALLEST_GAIN
     if new_tokens >= wanted:
@@ -112,8 +95,9 @@ def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> Summar
         unverified=checked.unverified,
         removed=checked.removed,
         quoted=checked.quoted,
-        facts_kept=checked.coverage.kept + checked.coverage.added,
-        facts_recoverable=checked.coverage.recoverable,
+        facts_kept=checked.book.kept,
+        facts_recoverable=checked.book.recoverable,
+        facts_estimate=checked.book.estimate,
         source=answer.source,
         confidence="lower" if answer.source == "local" else "normal",
         tokens=estimate_text(body),

@@ -15,7 +15,7 @@ from midfold.core.boundary import Plan
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Flow, SummaryAnswer
 from midfold.core.failures import KEEPS_HISTORY
-from midfold.core.fallback import fallback_summary
+from midfold.core.fallback import local_summary
 from midfold.engines.assemble import WELL_BELOW, assemble, fits
 from midfold.engines.base import ContextEngine
 from midfold.engines.job import Job
@@ -53,8 +53,10 @@ class Compressor(ContextEngine):
             if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
                 job.notices += answer.notes
                 return job.aborted(failure, answer.retry_after, plan)
+            text, book = local_summary(ask)
             answer = SummaryAnswer(
-                text=fallback_summary(ask),
+                text=text,
+                facts=(book.kept, book.recoverable, book.estimate),
                 source="local",
                 failure=failure,
                 retry_after=answer.retry_after,

@@ -12,6 +12,7 @@ from midfold.core.boundary import (
     SMALLEST_FLOOR,
     Plan,
     Protection,
+    head_length,
     plan_fold,
     split_for_partial_compaction,
     with_anchors,
@@ -25,9 +26,15 @@ from midfold.core.report import Boundary, Receipt, SummaryFacts
 from midfold.core.sanitize import Repair, sanitize
 from midfold.core.tokens import Basis
 from midfold.engines.rough import rough_units
+from midfold.engines.sizes import LONG, ends_for, preview_for, spilled_size, squeezed_size, unread
 from midfold.errors import FailureKind
 
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
+HEAD_OF_TARGET = 0.1
+WANTED_SUMMARY = 0.5
+"""Of a size that was asked for: with less room than that for the summary, what must stay is shortened."""
+FRAME_TOKENS = 190
+"""The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 
 
 class Job:
@@ -127,6 +134,8 @@ class Job:
         """Head, fold and tail. No handoff of ours stays in the tail: there is only ever one live summary."""
         floor, tokens = tail or self.tails[-1]
         protection = msgspec.structs.replace(self.request.options.protection, protect_last_n=floor)
+        if self.request.target_tokens is not None and not self._head_is_small(protection):
+            protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
         count = self.state.count
         if self.request.keep_last_exchanges is not None:
             return self._partial(protection, count)
@@ -139,6 +148,14 @@ class Job:
         return with_anchors(
             self.messages, self.sizes, self.cuts, Plan(plan.head_end, after[0]), 0, protection, self.ours
         )
+
+    def _head_is_small(self, protection: Protection) -> bool:
+        """Whether the first exchange takes no more than its share of a size that was asked for."""
+        end = head_length(self.messages, self.cuts, protection, self.state.count)
+        sizes = [
+            size for size, message in zip(self.sizes[:end], self.messages, strict=False) if message.role != "system"
+        ]
+        return sum(sizes) <= self.landing * HEAD_OF_TARGET
 
     def _partial(self, protection: Protection, count: int) -> Plan:
         head, _ = split_for_partial_compaction(self.messages, self.request.keep_last_exchanges or 1)
@@ -154,17 +171,47 @@ class Job:
         return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        folded = sum(self.sizes[index] for index in plan.folded())
         return SummaryAsk(
             messages=new,
-            budget_tokens=self.budget.summary_tokens(folded),
+            budget_tokens=self.summary_budget(plan),
             fold=fold_id(tuple(self.messages[index] for index in plan.folded())),
             redact=self.request.redact,
             previous=self.state.summary,
             focus=self.request.focus,
             prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
             prefix=self._prefix(plan),
+            before=self.messages[: plan.head_end],
+            after=tuple(self.messages[index] for index in self._behind(plan)),
+            shown_results=LONG if self.request.target_tokens is None else preview_for(self.request.target_tokens),
+            shown_texts=0 if self.request.target_tokens is None else ends_for(self.request.target_tokens),
         )
+
+    def summary_budget(self, plan: Plan) -> int:
+        """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
+        folded = plan.folded()
+        if self.request.target_tokens is None:
+            return self.budget.summary_tokens(sum(self.sizes[index] for index in folded))
+        left = self.landing - self.staying(plan) - FRAME_TOKENS
+        return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
+
+    def staying(self, plan: Plan) -> int:
+        """Tokens of a request with what a plan keeps, without a summary, large results spilled."""
+        folded, new = set(plan.folded()), unread(self.messages)
+        kept = [(self.messages[index], size, index) for index, size in enumerate(self.sizes) if index not in folded]
+        fixed = round(self.fixed_tokens * self.scale)
+        target = self.request.target_tokens
+        if target is None:
+            return fixed + sum(spilled_size(one, size, LONG) if at < new else size for one, size, at in kept)
+        sizes = [(one, spilled_size(one, size, preview_for(target))) for one, size, _ in kept]
+        full = fixed + sum(size for _, size in sizes)
+        if full <= target * (1 - WANTED_SUMMARY):
+            return full
+        return fixed + sum(squeezed_size(one, size, target) for one, size in sizes)
+
+    def _behind(self, plan: Plan) -> list[int]:
+        """The places of what stays after the handoff."""
+        pinned = [index for group in plan.pinned for index in group]
+        return [index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.ours]
 
     def _prefix(self, plan: Plan) -> PrefixRequest | None:
         write = self.request.cached_prefix

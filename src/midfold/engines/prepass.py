@@ -26,7 +26,7 @@ SMALLEST_GAIN = 0.9
 def prune(job: Job, plan: Plan) -> Outcome | None:
     """The outcome of digesting alone, or None where a fold is needed."""
     request = job.request
-    asked_for_summary = request.keep_last_exchanges is not None or request.focus
+    asked_for_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
     if request.options.prune == "off" or asked_for_summary or not _could_suffice(job, plan):
         return None
     work = _Prune(job, plan)

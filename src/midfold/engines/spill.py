@@ -1,35 +1,15 @@
-"""Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
-
-To land, the largest old ones go, with a long preview. Only if the view would not get below the threshold otherwise do
-shorter ones go too, with a short preview, and the newest batch, which nobody has worked with yet.
-"""
+"""Results that must stay in the view are shown by their beginning and end; the rest is behind a handle."""
 
 from __future__ import annotations
 
 from midfold.core.archive import handle_of
-from midfold.core.message import Message, Part, Text, ToolCall, ToolResult, Transcript
+from midfold.core.message import Message, Part, Text, ToolResult, Transcript
 from midfold.core.report import Digest
 from midfold.engines.job import Job
-
-LONG, SHORT = 800, 150
-"""Characters kept at each end."""
+from midfold.engines.sizes import LONG, smallest, unread
 
 
-def spill(
-    job: Job, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
-) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
-    """A view that lands, what was spilled, and what made landing below the threshold impossible."""
-    limit = max(job.request.budget.threshold_tokens, job.landing) if job.request.target_tokens is None else job.landing
-    work = _Spill(job, messages, view)
-    work.until(job.landing, LONG, newest=False)
-    work.until(limit, SHORT, newest=False)
-    work.until(limit, LONG, newest=True)
-    work.until(limit, SHORT, newest=True)
-    originals |= {digest.handle: (work.original(index),) for index, digest in work.spilled.items()}
-    return tuple(work.out), list(work.spilled.values()), _impossible(job, tuple(work.out), work.total, limit)
-
-
-class _Spill:
+class Spill:
     """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
 
     def __init__(self, job: Job, messages: Transcript, view: Transcript) -> None:
@@ -54,25 +34,21 @@ class _Spill:
                 self.spill(index, size, preview)
 
     def spill(self, index: int, size: int, preview: int) -> None:
-        message, handle = self.messages[index], handle_of(self.original(index))
+        message, handle = self.messages[index], self.handle(index)
         short = message.with_parts(tuple(_shown(part, handle, preview) for part in message.parts))
+        self.replace(index, short, _entry(self.place(index), message, size, short, handle))
+
+    def handle(self, index: int) -> str:
+        return handle_of(self.original(index))
+
+    def place(self, index: int) -> int:
+        """Where the message stands in the old transcript; -1 if it is one of ours."""
+        return self.places.get(id(self.messages[index]), -1)
+
+    def replace(self, index: int, short: Message, entry: Digest) -> None:
         self.total -= self.job.size(self.out[index]) - self.job.size(short)
         self.out[index] = short
-        self.spilled[index] = _entry(self.places.get(id(message), -1), message, size, short, handle)
-
-
-def smallest(preview: int) -> int:
-    """Results up to this length are not worth spilling with such a preview."""
-    return 3 * preview
-
-
-def unread(messages: Transcript) -> int:
-    """From where on nobody has worked with the results yet: the assistant has not spoken since."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role == "assistant":
-            waits = any(isinstance(part, ToolCall) for part in messages[index].parts)
-            return index if waits else len(messages)
-    return 0
+        self.spilled[index] = entry
 
 
 def _sizes(messages: Transcript) -> list[tuple[int, int]]:
@@ -94,7 +70,7 @@ def _shown(part: Part, handle: str, preview: int) -> Part:
 
 
 def preview_text(text: str, handle: str, preview: int = LONG) -> str:
-    gap = f"[… {len(text) - 2 * preview:,} characters spilled to save context space | unfold {handle} …]"
+    gap = f"[… {len(text) - 2 * preview:,} characters spilled | unfold {handle} …]"
     return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
 
 
@@ -109,14 +85,3 @@ def _entry(position: int, message: Message, size: int, short: Message, handle: s
         characters_after=after,
         handle=handle,
     )
-
-
-def _impossible(job: Job, messages: Transcript, total: int, limit: int) -> tuple[str, ...]:
-    if total <= limit:
-        return ()
-    largest = max(range(len(messages)), key=lambda index: job.size(messages[index]), default=None)
-    reasons = [f"{job.fixed_tokens:,} tokens are system prompt and tools"] if job.fixed_tokens * 2 > limit else []
-    if largest is not None:
-        message = messages[largest]
-        reasons.append(f"messages[{largest}] ({message.role}) alone has {job.size(message):,} tokens and must stay")
-    return tuple(reasons)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from midfold.core.compaction import Flow, Outcome, SummaryAnswer, SummaryAsk
-from midfold.core.fallback import fallback_summary
+from midfold.core.fallback import local_summary
 from midfold.errors import SummaryFailed
 
 Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
@@ -14,7 +14,8 @@ Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
 
 def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
     """The embedded default: no model, no network."""
-    return SummaryAnswer(text=fallback_summary(ask), source="local")
+    text, book = local_summary(ask)
+    return SummaryAnswer(text=text, source="local", facts=(book.kept, book.recoverable, book.estimate))
 
 
 def drive(flow: Flow, summarize: Summarizer) -> Outcome:

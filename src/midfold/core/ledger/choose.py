@@ -1,0 +1,115 @@
+"""Which lines go into the ledger: those that add most worth for their tokens.
+
+Rules of this file:
+1. Each name counts once. A line that adds no name that is not there yet costs its tokens for nothing and is not taken.
+2. A name is there when a line has it with words that say what it is; without them it counts for a fraction.
+3. Candidates are the newest places of the worthiest names, so the work grows with the budget, not with the fold.
+4. The same fold and budget give the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import NamedTuple
+
+from midfold.core.estimate import estimate_text
+from midfold.core.ledger.census import Census
+from midfold.core.ledger.lines import snippet
+from midfold.core.ledger.names import names, parts
+from midfold.core.ledger.worth import worth
+
+UNBOUND = 0.25
+TOKENS_PER_NAME = 3
+FEWEST_NAMES = 40
+ENOUGH_LINES = 2
+"""Candidates in which a name stands bound; more of them hardly ever make a better choice."""
+LINE_TOKENS = 2
+"""A line break and a dash."""
+
+
+LABEL_TOKENS = 4
+"""Where a line comes from, told once for the lines of one text."""
+
+
+class Line(NamedTuple):
+    """A verbatim line, where it stands, and the names it has."""
+
+    text: str
+    message: int
+    part: int
+    names: frozenset[str]
+    cost: int
+    bound: bool
+
+
+class Chosen(NamedTuple):
+    lines: list[Line]
+    tokens: int
+    covered: set[str]
+    worths: dict[str, float]
+
+
+def choose(census: Census, budget: int, told: Iterable[str] = ()) -> Chosen:
+    """Lines for about `budget` tokens; `told` are texts whose names the reader has already."""
+    worths = worth(census)
+    covered: set[str] = set()
+    for text in told:
+        for name, _ in names(text):
+            covered.update(parts(name))
+    lines = _candidates(census, worths, covered, max(budget // TOKENS_PER_NAME, FEWEST_NAMES))
+    heap = [(-_gain(line, worths, covered) / line.cost, number) for number, line in enumerate(lines)]
+    heapify(heap)
+    chosen: list[Line] = []
+    origins: set[tuple[int, int]] = set()
+    left = budget
+    while heap:
+        promised, number = heappop(heap)
+        line = lines[number]
+        gain = _gain(line, worths, covered) / line.cost
+        label = 0 if (line.message, line.part) in origins else LABEL_TOKENS
+        if gain <= 0 or line.cost + label > left:
+            continue
+        if heap and gain < -heap[0][0] and gain < -promised:
+            heappush(heap, (-gain, number))
+            continue
+        left -= line.cost + label
+        origins.add((line.message, line.part))
+        chosen.append(line)
+        for name in line.names:
+            covered.update(parts(name)) if line.bound else covered.add(name)
+    chosen.sort(key=lambda line: (line.message, line.part))
+    return Chosen(chosen, budget - left, covered, worths)
+
+
+def _gain(line: Line, worths: dict[str, float], covered: set[str]) -> float:
+    gain = sum(worths[name] for name in line.names if name not in covered)
+    return gain if line.bound else gain * UNBOUND
+
+
+def _candidates(census: Census, worths: dict[str, float], covered: set[str], most: int) -> list[Line]:
+    entries = census.entries
+    open_names = [name for name in worths if name not in covered]
+    best = nsmallest(most, open_names, key=lambda name: (-worths[name], name))
+    found: dict[str, Line] = {}
+    seen: dict[str, int] = {}
+    for name in best:
+        for message, part in reversed(entries[name].places):
+            if seen.get(name, 0) >= ENOUGH_LINES:
+                break
+            if (line := _line(census, message, part, name, worths)) is not None:
+                if line.text not in found and line.bound:
+                    for other in line.names:
+                        seen[other] = seen.get(other, 0) + 1
+                found[line.text] = line
+    return list(found.values())
+
+
+def _line(census: Census, message: int, part: int, name: str, worths: dict[str, float]) -> Line | None:
+    text = census.texts[message][part][1]
+    at = text.find(name)
+    if at < 0:
+        return None
+    piece = snippet(text, at, len(name))
+    inside = frozenset(other for other, _ in names(piece.text) if other in worths)
+    return Line(piece.text, message, part, inside, estimate_text(piece.text) + LINE_TOKENS, piece.bound)
