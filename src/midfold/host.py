@@ -185,7 +185,7 @@ class EngineHost:
         )
         if not self.config.compression.enabled and not force and keep_last_exchanges is None:
             return messages
-        guard = Guard(self._summarizer(), self.state, self.clock(), force=force)
+        guard = Guard(self._summarizer(), self.state, self.clock, force=force)
         outcome = drive(self.engine.compress(request), guard)
         self.state, self.last = guard.settled(outcome.state), outcome.receipt
         if not outcome.changed:

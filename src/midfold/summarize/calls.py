@@ -14,7 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from midfold.core import jsonio
-from midfold.summarize.endpoint import Endpoint
+from midfold.errors import SummaryFailed
+from midfold.summarize.endpoint import NOWHERE, Endpoint
 
 Finish = Literal["stop", "length", "filter", "tool"]
 SYSTEM = (
@@ -51,12 +52,19 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
 
     def __repr__(self) -> str:
-        return f"HttpRequest({self.url}, {len(self.body)} bytes)"
+        return f"HttpRequest({len(self.body)} bytes)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("bytes", len(self.body))]
 
 
 def http_request(call: Call) -> HttpRequest:
     """The request that asks the call's endpoint."""
     endpoint = call.endpoint
+    if not (endpoint.key.isascii() and endpoint.key.isprintable()):
+        raise SummaryFailed("auth", f"the key for {endpoint.place} has characters that no header can carry")
+    if endpoint.place == NOWHERE:
+        raise SummaryFailed("network", f"{endpoint.name}: {NOWHERE}")
     anthropic = endpoint.wire == "anthropic"
     body = _anthropic_body(call) if anthropic else _openai_body(call)
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}

@@ -21,10 +21,11 @@ import msgspec
 from midfold.core.audit import rejection
 from midfold.core.chunks import chunks
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
+from midfold.core.estimate import estimate_text
 from midfold.core.failures import FAILURES, waiting_time
 from midfold.core.summary import build_prompt, instruction
-from midfold.errors import SummaryFailed
-from midfold.summarize.calls import Call, Reply
+from midfold.errors import FailureKind, SummaryFailed
+from midfold.summarize.calls import Call, Finish, Reply
 from midfold.summarize.endpoint import Endpoint
 
 MOST_CONTINUATIONS = 2
@@ -33,6 +34,10 @@ CHARACTERS_PER_TOKEN = 2.4
 PROMPT_TOKENS = 1_500
 SMALLEST_CHUNK = 2_000
 REASONING_TOKENS = 4_000
+FRAME_TOKENS = 300
+"""The system prompt of a call, and what its messages cost beside their text."""
+_UNUSABLE: dict[Finish, FailureKind] = {"filter": "filtered", "tool": "malformed"}
+"""Ends of an answer after which its text is no summary."""
 CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
 
@@ -52,6 +57,7 @@ class Progress(NamedTuple):
 
 Steps = Generator["Call | Pause", "Reply | SummaryFailed | None", SummaryAnswer]
 Replies = Generator["Call | Pause", "Reply | SummaryFailed | None", str]
+Sent = Generator["Call | Pause", "Reply | SummaryFailed | None", Reply]
 
 
 def summarise(
@@ -152,20 +158,21 @@ class _Work:
         prompt = build_prompt(turns, budget_tokens=budget, previous=previous, focus=focus, of_parts=of_parts)
         attempt = 0
         while True:
-            text = yield from self._whole(prompt, budget)
-            kind = rejection(text, self.ask)
+            reply = yield from self._whole(prompt, budget)
+            kind = _UNUSABLE.get(reply.finish) or rejection(reply.text, self.ask)
             if not kind:
-                return text
+                return reply.text
             if waiting_time(kind, attempt) is None:
                 raise SummaryFailed(kind)
             attempt += 1
 
-    def _whole(self, prompt: str, budget: int) -> Replies:
+    def _whole(self, prompt: str, budget: int) -> Sent:
         """The answer to a prompt, not cut by its length limit if that can be helped."""
         limit = self._output(budget)
         reply = yield from self._sent(self._call((("user", prompt),), limit))
-        if reply.finish == "length" and self.endpoint.max_output is not None and limit < self.endpoint.max_output:
-            limit = min(limit * 3, self.endpoint.max_output)
+        larger = self._larger(limit, prompt)
+        if reply.finish == "length" and larger > limit:
+            limit = larger
             reply = yield from self._sent(self._call((("user", prompt),), limit))
         text = reply.text
         for _ in range(MOST_CONTINUATIONS):
@@ -174,19 +181,15 @@ class _Work:
             turns = (("user", prompt), ("assistant", text.rstrip()), ("user", CONTINUE))
             reply = yield from self._sent(self._call(turns, limit))
             text += reply.text
-        if reply.finish == "length":
+        if reply.finish == "length" and text.strip():
             self.notes.append("the summary was cut by the model's output limit")
             text = f"{text.rpartition(chr(10))[0] or text}\n{CUT_NOTE}"
-        if reply.finish == "filter":
-            raise SummaryFailed("filtered", "the model declined to summarise")
-        if reply.finish == "tool":
-            raise SummaryFailed("malformed", "the model called a tool instead of answering")
-        return text
+        return msgspec.structs.replace(reply, text=text)
 
     def _call(self, messages: tuple[tuple[str, str], ...], limit: int) -> Call:
         return Call(endpoint=self.endpoint, messages=messages, max_tokens=limit)
 
-    def _sent(self, call: Call) -> Generator[Call | Pause, Reply | SummaryFailed | None, Reply]:
+    def _sent(self, call: Call) -> Sent:
         """The reply to one call; what passes by itself is waited for. Overflows are the caller's to answer."""
         attempts: dict[str, int] = {}
         while True:
@@ -214,6 +217,11 @@ class _Work:
         """Room for the answer: half as much again as was asked for, and what reasoning takes."""
         wanted = budget * 3 // 2 + 256 + (REASONING_TOKENS if self.endpoint.reasoning_effort else 0)
         return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
+
+    def _larger(self, limit: int, prompt: str) -> int:
+        """More room for an answer that was cut: as much as the model can write and its window leaves."""
+        left = self.limit - int(estimate_text(prompt) * 1.1) - FRAME_TOKENS
+        return min(limit * 3, self.endpoint.max_output or limit, left)
 
     def _tell(self, done: int, total: int) -> None:
         if self.progress is not None:
