@@ -108,7 +108,15 @@ def _openai_body(call: Call) -> dict[str, Any]:
 def _anthropic_body(call: Call) -> dict[str, Any]:
     body: dict[str, Any] = {"model": call.endpoint.model, "stream": True, "max_tokens": call.max_tokens}
     if call.body is not None:
+        body["max_tokens"] += _thinking_tokens(call.body)
         return {**call.body, **body}
     body["system"] = SYSTEM
     body["messages"] = [{"role": role, "content": text} for role, text in call.messages]
     return body
+
+
+def _thinking_tokens(body: Mapping[str, Any]) -> int:
+    """What a conversation lets the model think is counted as output: the limit must lie above it."""
+    thinking = body.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+    return budget if isinstance(budget, int) else 0

@@ -26,7 +26,6 @@ from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.testing.answers import Answer, error
 from midfold.testing.doubles import ScriptEnded
 
-
 NO_CONTENT = 204
 """An answer of this status has no body, not even an empty one in chunks."""
 
