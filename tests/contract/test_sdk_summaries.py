@@ -162,7 +162,7 @@ GOOD_ANSWERS: dict[str, tuple[str, Answer]] = {
 }
 BAD_ANSWERS: dict[str, tuple[str, Answer, str]] = {
     "a refusal": ("openai", completion(message={"content": None, "refusal": "No."}), "filtered"),
-    "a refusal in chunks": ("openai", chunks(({"refusal": "No"}, None), ({"refusal": "."}, None), ({}, "stop")), "filtered"),
+    "a refusal in chunks": ("openai", chunks(({"refusal": "No."}, None), ({}, "stop")), "filtered"),
     "a filter": ("openai", completion(finish_reason="content_filter"), "filtered"),
     "a filter in chunks": ("openai", chunks(({"content": "half"}, None), ({}, "content_filter")), "filtered"),
     "a refusal of Claude's": ("anthropic", claude_message([], "refusal"), "filtered"),
