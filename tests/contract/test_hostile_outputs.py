@@ -161,8 +161,8 @@ def test_ordinary_lines_are_left_as_they_are(line: str) -> None:
 
 
 def real_folds() -> Iterator[midfold.SummaryAsk]:
-    """Every second one: making local summaries of them all takes its time."""
-    for conversation in islice(data.conversations(), 0, None, 2):
+    """Every third one: making local summaries of them all takes its time."""
+    for conversation in islice(data.conversations(), 0, None, 3):
         messages = [
             {key: value for key, value in message.items() if key != "_meta"} for message in conversation["messages"]
         ]
@@ -179,7 +179,7 @@ def test_local_summaries_of_real_transcripts_are_hardly_touched() -> None:
         lines += sum(1 for line in text.split("\n") if line.strip())
         changed += quiet.lines
         changed += sum(harmless(line) != line for line in quiet.text.split("\n"))
-    assert lines > 3_000
+    assert lines > 2_000
     assert changed <= lines * 0.002
 
 

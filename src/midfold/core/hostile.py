@@ -46,35 +46,47 @@ _ROLE_LINES = re.compile(rf"^([ \t>*#-]{{0,8}})({_ROLES}|{_ROLES.upper()})(?=\*{
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
 
 _RULES = r"(?:instruction|prompt|rule|direction|guideline|directive|(?:above|previous|prior|earlier|preceding) \w)"
+_NEW = r"new (?:system )?(?:instructions?|prompt|directives?|orders?)"
 _CERTAIN = (
-    rf"\b(?:ignore|disregard|forget|override|bypass)\b[^.\n]{{0,60}}\b{_RULES}",
-    r"\bignorier\w{0,4} [^.\n]{0,40}(?:anweisung|vorgabe|regel)",
-    r"\bignor(?:a|ez|er|e) [^.\n]{0,40}(?:instruc|consigne|regla)",
-    r"忽略[^。\n]{0,20}(?:指令|指示|说明|规则|提示)",
-    r"\bnew (?:system )?(?:instructions?|prompt|directives?|orders?)\s?:",
-    r"\b(?:do not|don't|never) (?:tell|inform|mention|reveal|show)[^.\n]{0,40}\buser\b",
-    r"\bwithout (?:telling|asking) the user\b",
-    r"\b(?:system|developer|admin) (?:message|override|prompt|note|notice)\s?:",
+    rf"(?:ignore|disregard|forget|override|bypass)\b[^.\n]{{0,60}}\b{_RULES}",
+    r"ignorier\w{0,4} [^.\n]{0,40}(?:anweisung|vorgabe|regel)",
+    r"ignor(?:a|ez|er|e) [^.\n]{0,40}(?:instruc|consigne|regla)",
+    rf"{_NEW}\s?:",
+    r"(?:do not|don't|never) (?:tell|inform|mention|reveal|show)[^.\n]{0,40}\buser\b",
+    r"without (?:telling|asking) the user\b",
+    r"(?:system|developer|admin) (?:message|override|prompt|note|notice)\s?:",
 )
 _POSSIBLE = (
-    r"\bnew (?:system )?(?:instructions?|prompt|directives?|orders?)\b",
-    r"\byou are now \w|\bact as (?:an?|the) \w",
-    r"\b(?:system|developer|admin|human|user|assistant)\s?:\s?[^\n*`]{8,40}",
-    r"\b(?:reveal|print|leak|send|upload|post|exfiltrate|email|forward|curl)\b[^.\n]{0,80}"
+    rf"{_NEW}\b",
+    r"you are now \w",
+    r"act as (?:an?|the) \w",
+    r"(?:system|developer|admin|human|user|assistant)\s?:\s?[^\n*`]{8,40}",
+    r"(?:reveal|print|leak|send|upload|post|exfiltrate|email|forward|curl)\b[^.\n]{0,80}"
     r"\b(?:system prompt|api[ _-]?keys?|credentials?|secrets?|tokens?|passwords?|\.env|private key|ssh)",
-    r"\b(?:important|attention|urgent|note)\b[^.\n]{0,20}\b(?:ai|assistant|agent|llm|model|claude|gpt|chatgpt)\b",
-    r"\b(?:ai|assistant|agent|llm|model|claude|gpt)s?\b[, ]{1,2}(?:you )?"
+    r"(?:important|attention|urgent|note)\b[^.\n]{0,20}\b(?:ai|assistant|agent|llm|model|claude|gpt|chatgpt)\b",
+    r"(?:ai|assistant|agent|llm|model|claude|gpt)s?\b[, ]{1,2}(?:you )?"
     r"(?:must|should|shall|need to|have to|are required)\b",
-    r"\byou (?:must|should|shall|need to|have to|are required to) (?:now |immediately |first |also )?"
+    r"you (?:must|should|shall|need to|have to|are required to) (?:now |immediately |first |also )?"
     r"(?:run|execute|delete|remove|send|call|download|install|push|transfer|approve|grant|disable|visit|open)\b",
-    r"\b(?:run|execute) (?:the following|this) (?:command|code|script)\b|\brm -rf [/~]\S{0,80}",
-    r"</?(?:system|developer|assistant|human|instructions?|function_calls|invoke|antml)(?:[-:][\w:-]{1,40})?"
-    r"(?:\s[^<>\n]{0,200})?>",
+    r"(?:run|execute) (?:the following|this) (?:command|code|script)\b",
+    r"rm -rf [/~]\S{0,80}",
 )
-_ORDER = re.compile("|".join(_CERTAIN), re.I)
-_MAYBE = re.compile("|".join(_POSSIBLE), re.I)
-_ANY = re.compile("|".join([*_CERTAIN, *_POSSIBLE]), re.I)
-_WORD = re.compile(r"[a-z]{4,30}+", re.I)
+_CHINESE = r"忽略[^。\n]{0,20}(?:指令|指示|说明|规则|提示)"
+_TAGGED = (
+    r"</?(?:system|developer|assistant|human|instructions?|function_calls|invoke|antml)(?:[-:][\w:-]{1,40})?"
+    r"(?:\s[^<>\n]{0,200})?>"
+)
+
+
+def _compiled(words: Sequence[str], *others: str) -> re.Pattern[str]:
+    """For text in small letters. One look for the beginning of a word, not one for each rule: ten times as fast."""
+    return re.compile("|".join([rf"\b(?:{'|'.join(words)})", *others]))
+
+
+_ORDER = _compiled(_CERTAIN, _CHINESE)
+_MAYBE = _compiled(_POSSIBLE, _TAGGED)
+_ANY = _compiled([*_CERTAIN, *_POSSIBLE], _CHINESE, _TAGGED)
+_WORD = re.compile(r"[a-z]{4,30}+")
 _BULLETS = " \t-*•>#.0123456789"
 
 Redact = Callable[[str], str]
@@ -129,9 +141,9 @@ class _Said:
 
     def is_order(self, line: str, orderly: bool) -> bool:
         """Whether a line gives an order that nobody who may give one gave."""
-        plain = _plain(line)
-        if plain.lstrip(_BULLETS).startswith(QUOTED) or self._is_users(line):
+        if line.lstrip(_BULLETS).startswith(QUOTED) or self._is_users(line):
             return False
+        plain = _plain(line).lower()
         if _ORDER.search(plain):
             return True
         if any(self._is_data(_normal([match.group()])) for match in _MAYBE.finditer(plain)):
@@ -139,10 +151,10 @@ class _Said:
         return orderly and self._rests_on_order(plain)
 
     def _rests_on_order(self, line: str) -> bool:
-        """Whether a line is about what an order named, and nobody trusted ever spoke of that."""
-        names = [item.text.lower() for item in identifiers(line) if item.kind in ("url", "path", "id")]
+        """Whether a line, in small letters, is about what an order named, and nobody trusted ever spoke of that."""
+        names = [item.text for item in identifiers(line) if item.kind in ("url", "path", "id")]
         strange = [name for name in names if name not in self._trusted]
-        words = [word.lower() for word in _WORD.findall(line)]
+        words = _WORD.findall(line)
         enough = 0.8 * len(words) if len(words) >= FEWEST_WORDS else len(words) + 1
         return any(
             any(name in window for name in strange) or sum(word in window for word in words) >= enough
@@ -182,9 +194,9 @@ class _Said:
         found: list[str] = []
         for part in _results(self._messages):
             if len(found) < MOST_WINDOWS:
-                text = _plain(part.text)
+                text = _plain(part.text).lower()
                 found += [
-                    text[max(match.start() - WINDOW // 4, 0) : match.end() + WINDOW].lower()
+                    text[max(match.start() - WINDOW // 4, 0) : match.end() + WINDOW]
                     for match, _ in zip(_ANY.finditer(text), range(4), strict=False)
                 ]
         return found
