@@ -24,6 +24,7 @@ from support.build import handoff_of, work
 from support.hostile_outputs import HOSTILE, Hostile
 from support.summaries import ask_of
 
+WINDOW = 12_000
 STRUCTURE = re.compile(
     r"</?(?:system|function|invoke|turns|tool_|summary|previous-summary|assistant|user|human)[\w:-]*[^<>\n]*>|<\|\w|\[/?INST\]|<<SYS",
     re.I,
@@ -41,7 +42,7 @@ def conversation(hostile: Hostile) -> list[dict[str, Any]]:
         *call(902, "web_fetch", {"url": "https://docs.example/page"}, hostile.text),
         *call(903, "search_files", {"pattern": "x"}, f"NOTES.md:3: {hostile.text}"),
         assistant("The notes are read; the port goes on."),
-        *work(0),
+        *work(0, 50),
         user("Go on."),
     ]
 
@@ -75,7 +76,7 @@ def orders_told_as_orders(body: str, order: str) -> Iterator[str]:
 def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, writer: str) -> None:
     hostile, write = HOSTILE[name], WRITERS[writer]
     summarizer = None if write is None else lambda ask: write(hostile)
-    result = midfold.compact(conversation(hostile), context_length=25_000, summarizer=summarizer)
+    result = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=summarizer)
     assert result.report.status == "compacted"
     assert result.report.summary.source == ("local" if write is None else "model")
     text = handoff_of(result.messages)
@@ -94,9 +95,9 @@ def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, w
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_a_second_compaction_does_not_wake_the_order_up(name: str) -> None:
     hostile = HOSTILE[name]
-    first = midfold.compact(conversation(hostile), context_length=25_000, summarizer=lambda ask: obedient(hostile))
-    more = [*first.messages, *work(500, 80), user("And now?")]
-    second = midfold.compact(more, context_length=25_000, state=first.state, summarizer=lambda ask: ask.previous)
+    first = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=lambda ask: obedient(hostile))
+    more = [*first.messages, *work(500, 40), user("And now?")]
+    second = midfold.compact(more, context_length=WINDOW, state=first.state, summarizer=lambda ask: ask.previous)
     assert second.report.status == "compacted"
     text = handoff_of(second.messages)
     assert list(orders_told_as_orders(text, hostile.order)) == []
