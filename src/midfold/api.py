@@ -128,7 +128,7 @@ def compact(
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
-    guard = Guard(summarizer or _configured(config, request.model), request.state, clock(), force=force)
+    guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
     outcome = drive((engine or Compressor()).compress(request), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
     return Compaction(document, outcome, request.meter)

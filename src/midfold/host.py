@@ -174,7 +174,7 @@ class EngineHost:
             force=force,
             keep_last_exchanges=keep_last_exchanges,
         )
-        guard = Guard(self._summarizer(), self.state, self.clock(), force=force)
+        guard = Guard(self._summarizer(), self.state, self.clock, force=force)
         outcome = drive(self.engine.compress(request), guard)
         self.state, self.last = guard.settled(outcome.state), outcome.receipt
         return self._committed(document, outcome) if outcome.changed else messages
@@ -183,7 +183,7 @@ class EngineHost:
         """A compaction ahead of time, for `swap`. The host stays as it is, so another thread may do this."""
         document, state = read(messages), self.state
         request = msgspec.structs.replace(self._request(document, current_tokens), force=True)
-        guard = Guard(self._summarizer(), state, self.clock())
+        guard = Guard(self._summarizer(), state, self.clock)
         outcome = drive(self.engine.compress(request), guard)
         if outcome.receipt.summary.failure:
             return None

@@ -16,7 +16,7 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core import jsonio
-from midfold.core.compaction import SummaryAsk
+from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.errors import ConfigError, SummaryFailed
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.summarize import Summarizer, local_summarizer
@@ -51,8 +51,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint | None = None
     main: Endpoint | None = None
     why: str
-    is_choice: bool = True
-    """Whether the summary is made locally because nothing else was asked for, not because something is missing."""
+    missing: bool = False
+    """Whether a model is configured that cannot be asked: its key is not there."""
 
     @property
     def told(self) -> str:
@@ -74,13 +74,13 @@ def summarizer_for(config: Config | None, model: str | None) -> Summarizer:
         return local_summarizer
     found = resolve(config, os.environ, model)
     if found.endpoint is None:
-        return local_summarizer if found.is_choice else _nobody
+        return _nobody if found.missing else local_summarizer
     from midfold.summarize.client import ModelSummarizer
 
     return ModelSummarizer(found.endpoint, found.main)
 
 
-def _nobody(ask: SummaryAsk) -> str:
+def _nobody(ask: SummaryAsk) -> SummaryAnswer:
     raise SummaryFailed("no_provider")
 
 
@@ -115,27 +115,37 @@ class _Choice:
         known = self._named(provider)
         if not self._key(known) and known.key_variable:
             why = f"{provider} is configured, but {self._variable(known)} is not set"
-            return Resolution(main=main, why=why, is_choice=False)
+            return Resolution(main=main, why=why, missing=True)
         endpoint = self._endpoint(provider, known, self.task.base_url)
         return Resolution(endpoint=endpoint, main=main, why=f"auxiliary.compression.provider is {provider}")
 
     def _auto(self, main: Endpoint | None) -> Resolution:
         own = provider_of(self.model)
-        order = [own] if own else []
-        for name in dict.fromkeys([*order, *KNOWN]):
+        named = self.task.api_key_env
+        for name in self._owners(own):
             known = KNOWN[name]
             if self._key(known):
                 because = f"auto: {self._variable(known)} is set"
                 if name == own:
                     because += ", and the conversation's own model is served there"
                 return Resolution(endpoint=self._endpoint(name, known, None), main=main, why=because)
+        if named is not None:
+            return Resolution(why=f"auto: {named} is not set, or nothing says whose key it is", missing=True)
         names = ", ".join(known.key_variable for known in KNOWN.values())
         return Resolution(why=f"auto: none of {names} is set")
+
+    def _owners(self, own: str | None) -> list[str]:
+        """Whose key may be used, the best first: a key that is named goes to its owner and to nobody else."""
+        named = self.task.api_key_env
+        if named is None:
+            return list(dict.fromkeys([*([own] if own else []), *KNOWN]))
+        owners = [name for name, known in KNOWN.items() if known.key_variable == named]
+        return owners or ([own] if own else [])
 
     def _as_main(self, main: Endpoint | None) -> Resolution:
         if main is None:
             told = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
-            return Resolution(why=f"auxiliary.compression.provider is main, but {told}", is_choice=False)
+            return Resolution(why=f"auxiliary.compression.provider is main, but {told}", missing=True)
         endpoint = self._with_task(main, self.task.model or main.model)
         return Resolution(endpoint=endpoint, why="auxiliary.compression.provider is main")
 

@@ -15,7 +15,7 @@ def chosen(config: Config, model: str | None, *, local: bool) -> Summarizer:
     """The summarizer the settings choose; a model is named before anything is sent to it."""
     found = resolve(config, os.environ, model)
     if local or found.endpoint is None:
-        if not local and not found.is_choice:
+        if not local and found.missing:
             notice(f"summary by {found.told}")
         return local_summarizer
     from midfold.summarize.client import ModelSummarizer

@@ -88,15 +88,15 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     source = Source(ask.messages, ask.previous, ask.focus or "")
     checked = grounded(ask.redact(unwrapped(text)), source)
     summary = _with_asks(parse_summary(checked.text), ask)
-    quiet = quoted(summary.render(), ask.messages)
-    room = max(ask.budget_tokens - estimate_text(quiet.text), ask.budget_tokens // 6)
-    body, book = cover(ask, parse_summary(quiet.text), room)
-    return Audit(ask.redact(harmless(body.render())), checked.marked, checked.removed, quiet.lines, book)
+    room = max(ask.budget_tokens - estimate_text(summary.render()), ask.budget_tokens // 6)
+    body, book = cover(ask, summary, room)
+    quiet = quoted(body.render(), ask.messages, ask.redact)
+    return Audit(ask.redact(harmless(quiet.text)), checked.marked, checked.removed, quiet.lines, book)
 
 
 def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quoted(unwrapped(answer.text), ask.messages)
+    quiet = quoted(unwrapped(answer.text), ask.messages, ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)

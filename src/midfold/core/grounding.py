@@ -2,7 +2,8 @@
 
 Rules of this file:
 1. An identifier is a URL, a path, a hash, an id, a version or a number of four digits or more. Words are not checked.
-2. Spelling may differ where it often does: case, thousands separators, a path written from its root or from below it.
+2. Spelling may differ where it often does: case, thousands separators, a path written from its root or from below it,
+   or with stars in it.
 3. A line that rests on nothing but unknown addresses, paths or ids is taken out; elsewhere the identifier is marked.
 """
 
@@ -24,7 +25,7 @@ _EXTENSIONS = (
 _FILE = rf"[\w.@+*-]{{1,120}}\.(?:{_EXTENSIONS.replace(' ', '|')})\b"
 _PATH = (
     rf"(?<![\w/.~])(?:~|\.{{1,2}})?/(?:[\w.@+-]{{1,120}}/){{0,24}}+[\w.@+*-]{{1,120}}+"
-    rf"|(?:[\w.@+-]{{1,120}}/){{2,24}}+[\w.@+*-]{{0,120}}+|(?:[\w.@+-]{{1,120}}/)?{_FILE}"
+    rf"|(?<![\w.@+*/-])(?:(?:[\w.@+*-]{{1,120}}/){{2,24}}+[\w.@+*-]{{0,120}}+|(?:[\w.@+-]{{1,120}}/)?{_FILE})"
 )
 _HASH = r"\b(?=[0-9a-f]{0,39}[0-9])(?=[0-9a-f]{0,39}[a-f])[0-9a-f]{7,64}\b"
 _ID = r"\b(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z][A-Za-z0-9]{0,30}(?:[_-][A-Za-z0-9]{1,40}){1,6}\b"
@@ -75,7 +76,7 @@ class Source:
         return text.replace(",", "") in self._plain
 
     def _has_path(self, text: str) -> bool:
-        pieces = [piece for piece in text.strip("~./").split("/") if piece not in ("", ".", "..", "*", "**")]
+        pieces = [piece for piece in re.split(r"[/*]+", text.strip("~./*")) if piece not in ("", ".", "..")]
         return bool(pieces) and all(piece in self._text for piece in pieces)
 
 

@@ -95,8 +95,16 @@ def unwrapped(text: str) -> str:
     """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
     for tag in THINKING_TAGS:
         text = _without_tag(text, tag)
+    text = _without_fence(text.strip())
     lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() != END_MARKER]
     return "\n".join(lines).strip()
+
+
+def _without_fence(text: str) -> str:
+    """Models like to put a whole summary into a block of code."""
+    first, _, rest = text.partition("\n")
+    is_fenced = first.startswith("```") and text.endswith("\n```") and text.count("\n```") == 1
+    return rest.removesuffix("```").strip() if is_fenced else text
 
 
 def _without_tag(text: str, tag: str) -> str:

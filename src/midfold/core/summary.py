@@ -46,6 +46,7 @@ UPDATE = (
 )
 MERGE = "Merge the partial summaries below, oldest first, into one: later parts win where they differ."
 _HEADING = re.compile(r"^#{1,4}[ \t]([^\n]*)$", re.MULTILINE)
+_FRAME_END = re.compile(r"</(?=\s{0,4}(?:turns|previous-summary)\b)", re.I)
 _WORDS = re.compile(r"[a-z]+")
 _ALIASES = {
     "historical task snapshot": "task_snapshot",
@@ -131,7 +132,7 @@ def build_prompt(
 ) -> str:
     """What a model is asked: a first summary, or an update of the previous one with the new turns only."""
     task = UPDATE if previous else MERGE if of_parts else FIRST
-    old = f"\n\n<previous-summary>\n{previous.strip()}\n</previous-summary>" if previous else ""
+    old = f"\n\n<previous-summary>\n{_sealed(previous.strip())}\n</previous-summary>" if previous else ""
     return f"{task}\n{_rules(budget_tokens, focus)}{old}\n\n<turns>\n{_sealed(turns.strip())}\n</turns>"
 
 
@@ -155,4 +156,4 @@ def _rules(budget_tokens: int, focus: str | None) -> str:
 
 def _sealed(turns: str) -> str:
     """Turns that cannot close their own frame."""
-    return turns.replace("</turns>", "<\\/turns>").replace("</previous-summary>", "<\\/previous-summary>")
+    return _FRAME_END.sub(r"<\\/", turns)

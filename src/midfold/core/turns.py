@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from midfold.core.message import Media, Message, Opaque, Text, ToolCall, ToolResult, Transcript
 
+Redact = Callable[[str], str]
 MOST_CHARACTERS = 400_000
 """Of all turns together; the longer the fold, the less of each message is shown."""
 LONGEST, SHORTEST = 6_000, 60
@@ -22,7 +23,7 @@ SMALLEST_MARGIN, MARGIN = 160, 256
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
 
 
-def serialize_turns(messages: Transcript, redact: Callable[[str], str], most: int = MOST_CHARACTERS) -> str:
+def serialize_turns(messages: Transcript, redact: Redact, most: int = MOST_CHARACTERS) -> str:
     """The turns, each redacted before it is cut; of a very long fold the newest, and what the user said before."""
     room = min(max(most // max(len(messages), 1), SHORTEST), LONGEST)
     newest: list[str] = []
@@ -33,11 +34,12 @@ def serialize_turns(messages: Transcript, redact: Callable[[str], str], most: in
         piece = turn_text(messages[shown], room, redact)
         left -= len(piece) + 2
         newest.append(piece)
-    older = _older_asks(messages[:shown], redact, most // 5) if shown else []
+    older = older_asks(messages[:shown], redact, most // 5) if shown else []
     return "\n\n".join(piece for piece in [*older, *reversed(newest)] if piece)
 
 
-def _older_asks(messages: Transcript, redact: Callable[[str], str], most: int) -> list[str]:
+def older_asks(messages: Transcript, redact: Redact, most: int) -> list[str]:
+    """What the user said in messages that are not shown, the newest if there is not enough room."""
     asks: list[str] = []
     for message in reversed(messages):
         if message.role == "user" and most > 0 and message.text.strip():
@@ -46,7 +48,7 @@ def _older_asks(messages: Transcript, redact: Callable[[str], str], most: int) -
     return [*reversed(asks), f"[… the other {len(messages):,} older messages are not shown …]"]
 
 
-def clip(text: str, room: int, redact: Callable[[str], str]) -> str:
+def clip(text: str, room: int, redact: Redact) -> str:
     """The beginning and the end of a text, redacted; the beginning gets three quarters."""
     head, tail = room * 3 // 4, room // 4
     margin = min(max(room, SMALLEST_MARGIN), MARGIN)
@@ -60,7 +62,7 @@ def clip(text: str, room: int, redact: Callable[[str], str]) -> str:
     return f"{first}\n[… {max(len(text) - head - tail, 0):,} characters left out …]\n{last}"
 
 
-def clip_result(text: str, room: int, redact: Callable[[str], str]) -> str:
+def clip_result(text: str, room: int, redact: Redact) -> str:
     """A result by its beginning, its end, and the first trouble between them."""
     if len(text) <= room + 2 * MARGIN or room < SMALLEST_WITH_TROUBLE:
         return clip(text, room, redact)
@@ -84,12 +86,13 @@ def trouble(text: str, start: int, end: int) -> int:
     return min(found, default=-1)
 
 
-def turn_text(message: Message, room: int, redact: Callable[[str], str]) -> str:
+def turn_text(message: Message, room: int, redact: Redact) -> str:
     """One message as text."""
-    return "\n\n".join(_pieces(message, room, redact))
+    return "\n\n".join(part_texts(message, room, redact))
 
 
-def _pieces(message: Message, room: int, redact: Callable[[str], str]) -> Iterator[str]:
+def part_texts(message: Message, room: int, redact: Redact) -> Iterator[str]:
+    """The parts of one message as texts."""
     who = message.role.upper()
     for part in message.parts:
         match part:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from midfold.core import jsonio
-from midfold.summarize.endpoint import Endpoint
+from midfold.errors import SummaryFailed
+from midfold.summarize.endpoint import NOWHERE, Endpoint
 
 Finish = Literal["stop", "length", "filter", "tool"]
 SYSTEM = (
@@ -51,12 +52,19 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
 
     def __repr__(self) -> str:
-        return f"HttpRequest({self.url}, {len(self.body)} bytes)"
+        return f"HttpRequest({len(self.body)} bytes)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("bytes", len(self.body))]
 
 
 def http_request(call: Call) -> HttpRequest:
     """The request that asks the call's endpoint."""
     endpoint = call.endpoint
+    if not (endpoint.key.isascii() and endpoint.key.isprintable()):
+        raise SummaryFailed("auth", f"the key for {endpoint.place} has characters that no header can carry")
+    if endpoint.place == NOWHERE:
+        raise SummaryFailed("network", f"{endpoint.name}: {NOWHERE}")
     anthropic = endpoint.wire == "anthropic"
     body = _anthropic_body(call) if anthropic else _openai_body(call)
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -100,7 +108,15 @@ def _openai_body(call: Call) -> dict[str, Any]:
 def _anthropic_body(call: Call) -> dict[str, Any]:
     body: dict[str, Any] = {"model": call.endpoint.model, "stream": True, "max_tokens": call.max_tokens}
     if call.body is not None:
+        body["max_tokens"] += _thinking_tokens(call.body)
         return {**call.body, **body}
     body["system"] = SYSTEM
     body["messages"] = [{"role": role, "content": text} for role, text in call.messages]
     return body
+
+
+def _thinking_tokens(body: Mapping[str, Any]) -> int:
+    """What a conversation lets the model think is counted as output: the limit must lie above it."""
+    thinking = body.get("thinking")
+    budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
+    return budget if isinstance(budget, int) else 0

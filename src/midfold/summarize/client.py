@@ -9,8 +9,8 @@ Rules of this file:
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
+from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
@@ -37,6 +37,7 @@ class ModelSummarizer:
     """A summarizer that asks a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
 
     `main` is the conversation's own model, asked once where the failure table says so. `later` is the same, awaited.
+    A connection lives as long as one summary takes.
     """
 
     def __init__(
@@ -47,61 +48,62 @@ class ModelSummarizer:
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        sleep_later: Callable[[float], Awaitable[None]] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.main = main
         self.progress = progress
         self._clock = clock
         self._sleep = sleep
-        self._client: Any = None
+        self._sleep_later = sleep_later
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
-        return run(self._steps(ask), self.send, self._sleep)
+        httpx = _httpx()
+        with httpx.Client(**_options(httpx)) as client:
+            return run(self._steps(ask), lambda call: self._send(client, call), self._sleep)
 
     async def later(self, ask: SummaryAsk) -> SummaryAnswer:
         import asyncio
 
         httpx = _httpx()
         async with httpx.AsyncClient(**_options(httpx)) as client:
-            return await run_async(self._steps(ask), lambda call: self._send_async(client, call), asyncio.sleep)
+            pause = self._sleep_later or asyncio.sleep
+            return await run_async(self._steps(ask), lambda call: self._send_later(client, call), pause)
 
     def _steps(self, ask: SummaryAsk) -> Steps:
         return summarise(ask, self.endpoint, self.main, self.progress)
 
-    def send(self, call: Call) -> Reply:
+    def _send(self, client: httpx2.Client, call: Call) -> Reply:
         """One call over HTTP."""
         httpx = _httpx()
-        if self._client is None:
-            self._client = httpx.Client(**_options(httpx))
-        request, deadline = http_request(call), _Deadline(call, self._clock)
+        request, body = http_request(call), _Body(call, self._clock)
         try:
-            with self._client.stream("POST", request.url, **_arguments(request)) as response:
-                return _read(call, response, response.iter_bytes(), deadline)
+            with client.stream("POST", request.url, **_arguments(request)) as response:
+                body.begin(response)
+                for chunk in response.iter_bytes():
+                    if not body.take(chunk):
+                        break
+                return body.reply()
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-            raise _transport_failure(httpx, error, call) from None
+            raise body.failure() or _transport_failure(httpx, error, call) from None
 
-    async def _send_async(self, client: Any, call: Call) -> Reply:
+    async def _send_later(self, client: httpx2.AsyncClient, call: Call) -> Reply:
+        import asyncio
+
         httpx = _httpx()
-        request, deadline = http_request(call), _Deadline(call, self._clock)
+        request, body = http_request(call), _Body(call, self._clock)
         try:
-            async with client.stream("POST", request.url, **_arguments(request)) as response:
-                body = [chunk async for chunk in _bounded(response.aiter_bytes(), deadline)]
-                return _read(call, response, iter(body), deadline)
+            async with (
+                asyncio.timeout(request.timeout),
+                client.stream("POST", request.url, **_arguments(request)) as response,
+            ):
+                body.begin(response)
+                async for chunk in response.aiter_bytes():
+                    if not body.take(chunk):
+                        break
+                return body.reply()
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-            raise _transport_failure(httpx, error, call) from None
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def __enter__(self) -> ModelSummarizer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            raise body.failure() or _transport_failure(httpx, error, call) from None
 
 
 def run(steps: Steps, send: Callable[[Call], Reply], sleep: Callable[[float], None]) -> SummaryAnswer:
@@ -138,44 +140,57 @@ async def run_async(steps: Steps, send: Any, sleep: Any) -> SummaryAnswer:
         return answer
 
 
-class _Deadline:
+class _Body:
+    """The body of an answer as it arrives, bounded in time and in size."""
+
     def __init__(self, call: Call, clock: Callable[[], float]) -> None:
+        self._endpoint = call.endpoint
         self._clock = clock
-        self.place = call.endpoint.place
-        self.ends = clock() + call.endpoint.timeout
+        self._ends = clock() + call.endpoint.timeout
+        self._reader = ReplyReader(call.endpoint.wire)
+        self._problem = bytearray()
+        self._response: httpx2.Response | None = None
+
+    def begin(self, response: httpx2.Response) -> None:
+        self._response = response
+
+    def take(self, chunk: bytes) -> bool:
+        """Whether more is wanted. What came of an error's body tells enough of the error."""
+        late = self._clock() > self._ends
+        if self._is_error:
+            self._problem += chunk
+            return len(self._problem) <= LONGEST_READ and not late
+        if late:
+            raise SummaryFailed("timeout", f"{self._endpoint.place} did not finish in time")
+        self._reader.feed(chunk)
+        return True
+
+    def reply(self) -> Reply:
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+        return self._reader.finish()
+
+    def failure(self) -> SummaryFailed | None:
+        """What the provider said is wrong, also where its words broke off; None if it said nothing of the kind."""
+        if self._response is None or not self._is_error:
+            return None
+        status, headers = self._response.status_code, self._response.headers
+        return failure_of(status, headers, bytes(self._problem), self._endpoint.place, self._clock())
 
     @property
-    def now(self) -> float:
-        return self._clock()
-
-    def check(self) -> None:
-        if self._clock() > self.ends:
-            raise SummaryFailed("timeout", f"{self.place} did not finish in time")
+    def _is_error(self) -> bool:
+        return self._response is not None and not self._response.is_success
 
 
-def _read(call: Call, response: httpx2.Response, chunks: Iterator[bytes], deadline: _Deadline) -> Reply:
-    if not response.is_success:
-        body = bytearray()
-        for chunk in chunks:
-            body += chunk
-            if len(body) > LONGEST_READ:
-                break
-        raise failure_of(response.status_code, response.headers, bytes(body), call.endpoint.place, deadline.now)
-    reader = ReplyReader(call.endpoint.wire, response.headers.get("content-type", ""))
-    for chunk in chunks:
-        deadline.check()
-        reader.feed(chunk)
-    return reader.finish()
-
-
-async def _bounded(chunks: AsyncIterator[bytes], deadline: _Deadline) -> AsyncIterator[bytes]:
-    async for chunk in chunks:
-        deadline.check()
-        yield chunk
+@cache
+def _certificates(httpx: Any) -> Any:
+    """Read once: it takes longer than a call to a server nearby."""
+    return httpx.create_ssl_context()
 
 
 def _options(httpx: Any) -> dict[str, Any]:
-    return {"follow_redirects": False, "timeout": httpx.Timeout(60.0, connect=10.0)}
+    return {"follow_redirects": False, "verify": _certificates(httpx)}
 
 
 def _arguments(request: HttpRequest) -> dict[str, Any]:
@@ -186,7 +201,7 @@ def _transport_failure(httpx: Any, error: Exception, call: Call) -> SummaryFaile
     place = call.endpoint.place
     if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError | httpx.UnsupportedProtocol):
         return SummaryFailed("network", f"{place} could not be reached")
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpx.TimeoutException | TimeoutError):
         return SummaryFailed("timeout", f"{place} did not finish in time")
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
         return SummaryFailed("malformed", f"{place} closed its answer early or broke the protocol")

@@ -17,11 +17,11 @@ Clock = Callable[[], float]
 class Guard:
     """A summarizer that does not ask while the session cools down, and remembers how the asking went."""
 
-    def __init__(self, summarize: Summarizer, state: CompactionState, now: float, *, force: bool = False) -> None:
+    def __init__(self, summarize: Summarizer, state: CompactionState, clock: Clock, *, force: bool = False) -> None:
         self._summarize = summarize
         self._before = state
-        self._now = now
-        self._left = 0.0 if force or not state.failure else max(state.cooldown_until - now, 0.0)
+        self._clock = clock
+        self._left = 0.0 if force or not state.failure else max(state.cooldown_until - clock(), 0.0)
         self._asked: SummaryAnswer | None = None
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
@@ -43,10 +43,11 @@ class Guard:
             return msgspec.structs.replace(
                 state, failure=self._before.failure, cooldown_until=self._before.cooldown_until
             )
-        if not state.failure:
+        failure = state.failure or self._asked.failure
+        if not failure:
             return msgspec.structs.replace(state, cooldown_until=0.0)
-        pause = cooldown(state.failure, self._asked.retry_after)
-        return msgspec.structs.replace(state, cooldown_until=self._now + pause)
+        until = self._clock() + cooldown(failure, self._asked.retry_after)
+        return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
 
 
 def cleared(state: CompactionState) -> CompactionState:

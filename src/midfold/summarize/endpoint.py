@@ -11,6 +11,7 @@ import msgspec
 Wire = Literal["openai", "anthropic"]
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_WINDOW = 128_000
+NOWHERE = "(an address that cannot be called)"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,12 +32,18 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Endpoint({self.name}, {self.wire}, {self.place}, {self.model})"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("name", self.name), ("place", self.place), ("model", self.model)]
+
     @property
     def place(self) -> str:
         """The host alone: what may appear in errors and receipts."""
-        parts = urlsplit(self.base_url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{parts.hostname or ''}{port}"
+        try:
+            parts = urlsplit(self.base_url)
+            port = f":{parts.port}" if parts.port else ""
+        except ValueError:
+            return NOWHERE
+        return f"{parts.hostname}{port}" if parts.hostname else NOWHERE
 
     @property
     def is_openai_itself(self) -> bool:

@@ -19,6 +19,9 @@ from midfold.summarize.trouble import from_error_value
 from midfold.wire.sse import Event, EventReader
 
 LARGEST_ANSWER = 8_000_000
+BLANK = b"\xef\xbb\xbf \t\r\n"
+FIRST_OF_STREAM = (b"d", b"e", b"i", b"r", b":")
+"""Streams begin with the name of a field (data, event, id, retry) or a comment; JSON values that are objects do not."""
 _FINISHES: dict[str, Finish] = {
     "stop": "stop",
     "end_turn": "stop",
@@ -36,12 +39,14 @@ _FINISHES: dict[str, Finish] = {
 
 
 class ReplyReader:
-    """Feed it the body of an answer; `finish` gives the reply or raises `SummaryFailed`."""
+    """Feed it the body of an answer; `finish` gives the reply or raises `SummaryFailed`.
 
-    def __init__(self, wire: Wire, content_type: str) -> None:
+    What the answer is, its first byte tells: proxies give streams and values wrong names.
+    """
+
+    def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self._kind = content_type.partition(";")[0].strip().lower()
-        self._events = EventReader() if self._kind == "text/event-stream" else None
+        self._events: EventReader | None = None
         self._body = bytearray()
         self._size = 0
         self._stream = _Stream(wire)
@@ -51,8 +56,11 @@ class ReplyReader:
         if self._size > LARGEST_ANSWER:
             raise SummaryFailed("malformed", "the answer is larger than 8 MB")
         if self._events is None:
-            self._body += chunk
-            return
+            begun = bool(self._body)
+            self._body += chunk if begun else chunk.lstrip(BLANK)
+            if begun or self._body[:1] not in FIRST_OF_STREAM:
+                return
+            self._events, chunk = EventReader(), bytes(self._body)
         try:
             for event in self._events.feed(chunk):
                 self._stream.take(event)
@@ -62,7 +70,7 @@ class ReplyReader:
     def finish(self) -> Reply:
         if self._events is not None:
             return self._stream.reply()
-        if self._kind == "text/html" or self._body.lstrip()[:1] == b"<":
+        if self._body[:1] == b"<":
             raise SummaryFailed("malformed", "the answer is a web page")
         try:
             value = jsonio.decode(bytes(self._body))
@@ -106,11 +114,12 @@ class _Stream:
         self.usage.update(_mapping(value.get("usage")))
         choice = _first(value.get("choices"))
         delta = _mapping(choice.get("delta"))
-        if isinstance(delta.get("content"), str):
-            self.pieces.append(delta["content"])
+        self.pieces.append(_text(delta.get("content")))
         if delta.get("tool_calls"):
             self.finish = "tool"
-        if isinstance(choice.get("finish_reason"), str) and self.finish != "tool":
+        if delta.get("refusal"):
+            self.finish = "filter"
+        if isinstance(choice.get("finish_reason"), str) and self.finish not in ("tool", "filter"):
             self.finish = _FINISHES.get(choice["finish_reason"], "stop")
 
     def _anthropic(self, value: dict[str, Any]) -> None:

@@ -12,19 +12,23 @@ from midfold.models import learn_limit
 
 LONGEST_READ = 20_000
 _QUOTA = re.compile(
-    r"insufficient[_ ](quota|funds|credit|balance)|exceeded your current quota|billing|credit balance", re.I
+    r"insufficient[_ ](quota|funds|credit|balance)|exceeded your current quota|billing[_ ](hard|not|details)"
+    r"|credit balance",
+    re.I,
 )
 _MODEL = re.compile(
     r"model[^.]{0,80}(not found|does not exist|not exist|not supported|unknown|no access|not available)"
-    r"|model_not_found|unknown model|no such model|invalid model|no endpoints found",
+    r"|model_not_found|unknown model|no such model|invalid model|not a valid model|no endpoints found",
     re.I,
 )
 _OVERFLOW = re.compile(
-    r"context[_ ](length|window|size)|maximum context|too many (input )?tokens|prompt is too long|input is too long"
-    r"|token limit|exceeds? the (model|context|maximum)|request too large|exceed_context_size",
+    r"context[_ ](length|window|size|limit)|maximum (context|prompt)|too many (input )?tokens"
+    r"|(prompt|input) is too long|token limit|exceeds? the (model|context|maximum)|request too large"
+    r"|exceed_context_size|tokens? \+ [^.]{0,40}must be",
     re.I,
 )
-_FILTER = re.compile(r"content[_ ](filter|policy)|safety|moderation|flagged|responsible ai", re.I)
+_FILTER = re.compile(r"content[_ ](filter|policy|management)|safety|moderation|flagged|responsible ai", re.I)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _BY_STATUS: dict[int, FailureKind] = {
     401: "auth",
     402: "auth",
@@ -54,8 +58,10 @@ def _kind(status: int, text: str) -> FailureKind:
         return "overflow"
     if status in (400, 403, 422) and _FILTER.search(text):
         return "filtered"
-    if status == 429 and _QUOTA.search(text):
+    if status in (400, 429) and _QUOTA.search(text):
         return "auth"
+    if status == 429 and "request too large" in text.lower():
+        return "overflow"
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if 300 <= status < 400:
@@ -76,6 +82,8 @@ def from_error_value(error: Any) -> SummaryFailed:
 
 def _status_of(text: str) -> int:
     for words, status in (
+        ("insufficient_quota", 429),
+        ("invalid_api_key", 401),
         ("rate_limit", 429),
         ("overloaded", 529),
         ("authentication", 401),
@@ -92,20 +100,16 @@ def _status_of(text: str) -> int:
 
 def retry_after(headers: Mapping[str, str], now: float) -> float:
     """Seconds the provider asked for: a number, or a date."""
-    lower = {key.lower(): value for key, value in headers.items()}
+    lower = {key.lower(): value.strip() for key, value in headers.items()}
+    for value, unit in ((lower.get("retry-after-ms", ""), 0.001), (lower.get("retry-after", ""), 1.0)):
+        if _NUMBER.fullmatch(value):
+            return _bounded(float(value) * unit)
     try:
-        if "retry-after-ms" in lower:
-            return _bounded(float(lower["retry-after-ms"]) / 1000)
-        value = lower.get("retry-after", "")
-        if not value:
-            return 0.0
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value.strip()):
-            return _bounded(float(value))
-        return _bounded(parsedate_to_datetime(value).timestamp() - now)
+        return _bounded(parsedate_to_datetime(lower.get("retry-after", "")).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return 0.0
 
 
 def _bounded(seconds: float) -> float:
-    """At least nothing, at most a day; a value that is no number is nothing."""
-    return min(max(seconds, 0.0), 86_400.0) if seconds == seconds else 0.0
+    """At least nothing, at most a day."""
+    return min(max(seconds, 0.0), 86_400.0)

@@ -1,1 +1,9 @@
-"""Test doubles and hypothesis strategies, for midfold's own tests and for those of its users."""
+"""Test doubles and hypothesis strategies, for midfold's own tests and for those of its users.
+
+Here are the doubles that need nothing but midfold; `strategies` needs hypothesis, and `engines` pytest as well.
+"""
+
+from midfold.testing.doubles import FakeClock, ScriptedSummarizer, ScriptEnded
+from midfold.testing.provider import Request, ScriptedProvider, refusing_url
+
+__all__ = ["FakeClock", "Request", "ScriptEnded", "ScriptedProvider", "ScriptedSummarizer", "refusing_url"]

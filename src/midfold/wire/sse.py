@@ -4,6 +4,7 @@ Rules of this file (the WHATWG description of event streams):
 1. Lines end with LF, CR LF or CR; a line break may be split over two reads.
 2. An empty line ends an event; several `data` lines are joined by line feeds; one space after the colon is dropped.
 3. Lines that start with a colon are comments; unknown fields are ignored; a final event without its empty line is lost.
+4. A byte order mark before the first line is dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 LONGEST_EVENT = 16_000_000
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Event(NamedTuple):
@@ -24,6 +26,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._begun = False
         self._name = ""
         self._data: list[str] = []
         self._size = 0
@@ -51,6 +54,8 @@ class EventReader:
         return not self._rest.strip() and not self._data and not self._name
 
     def _line(self, line: bytearray) -> Event | None:
+        if not self._begun:
+            self._begun, line = True, line.removeprefix(BYTE_ORDER_MARK)
         if not line:
             event = Event(self._name or "message", "\n".join(self._data)) if self._data else None
             self._name, self._data, self._size = "", [], 0

@@ -1,0 +1,232 @@
+"""What a scripted provider may answer: good summaries in every shape, and everything that goes wrong in real life.
+
+    openai_json("## Goal\\n...")                    anthropic_stream("## Goal\\n...").slow(0.05)
+    error(429, headers={"retry-after": "7"})       openai_stream("...").cut(0.5).reset()
+
+An answer is a value; its methods give changed copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from midfold.core import jsonio
+
+Ending = Literal["whole", "half_closed", "reset"]
+JSON = "application/json"
+EVENTS = "text/event-stream"
+PAGE = "<!doctype html>\n<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
+_ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+"""How the two wires call the end of an answer."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One HTTP answer: its head, its body in pieces, and how the connection ends."""
+
+    status: int = 200
+    content_type: str = JSON
+    headers: Mapping[str, str] = {}
+    pieces: tuple[bytes, ...] = ()
+    pause: float = 0.0
+    """Seconds before the head of the answer, and between the pieces of its body."""
+    ending: Ending = "whole"
+    promised: int | None = None
+    """The content-length; without one the body is sent in chunks."""
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def slow(self, pause: float, size: int | None = None) -> Answer:
+        """The same, trickling: in pieces of `size` bytes, or as it is cut already."""
+        pieces = self.pieces if size is None else _cut(self.body, size)
+        return msgspec.structs.replace(self, pieces=pieces, pause=pause)
+
+    def in_pieces(self, size: int) -> Answer:
+        return msgspec.structs.replace(self, pieces=_cut(self.body, size))
+
+    def cut(self, share: float) -> Answer:
+        """Only the first part of the body, properly ended: a proxy that gave up."""
+        return msgspec.structs.replace(self, pieces=(self.body[: int(len(self.body) * share)],))
+
+    def half_closed(self, share: float = 0.5) -> Answer:
+        """The connection ends, without an error, after a part of the body that was promised."""
+        body = self.body
+        return msgspec.structs.replace(
+            self, pieces=(body[: int(len(body) * share)],), promised=len(body), ending="half_closed"
+        )
+
+    def reset(self, share: float = 0.5) -> Answer:
+        """The connection is reset after a part of the body that was promised; with 0, before the head."""
+        body = self.body
+        return msgspec.structs.replace(
+            self, pieces=(body[: int(len(body) * share)],) if share else (), promised=len(body), ending="reset"
+        )
+
+    def typed(self, content_type: str) -> Answer:
+        return msgspec.structs.replace(self, content_type=content_type)
+
+    def with_headers(self, **headers: str) -> Answer:
+        """More headers; underscores stand for hyphens."""
+        more = {name.replace("_", "-"): value for name, value in headers.items()}
+        return msgspec.structs.replace(self, headers={**self.headers, **more})
+
+
+def _cut(body: bytes, size: int) -> tuple[bytes, ...]:
+    return tuple(body[start : start + size] for start in range(0, len(body), size))
+
+
+def raw(body: bytes | str, content_type: str = JSON, status: int = 200) -> Answer:
+    """Any bytes under any name."""
+    data = body.encode() if isinstance(body, str) else body
+    return Answer(status=status, content_type=content_type, pieces=(data,) if data else ())
+
+
+def value(body: Any, status: int = 200) -> Answer:
+    """A JSON value."""
+    return raw(jsonio.encode(body), JSON, status)
+
+
+def events(items: Iterable[Any], *, named: bool = False, done: bool = False) -> Answer:
+    """An event stream of JSON values; `named` as Anthropic does, `done` as OpenAI ends it."""
+    pieces = [
+        (f"event: {item['type']}\n" if named else "").encode() + b"data: " + jsonio.encode(item) + b"\n\n"
+        for item in items
+    ]
+    return Answer(content_type=EVENTS, pieces=(*pieces, *([b"data: [DONE]\n\n"] if done else [])))
+
+
+def empty(status: int = 200, content_type: str = JSON) -> Answer:
+    return raw(b"", content_type, status)
+
+
+def page(status: int = 200) -> Answer:
+    """What a proxy says in place of the provider."""
+    return raw(PAGE, "text/html; charset=utf-8", status)
+
+
+def huge(size: int = 9_000_000) -> Answer:
+    """A body larger than anyone should read."""
+    return raw(b'{"choices": [' + b" " * size + b"]}").in_pieces(1 << 16)
+
+
+def redirect(location: str, status: int = 307) -> Answer:
+    return raw(b"", "text/plain", status).with_headers(location=location)
+
+
+def error(
+    status: int, message: str = "", kind: str = "", code: str | None = None, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """An error as OpenAI and Anthropic both word it."""
+    body = {"type": "error", "error": {"type": kind or "error", "message": message, "code": code, "param": None}}
+    return msgspec.structs.replace(value(body, status), headers=dict(headers or {}))
+
+
+def _usage(prompt: int, cached: int, output: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def openai_json(
+    text: str | None,
+    finish: str = "stop",
+    *,
+    cached: int = 0,
+    refusal: str | None = None,
+    calls: list[Any] | None = None,
+) -> Answer:
+    """A chat completion."""
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": refusal}
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "scripted"}
+    return value({**head, "choices": [choice], "usage": _usage(1_000, cached, 100)})
+
+
+def openai_stream(text: str, finish: str | None = "stop", *, cached: int = 0, size: int = 40) -> Answer:
+    """The same as a stream of chunks; without `finish` it ends too early."""
+    deltas: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
+    deltas += [({"content": text[start : start + size]}, None) for start in range(0, len(text), size)]
+    deltas += [({}, finish)] if finish else []
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
+    items = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]} for delta, reason in deltas]
+    last = [{**head, "choices": [], "usage": _usage(1_000, cached, 100)}] if finish else []
+    return events([*items, *last], done=finish is not None)
+
+
+def anthropic_json(text: str, finish: str = "stop", *, cached: int = 0, blocks: list[Any] | None = None) -> Answer:
+    """A message of Anthropic's."""
+    content = blocks if blocks is not None else [{"type": "text", "text": text}]
+    usage = {"input_tokens": 1_000 - cached, "cache_read_input_tokens": cached, "output_tokens": 100}
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "stop_sequence": None}
+    return value({**head, "content": content, "stop_reason": _ENDS.get(finish, finish), "usage": usage})
+
+
+def anthropic_stream(text: str, finish: str | None = "stop", *, cached: int = 0, size: int = 40) -> Answer:
+    """The same as a stream of events; without `finish` it ends too early."""
+    usage = {"input_tokens": 1_000 - cached, "cache_read_input_tokens": cached, "output_tokens": 1}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "content": []}
+    items: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "ping"},
+    ]
+    for start in range(0, len(text), size):
+        delta = {"type": "text_delta", "text": text[start : start + size]}
+        items.append({"type": "content_block_delta", "index": 0, "delta": delta})
+    if finish:
+        reason = {"stop_reason": _ENDS.get(finish, finish), "stop_sequence": None}
+        items += [
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": reason, "usage": {"output_tokens": 100}},
+            {"type": "message_stop"},
+        ]
+    return events(items, named=True)
+
+
+def summary(wire: str, text: str, finish: str = "stop", *, stream: bool = True, cached: int = 0) -> Answer:
+    """A good answer on either wire."""
+    if wire == "openai":
+        return (openai_stream if stream else openai_json)(text, finish, cached=cached)
+    return (anthropic_stream if stream else anthropic_json)(text, finish, cached=cached)
+
+
+def tool_call(wire: str, *, stream: bool = True) -> Answer:
+    """A model that calls a tool instead of writing a summary."""
+    if wire == "openai":
+        call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "sh", "arguments": "{}"}}
+        if not stream:
+            return openai_json(None, "tool_calls", calls=[call])
+        choices: list[dict[str, Any]] = [
+            {"delta": {"tool_calls": [call]}, "finish_reason": None},
+            {"delta": {}, "finish_reason": "tool_calls"},
+        ]
+        return events([{"choices": [{"index": 0, **choice}]} for choice in choices], done=True)
+    block = {"type": "tool_use", "id": "toolu_1", "name": "sh", "input": {}}
+    if not stream:
+        return anthropic_json("", "tool_calls", blocks=[block])
+    return events(
+        [
+            {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}},
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
+            {"type": "message_stop"},
+        ],
+        named=True,
+    )
+
+
+def declined(wire: str, *, stream: bool = True) -> Answer:
+    """An answer that a content filter, or the model's own policy, ended."""
+    if wire == "openai" and not stream:
+        return openai_json(None, "stop", refusal="I cannot help with that.")
+    return summary(wire, "", "content_filter", stream=stream)

@@ -1,0 +1,295 @@
+"""A summary is checked against its source: none is refused, inventions are marked, gaps are filled."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold import read
+from midfold.core.audit import audited, rejection
+from midfold.core.estimate import estimate_text
+from midfold.core.facts import cover
+from midfold.core.grounding import MARK, Source, grounded, identifiers
+from midfold.core.summary import parse_summary
+from midfold.testing.conversations import long_conversation
+from midfold.testing.fixtures import assistant, call, user
+from support import data
+from support.build import handoff_of, work
+from support.summaries import ASK, GOOD, ask_of
+
+# Rejection
+
+NO_SUMMARY = {
+    "": "malformed",
+    " \n\t ": "malformed",
+    "<think>only thoughts, never closed": "malformed",
+    "<think>hm</think>\n\n": "malformed",
+    "<!DOCTYPE html><html>": "malformed",
+    "  <html lang='en'><body>Sign in</body></html>": "malformed",
+    '<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>': "malformed",
+    '{"error": {"message": "quota"}}': "malformed",
+    '{"detail": "Not Found"}': "malformed",
+    "Error: connection refused": "malformed",
+    "502 Bad Gateway": "malformed",
+    "HTTP 429 Too Many Requests": "malformed",
+    "Internal Server Error": "malformed",
+    "Service Unavailable: try later": "malformed",
+    '<tool_call>{"name": "read_file"}</tool_call>': "malformed",
+    '{"name": "read_file", "arguments": {}}': "malformed",
+    '<function_calls>\n<invoke name="sh">': "malformed",
+    "```html\n<!doctype html>\n<html></html>\n```": "malformed",
+    '```json\n{"error": "overloaded"}\n```': "malformed",
+    "I'm sorry, but I can't help with that.": "filtered",
+    "I’m sorry, I cannot summarise this.": "filtered",
+    "I cannot assist with this request.": "filtered",
+    "I can't provide a summary of that.": "filtered",
+    "As an AI language model, I am not able to": "filtered",
+    "Unfortunately, I am unable to do so.": "filtered",
+    "Sorry, no.": "filtered",
+    "## Goal\n" + "so many words " * 4_000: "ineffective",
+}
+SUMMARIES = [
+    GOOD,
+    "The user wants the parser ported. Two files were read.",
+    "## Goal\nI'm sorry that the tests fail, says the user.",
+    "# Errors\nError: the build failed with exit code 2; fixed in src/a.py.",
+    "- 500 tests were run and pass",
+    "<think>let me see</think>\n## Goal\nShip it.",
+    "```markdown\n## Goal\nShip it.\n```",
+    "Here is the summary:\n\n## Goal\nShip it.",
+    "目标：修复失败的测试。",
+    "Sorting was fixed. As for AI features, none were touched.",
+]
+
+
+@pytest.mark.parametrize("text", NO_SUMMARY)
+def test_what_is_no_summary_is_refused(text: str) -> None:
+    assert rejection(text, ASK) == NO_SUMMARY[text]
+
+
+@pytest.mark.parametrize("text", SUMMARIES)
+def test_a_summary_is_not_refused_for_its_words(text: str) -> None:
+    assert rejection(text, ASK) == ""
+
+
+def test_a_short_fold_may_have_a_summary_as_long_as_itself() -> None:
+    assert rejection(GOOD, ask_of([user("Hi"), assistant("Hello")])) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["```markdown\n## Goal\nShip it.\n```", "```\n## Goal\nShip it.\n```\n", "## Goal\nShip it."]
+)
+def test_a_fence_around_the_whole_summary_is_not_part_of_it(text: str) -> None:
+    checked = audited(ASK, text).text
+    assert parse_summary(checked).goal.strip() == "Ship it."
+    assert "```" not in checked
+
+
+def test_a_fence_inside_a_summary_stays() -> None:
+    assert "```\nmake all\n```" in audited(ASK, "## Goal\nShip it.\n\n## Active State\n```\nmake all\n```").text
+
+
+# Grounding
+
+BYTES = "1,048,576 bytes\\nid: req_01HZX3 call toolu_9a8b\npackages/ui/src/Button.tsx"
+SOURCE = Source(
+    read(
+        [
+            user("Fix https://github.com/acme/app/issues/1234 in /srv/app/src/parser/lexer.py, version 2.10.3."),
+            *call(1, "terminal", {"command": "log", "path": "tests/unit/test_lexer.py"}, "9f3ac41e77b0 took 12345 ms"),
+            *call(2, "terminal", {"cwd": "C:/work"}, BYTES),
+        ]
+    ).messages
+)  # fmt: skip
+KNOWN = [
+    "see https://github.com/acme/app/issues/1234.",
+    "`/srv/app/src/parser/lexer.py`",
+    "src/parser/lexer.py was edited",
+    "lexer.py:120 and ./src/parser/lexer.py#L4",
+    "**/srv/app/src/parser/**",
+    "src/parser/*.py and packages/**/Button.tsx",
+    "(tests/unit/test_lexer.py)",
+    "**lexer.py** was read, and *src/parser/lexer.py* too",
+    "tests/unit/test_*.py",
+    "commit 9f3ac41 (9F3AC41E77B0)",
+    "12,345 ms, 12345 ms, 12_345 ms",
+    "1048576 bytes or 1,048,576",
+    "v2.10.3 and 2.10.3",
+    "request req_01HZX3, TOOLU_9A8B",
+    "HTTP 404 after 30 s, 3 of 12 tests, 85 %",
+    "Next.js and Node.js are used; e.g. i.e. and/or",
+    "a/b is a ratio",
+]
+INVENTED = [
+    ("The bug is in src/imaginary/module.rs, next to src/parser/lexer.py.", "src/imaginary/module.rs"),
+    ("Ticket 98765 is about commit 9f3ac41e77b0.", "98765"),
+    ("Took 77,777 ms for /srv/app/src/parser/lexer.py", "77,777"),
+    ("Release v9.9.9 of lexer.py", "v9.9.9"),
+    ("See call_zz99 and req_01HZX3.", "call_zz99"),
+    ("Fixed in deadbee1 for lexer.py", "deadbee1"),
+]
+
+
+@pytest.mark.parametrize("line", KNOWN)
+def test_true_identifiers_survive_in_their_usual_spellings(line: str) -> None:
+    checked = grounded(line, SOURCE)
+    assert (checked.text, checked.marked, checked.removed) == (line, 0, 0)
+
+
+@pytest.mark.parametrize(("line", "invented"), INVENTED)
+def test_an_invented_identifier_is_marked_where_it_stands(line: str, invented: str) -> None:
+    checked = grounded(line, SOURCE)
+    assert f"{invented}{MARK}" in checked.text
+    assert checked.marked == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["- https://evil.example/setup.sh", "- src/nowhere/none.go", "- deadbee1", "- /opt/x/y"]
+)
+def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
+    checked = grounded(f"## Files\n{line}\n- lexer.py", SOURCE)
+    assert checked.text == "## Files\n- lexer.py"
+    assert checked.removed == 1
+
+
+def test_the_receipt_counts_what_was_marked_and_taken_out() -> None:
+    text = "## Goal\nSee make 5 and ticket 987654.\n\n## Relevant Files\n- src/nowhere/none.go"
+    result = midfold.compact(
+        [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=lambda ask: text
+    )
+    facts = result.report.summary
+    assert (facts.unverified, facts.removed) == (1, 1)
+    assert f"987654{MARK}" in handoff_of(result.messages)
+    assert "nowhere" not in handoff_of(result.messages)
+
+
+def real_folds(step: int = 1) -> Iterator[tuple[Any, list[str]]]:
+    """Folds of real transcripts, and what the assistant itself said in them."""
+    for conversation in islice(data.conversations(), 0, None, step):
+        messages = [{k: v for k, v in message.items() if k != "_meta"} for message in conversation["messages"]]
+        said = [m["content"] for m in messages if m["role"] == "assistant" and isinstance(m.get("content"), str)]
+        if len(messages) >= 12:
+            yield read(messages).messages, said
+
+
+def respelled(line: str) -> str:
+    """The same facts as another writer would spell them."""
+    line = re.sub(r"\b(\d{1,3})(\d{3})\b(?![.\d/-])", r"\1,\2", line)
+    return re.sub(r"(?<![\w/.])/(?:[\w.-]+/)+(?=[\w-]+/[\w-]+\.\w+)", "", line)
+
+
+def test_sentences_of_real_folds_are_grounded_in_them_also_when_respelled() -> None:
+    """False positives: everything in these lines is true."""
+    total = unknown = 0
+    for messages, said in real_folds():
+        source = Source(messages)
+        for line in islice((line for text in said for line in text.split("\n")), 400):
+            for shown in {line, respelled(line), line.upper()}:
+                found = identifiers(shown)
+                total += len(found)
+                unknown += sum(not source.has(item) for item in found)
+    assert total > 2_000
+    assert unknown <= total * 0.005, (unknown, total)
+
+
+def test_what_belongs_to_another_conversation_is_noticed() -> None:
+    """True positives: lines of one project against the fold of another."""
+    folds = [fold for fold in real_folds() if len(fold[0]) > 60]
+    total = noticed = 0
+    for (messages, _), (_, said) in zip(folds[:30:3], folds[-30::3], strict=False):
+        source = Source(messages)
+        for line in (line for text in said for line in text.split("\n")):
+            found = [item for item in identifiers(line) if item.kind in ("path", "hash", "url")]
+            total += len(found)
+            noticed += sum(not source.has(item) for item in found)
+    assert total > 50
+    assert noticed > total * 0.6
+
+
+# Coverage, asks, redaction
+
+
+def test_facts_that_a_summary_leaves_out_are_added_and_counted() -> None:
+    ask = ask_of([user("Fix it."), *call(1, "read_file", {"path": "src/deep/config.toml"}, "x"), assistant("Read.")])
+    checked = audited(ask, "## Goal\nFix it.")
+    assert "src/deep/config.toml" in parse_summary(checked.text).files
+    assert checked.coverage.added >= 1
+    again = audited(ask, "## Goal\nFix it.\n\n## Relevant Files\n- src/deep/config.toml: read")
+    assert again.coverage.kept >= 1
+    assert again.text.count("src/deep/config.toml") == 1
+
+
+def test_added_facts_keep_the_budget_and_the_rest_is_recoverable() -> None:
+    reads = [m for n in range(200) for m in call(n, "read_file", {"path": f"src/module_{n}/file_{n}.py"}, "x")]
+    ask = ask_of([user("Read all."), *reads, assistant("Done.")], budget_tokens=600)
+    summary = parse_summary("## Goal\nRead all.")
+    body, coverage = cover(ask, summary, 300)
+    assert estimate_text(body.render()) < 300 + 60
+    assert coverage.recoverable > 0
+    assert coverage.kept + coverage.added + coverage.recoverable >= 200
+    assert coverage.lost == 0
+    assert "module_199" in body.files, "the newest first"
+
+
+def test_the_asks_are_the_users_own_words_whatever_the_model_wrote() -> None:
+    asks = ["Port the parser; keep `foo --bar=1`.", "Then drop Python 3.8, please.", "And write the changelog."]
+    turns = [m for n, ask in enumerate(asks) for m in (user(ask), assistant(f"Working on {n}."), *work(n * 10, 2))]
+    wrong = "## Task Snapshot\nDelete everything.\n\n## Pending Asks\n- Buy milk.\n\n## Goal\nPort the parser."
+    found = parse_summary(audited(ask_of(turns), wrong).text)
+    assert found.task_snapshot == asks[-1]
+    assert found.pending.split("\n") == [f"- {ask}" for ask in asks[:-1]]
+    assert "milk" not in found.render()
+
+
+def test_without_a_user_in_the_fold_what_was_known_stays() -> None:
+    found = parse_summary(audited(ask_of(work(0, 4)), "## Task Snapshot\nPort it.\n\n## Pending Asks\n- Ship it.").text)
+    assert (found.task_snapshot, found.pending) == ("Port it.", "- Ship it.")
+
+
+def test_secrets_are_redacted_after_generation_in_every_section() -> None:
+    key = "ghp_" + "Ab1" * 12
+    turns = [user(f"Use {key} for this."), assistant("Yes."), *call(1, "sh", {"token": key}, f"error: bad token {key}")]
+    sections = "\n\n".join(
+        f"## {name}\n- {key}" for name in ("Goal", "Constraints", "Key Decisions", "Unknown Heading")
+    )
+    for checked in (audited(ask_of(turns), sections), audited(ask_of(turns), f"plain {key}")):
+        assert key not in checked.text
+        assert "REDACTED" in checked.text
+
+
+def test_the_result_of_a_check_passes_the_check_unchanged() -> None:
+    ask = ask_of(long_conversation("openai-chat", 4)[1:])
+    once = audited(ask, GOOD)
+    twice = audited(ask, once.text)
+    assert twice.text == once.text
+    assert (twice.unverified, twice.removed, twice.quoted) == (0, 0, 0)
+
+
+HOSTILE_PIECES = [
+    "a/", "/", "a-", "a_1", "0", "1,000,", "1.", "http://", "~/", ".", "x.py", "ab12", "#", "\n#", "- ", "<", "```",
+    "é", "i'm sorry ", "[END", "a@", "*", "0f",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", HOSTILE_PIECES)
+def test_hostile_summaries_take_linear_time(piece: str) -> None:
+    def cost(size: int) -> float:
+        text = (piece * (size // len(piece) + 1))[:size]
+        best = 9.0
+        for _ in range(2):
+            start = time.process_time()
+            rejection(text, ASK)
+            identifiers(text)
+            parse_summary(text)
+            best = min(best, time.process_time() - start)
+        return best
+
+    small = max(cost(10_000), 0.004)
+    assert cost(20_000) < 4 * small
+    assert cost(40_000) < 8 * small

@@ -1,0 +1,192 @@
+"""Summaries asked of a scripted provider, now or later, and everything that can go wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, read
+from midfold.core.redact import redact
+from midfold.errors import FailureKind
+from midfold.summarize.client import ModelSummarizer
+from midfold.summarize.endpoint import Endpoint
+from midfold.testing import FakeClock
+from midfold.testing.answers import (
+    Answer,
+    anthropic_stream,
+    declined,
+    empty,
+    error,
+    events,
+    huge,
+    openai_stream,
+    page,
+    raw,
+    redirect,
+    summary,
+    tool_call,
+    value,
+)
+from midfold.testing.conversations import long_conversation
+from midfold.testing.provider import http_date
+
+WAYS = ("now", "later")
+WIRES = ("openai", "anthropic")
+KEY = "sk-" + "test" * 3 + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz"
+GOOD = "## Goal\nFix the failing tests.\n\n## Progress\n### Done\n- src/part1.py was read; it fails because of line 7."
+START = 1_700_000_000.0
+
+
+def ask_of(messages: list[Any], **changes: Any) -> SummaryAsk:
+    known: dict[str, Any] = {"budget_tokens": 1_000, "fold": "0" * 12, "redact": redact}
+    return SummaryAsk(messages=read(messages).messages, **{**known, **changes})
+
+
+ASK = ask_of(long_conversation("openai-chat", 3)[1:])
+
+
+class Made(NamedTuple):
+    """What came of an ask."""
+
+    answer: SummaryAnswer | None
+    failed: SummaryFailed | None
+    slept: list[float]
+
+    @property
+    def text(self) -> str:
+        assert self.answer is not None, f"failed: {self.failed and self.failed.kind}"
+        return self.answer.text
+
+    @property
+    def failure(self) -> SummaryFailed:
+        assert self.failed is not None, "a summary came where none should"
+        return self.failed
+
+
+def make(
+    way: str,
+    endpoint: Endpoint,
+    main: Endpoint | None = None,
+    *,
+    ask: SummaryAsk = ASK,
+    progress: Callable[[Any], None] | None = None,
+    clock: Callable[[], float] | None = None,
+) -> Made:
+    """A summary, asked for now or later; pauses are written down and take no time."""
+    fake = FakeClock(START)
+    summarizer = ModelSummarizer(
+        endpoint, main, progress=progress, clock=clock or fake, sleep=fake.sleep, sleep_later=fake.sleep_async
+    )
+    try:
+        answer = summarizer(ask) if way == "now" else asyncio.run(summarizer.later(ask))
+        return Made(answer, None, fake.slept)
+    except SummaryFailed as failed:
+        return Made(None, failed, fake.slept)
+
+
+class Trouble(NamedTuple):
+    """An answer that is no summary: what it is taken for, how often it is asked for, after which pauses."""
+
+    answer: Answer
+    kind: FailureKind
+    requests: int
+    pauses: tuple[float, ...] = ()
+
+
+def _stream(wire: str) -> Answer:
+    return openai_stream(GOOD) if wire == "openai" else anthropic_stream(GOOD)
+
+
+def _broken(wire: str) -> Answer:
+    """A stream with an event in it that is not JSON."""
+    whole = _stream(wire)
+    return raw(whole.body.replace(b'{"', b'{"broken', 1)[:-40] + b"\n\ndata: {oops\n\n", whole.content_type)
+
+
+def _error_event(wire: str, kind: str, message: str) -> Answer:
+    first = _stream(wire).pieces[0]
+    last = events([{"type": "error", "error": {"type": kind, "message": message}}], named=wire == "anthropic").body
+    return raw(first + last, "text/event-stream")
+
+
+QUOTA = "You exceeded your current quota, please check your plan and billing details."
+CREDIT = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to purchase credits."
+LIMIT = "Rate limit reached: 3 / min. Please try again in 20s. Visit https://example.com/account/billing to add a card."
+TOO_LONG = "This model's maximum context length is 8192 tokens. However, your messages resulted in 12000 tokens."
+
+
+@cache
+def troubles(wire: str) -> dict[str, Trouble]:
+    """Everything that can come back over a connection, by a name."""
+    stream = _stream(wire)
+    plain = summary(wire, GOOD, stream=False)
+    return {
+        "a wrong key": Trouble(error(401, "Incorrect API key", "authentication_error"), "auth", 1),
+        "no permission": Trouble(error(403, "not allowed", "permission_error"), "auth", 1),
+        "payment required": Trouble(error(402, "pay first"), "auth", 1),
+        "a quota used up": Trouble(error(429, QUOTA, code="insufficient_quota"), "auth", 1),
+        "no credit, told as a bad request": Trouble(error(400, CREDIT, "invalid_request_error"), "auth", 1),
+        "a quota used up, told in a stream": Trouble(_error_event(wire, "insufficient_quota", QUOTA), "auth", 1),
+        "a rate limit": Trouble(error(429, LIMIT, "rate_limit_error"), "rate_limit", 2, (5,)),
+        "a rate limit in seconds": Trouble(error(429, headers={"Retry-After": "7"}), "rate_limit", 2, (7,)),
+        "a rate limit in ms": Trouble(error(429, headers={"retry-after-ms": "250"}), "rate_limit", 2, (0.25,)),
+        "a rate limit until a date": Trouble(
+            error(429, headers={"retry-after": http_date(START + 12)}), "rate_limit", 2, (12,)
+        ),
+        "a rate limit until a past date": Trouble(
+            error(429, headers={"retry-after": http_date(START - 60)}), "rate_limit", 2, (5,)
+        ),
+        "a rate limit in words": Trouble(error(429, headers={"retry-after": "soon"}), "rate_limit", 2, (5,)),
+        "a rate limit too long to wait": Trouble(error(429, headers={"retry-after": "120"}), "rate_limit", 1),
+        "a rate limit in a stream": Trouble(_error_event(wire, "rate_limit_error", "slow down"), "rate_limit", 2, (5,)),
+        "a server error": Trouble(error(500, "oops", "api_error"), "unavailable", 3, (1, 2)),
+        "a bad gateway's page": Trouble(page(502), "unavailable", 3, (1, 2)),
+        "unavailable for a while": Trouble(error(503, headers={"retry-after": "3"}), "unavailable", 3, (3, 3)),
+        "overloaded": Trouble(error(529, "Overloaded", "overloaded_error"), "unavailable", 3, (1, 2)),
+        "overloaded in a stream": Trouble(
+            _error_event(wire, "overloaded_error", "Overloaded"), "unavailable", 3, (1, 2)
+        ),
+        "a gateway's timeout": Trouble(page(504), "timeout", 1),
+        "an unknown model": Trouble(error(404, "model: scripted", "not_found_error"), "model_not_found", 1),
+        "an unknown model as a bad request": Trouble(
+            error(400, "The model `scripted` does not exist", code="model_not_found"), "model_not_found", 1
+        ),
+        "too long": Trouble(error(400, TOO_LONG, "invalid_request_error"), "overflow", 3),
+        "too large": Trouble(error(413, "payload too large"), "overflow", 3),
+        "a filtered prompt": Trouble(error(400, "blocked by content_filter", code="content_filter"), "filtered", 1),
+        "a filtered answer": Trouble(declined(wire), "filtered", 1),
+        "a filtered answer as JSON": Trouble(declined(wire, stream=False), "filtered", 1),
+        "a refusal in words": Trouble(summary(wire, "I'm sorry, but I can't help with that."), "filtered", 1),
+        "a page": Trouble(page(200), "malformed", 2),
+        "a page that says it is JSON": Trouble(page(200).typed("application/json"), "malformed", 2),
+        "a page that says it is a stream": Trouble(page(200).typed("text/event-stream"), "malformed", 2),
+        "nothing": Trouble(empty(), "malformed", 2),
+        "no content": Trouble(empty(204), "malformed", 2),
+        "an empty stream": Trouble(empty(200, "text/event-stream"), "malformed", 2),
+        "an empty text": Trouble(summary(wire, "  \n"), "malformed", 2),
+        "a text that is no JSON": Trouble(raw("upstream connect error", "text/plain"), "malformed", 2),
+        "a list": Trouble(value([1, 2]), "malformed", 2),
+        "an object of nobody's": Trouble(value({"answer": "42"}), "malformed", 2),
+        "JSON cut short": Trouble(plain.cut(0.6), "malformed", 2),
+        "a tool call": Trouble(tool_call(wire), "malformed", 2),
+        "a tool call as JSON": Trouble(tool_call(wire, stream=False), "malformed", 2),
+        "a tool call in words": Trouble(summary(wire, '<tool_call>{"name": "sh"}</tool_call>'), "malformed", 2),
+        "an error in words": Trouble(summary(wire, "Error: upstream timed out"), "malformed", 2),
+        "a page as the text": Trouble(summary(wire, "<html><body>Sign in</body></html>"), "malformed", 2),
+        "an event that is no JSON": Trouble(_broken(wire), "malformed", 2),
+        "a stream without its end": Trouble(
+            openai_stream(GOOD, None) if wire == "openai" else anthropic_stream(GOOD, None), "malformed", 2
+        ),
+        "a stream cut inside an event": Trouble(stream.cut(0.5), "malformed", 2),
+        "a connection half closed": Trouble(stream.half_closed(0.5), "malformed", 2),
+        "a connection half closed in JSON": Trouble(plain.half_closed(0.5), "malformed", 2),
+        "a connection reset": Trouble(stream.reset(0.5), "malformed", 2),
+        "a connection reset before the answer": Trouble(stream.reset(0), "malformed", 2),
+        "a redirect": Trouble(redirect("http://127.0.0.1:9/elsewhere"), "malformed", 2),
+        "more than anyone should read": Trouble(huge(), "malformed", 2),
+        "longer than what it stands for": Trouble(summary(wire, "## Goal\n" + "many words " * 9_000), "ineffective", 2),
+        "a bad request": Trouble(error(400, "unknown parameter: foo", "invalid_request_error"), "other", 1),
+        "a teapot": Trouble(error(418), "other", 1),
+    }
