@@ -216,6 +216,7 @@ def options_for(settings: Config, document: Document | None = None, protection: 
         prune=compression.prune,
         orphan_calls=compression.orphan_calls,
         lossy_fallback=compression.lossy_fallback,
+        verify=compression.verify,
         result_role="user" if dialect == "anthropic" else "tool",
         batches_of_items=dialect == "openai-responses",
     )

@@ -54,7 +54,7 @@ def test_a_text_without_settings_is_the_defaults(text: str):
 def test_every_key_of_the_table_is_read():
     text = """
 compression: {enabled: false, threshold: 0.6, target_ratio: 0.3, protect_last_n: 5, prune: placeholder,
-  orphan_calls: strip, lossy_fallback: false, output_reservation: 4096, minimum_context_floor: 64000}
+  orphan_calls: strip, lossy_fallback: false, verify: false, output_reservation: 4096, minimum_context_floor: 64000}
 context: {engine: lcm}
 auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8080/v1", api_key_env: K, timeout: 9.5,
   context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true}}

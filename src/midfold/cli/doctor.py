@@ -105,13 +105,11 @@ def _probed(endpoint: Any) -> Finding:
     from midfold.summarize.calls import Call
     from midfold.summarize.client import ModelSummarizer
 
-    with ModelSummarizer(endpoint) as model:
-        try:
-            reply = model.send(
-                Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
-            )
-        except SummaryFailed as failed:
-            return Finding("probe", "problem", f"{failed.kind}: {failed}")
+    question = Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
+    try:
+        reply = ModelSummarizer(endpoint).ask_once(question)
+    except SummaryFailed as failed:
+        return Finding("probe", "problem", f"{failed.kind}: {failed}")
     return Finding("probe", "ok", f"{endpoint.place} answered, {reply.output_tokens} tokens")
 
 

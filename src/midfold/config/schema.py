@@ -70,6 +70,10 @@ class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         bool,
         Meta(description="whether a summary made without a model may stand in when the summary model fails"),
     ] = True
+    verify: Annotated[
+        bool,
+        Meta(description="whether a model's summary is checked against the fold: grounding, gaps, verbatim asks"),
+    ] = True
     output_reservation: Annotated[
         Count | None,
         Meta(description="tokens of the window kept free for the answer; null leaves it to the request"),

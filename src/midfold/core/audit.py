@@ -29,6 +29,8 @@ from midfold.core.message import Text, ToolCall, ToolResult
 from midfold.core.summary import StructuredSummary, parse_summary
 from midfold.errors import FailureKind
 
+SCANNED_FOR_MODEL = 150_000
+"""Characters read for what a model's summary left out; fewer than for a summary made without one."""
 SHORTEST_SOURCE = 400
 """Tokens; a shorter fold may well have a summary as long as itself."""
 _REFUSAL = re.compile(
@@ -88,10 +90,16 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     source = Source(ask.messages, ask.previous, ask.focus or "")
     checked = grounded(ask.redact(unwrapped(text)), source)
     summary = _with_asks(parse_summary(checked.text), ask)
-    room = max(ask.budget_tokens - estimate_text(summary.render()), ask.budget_tokens // 6)
-    body, book = cover(ask, summary, room)
+    left = ask.budget_tokens - estimate_text(summary.render())
+    room = min(max(left, ask.budget_tokens // 6), ask.budget_tokens // 4)
+    body, book = cover(ask, summary, room, SCANNED_FOR_MODEL)
     quiet = quoted(body.render(), ask.messages, ask.redact)
     return Audit(ask.redact(harmless(quiet.text)), checked.marked, checked.removed, quiet.lines, book)
+
+
+def trusted(ask: SummaryAsk, text: str) -> Audit:
+    """A summary as its author wrote it, for callers who check their summaries themselves."""
+    return Audit(ask.redact(harmless(unwrapped(text))))
 
 
 def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:

@@ -47,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     prune: Prune = "digest"
     orphan_calls: OrphanCalls = "bridge"
     lossy_fallback: bool = True
+    verify: bool = True
     result_role: Role = "tool"
     batches_of_items: bool = False
     argument_characters: int = 500

@@ -25,7 +25,7 @@ from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import pair
 from midfold.core.summary import StructuredSummary, parse_summary
 
-NOTICE = "Locally generated, without a model; may be incomplete (lower confidence)."
+NOTICE = "Locally generated, may be incomplete (lower confidence)."
 MOST_ACTIONS = 400
 """Older actions of a very long fold are counted, not told."""
 LONGEST_REDACTED = 50_000
@@ -39,10 +39,10 @@ LONGEST_READ = 20_000
 LONGEST_SENTENCE = 400
 FRAME_TOKENS = 60
 """The notice and the headings."""
-ASKS_SHARE, RULES_SHARE, SECTIONS_SHARE, LARGE_SECTIONS_SHARE = 0.06, 0.25, 0.08, 0.2
+ASKS_SHARE, RULES_SHARE, SECTIONS_SHARE, LARGE_SECTIONS_SHARE = 0.06, 0.25, 0.06, 0.15
 """Of the budget: what was asked, what the user demanded word for word, and what was done, decided and left open. All
 the rest, and what these leave over, is the ledger: verbatim lines of the fold."""
-LARGE = 4_000
+SMALL, LARGE = 1_200, 4_000
 CHARACTERS_PER_TOKEN = 4
 SHARES = {
     "next_steps": 0.14,
@@ -82,7 +82,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     room = max(ask.budget_tokens - FRAME_TOKENS, 60)
     asks = {"task_snapshot": facts.asks[-1] if facts.asks else old.task_snapshot.strip(), "goal": old.goal.strip()}
     asks["goal"] = asks["goal"] or (facts.asks[0] if len(facts.asks) > 1 else "")
-    longest = max(int(room * ASKS_SHARE * CHARACTERS_PER_TOKEN) // 2, 80)
+    longest = max(int(room * ASKS_SHARE * CHARACTERS_PER_TOKEN) // 2, 80) if room >= SMALL else 80
     sections = {key: _clip(text, longest) for key, text in asks.items()}
     left = room - sum(map(estimate_text, sections.values()))
     topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
@@ -90,12 +90,16 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     rules = [line for line in [*_lines(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
     sections["constraints"], used = _fit(list(dict.fromkeys(rules)), int(room * RULES_SHARE), topic)
     left -= used
-    for key, budget in _shares(int(room * (SECTIONS_SHARE if room < LARGE else LARGE_SECTIONS_SHARE))):
+    for key, budget in _shares(int(room * _sections_share(room))):
         carried = [] if key == "critical" else _lines(getattr(old, key))
         sections[key], used = _fit(list(dict.fromkeys([*carried, *facts.lines(key)])), budget, topic)
         left -= used
     body, book = cover(ask, StructuredSummary(**sections), max(left, 0))
     return f"{NOTICE}\n\n{ask.redact(body.render())}", book
+
+
+def _sections_share(room: int) -> float:
+    return 0.0 if room < SMALL else SECTIONS_SHARE if room < LARGE else LARGE_SECTIONS_SHARE
 
 
 def _shares(room: int) -> Iterator[tuple[str, int]]:

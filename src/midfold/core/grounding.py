@@ -16,6 +16,7 @@ from typing import NamedTuple
 from midfold.core.message import Message, Text, ToolCall, ToolResult
 
 MARK = " [unverified]"
+MOST_READ, FEWEST_SEARCHES = 60_000_000, 10
 _URL = r"https?://[^\s<>\"')\]}`|]{3,300}+"
 _EXTENSIONS = (
     "py pyi js mjs cjs jsx ts tsx vue svelte rs go java kt rb php c h cc cpp hpp cs swift scala sh bash ps1 bat sql md "
@@ -55,14 +56,23 @@ class Grounded(NamedTuple):
 
 
 class Source:
-    """What a summary may rest on."""
+    """What a summary may rest on. In a very long one only so many unknown identifiers are looked for to its end."""
 
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
         said = [piece for message in messages for part in message.parts for piece in _texts(part)]
         self._text = "\n".join([*said, *texts]).lower().replace("\\/", "/")
         self._plain: str | None = None
+        self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
 
     def has(self, found: Identifier) -> bool:
+        """Whether it stands in the source; beyond what may be read of a very long one, it is believed."""
+        if self._searches <= 0:
+            return True
+        known = self._has(found)
+        self._searches -= not known
+        return known
+
+    def _has(self, found: Identifier) -> bool:
         text = found.text.lower()
         if text in self._text:
             return True

@@ -20,13 +20,13 @@ from typing import Literal, NamedTuple
 from midfold.core.message import Message, Role, Text, Transcript
 
 MARKER = "[CONTEXT COMPACTION]"
-END_MARKER = "[END OF CONTEXT COMPACTION: everything above is history; respond to the messages after this line]"
+END_MARKER = "[END OF CONTEXT COMPACTION: that was history; respond to what follows]"
 OPENING = (
-    "Earlier turns were compacted into this summary by the context manager, not by the user. It is reference only: "
-    "asks and tasks in it are historical and may be finished; the latest user message wins. Originals unfold by handle."
+    "Earlier turns, compacted by the context manager, not written by the user. Reference only: asks and tasks in it "
+    "are historical and may be finished; the latest user message wins. Originals unfold by handle."
 )
-ACKNOWLEDGEMENT = "Understood: that is history. I continue below."
-CONTINUATION = "(The conversation continues below.)"
+ACKNOWLEDGEMENT = "Understood; I continue below."
+CONTINUATION = "(It continues below.)"
 SYSTEM_NOTE = (
     "[Note: Some earlier conversation turns have been compacted into a summary to save context space. The summary is "
     "marked [CONTEXT COMPACTION]; build on it and do not repeat work that it reports as done.]"

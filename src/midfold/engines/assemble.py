@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from midfold.core.archive import PREFIX, Archive, handle_of
-from midfold.core.audit import Audit, audited, local_audit
+from midfold.core.audit import Audit, audited, local_audit, trusted
 from midfold.core.boundary import Plan
 from midfold.core.compaction import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
@@ -38,7 +38,7 @@ def fits(job: Job, plan: Plan, goal: float) -> bool:
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
-    checked = audited(ask, answer.text) if answer.source == "model" else local_audit(ask, answer)
+    checked = _checked(job, ask, answer)
     body = clip_tokens(checked.text, ask.budget_tokens)
     job.notices += answer.notes
     view, originals, digests = _with_placeholders(job)
@@ -70,6 +70,12 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         persistence="in_place_archive",
     )
     return job.outcome(messages, receipt, _next_state(job, ask, answer, body), Archive(originals), system)
+
+
+def _checked(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+    if answer.source == "local":
+        return local_audit(ask, answer)
+    return audited(ask, answer.text) if job.request.options.verify else trusted(ask, answer.text)
 
 
 def _asked_for(job: Job) -> bool:

@@ -33,7 +33,7 @@ LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 HEAD_OF_TARGET = 0.1
 WANTED_SUMMARY = 0.5
 """Of a size that was asked for: with less room than that for the summary, what must stay is shortened."""
-FRAME_TOKENS = 190
+FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 
 

@@ -70,6 +70,12 @@ class ModelSummarizer:
             pause = self._sleep_later or asyncio.sleep
             return await run_async(self._steps(ask), lambda call: self._send_later(client, call), pause)
 
+    def ask_once(self, call: Call) -> Reply:
+        """One call, without a policy: for a probe."""
+        httpx = _httpx()
+        with httpx.Client(**_options(httpx)) as client:
+            return self._send(client, call)
+
     def _steps(self, ask: SummaryAsk) -> Steps:
         return summarise(ask, self.endpoint, self.main, self.progress)
 

@@ -7,7 +7,7 @@
 Rules of this file:
 1. Lines stand in the order of the conversation; an origin is told when it changes.
 2. Names that the reader has anyway (in the messages that stay, or elsewhere in the summary) are not told again.
-3. Everything is redacted before it is cut: half of a credential is not recognised any more.
+3. No line is taken from near a credential: half of one would not be recognised any more.
 4. What the receipt says of it is an estimate: the names of the fold, weighted by how likely each is needed.
 """
 
@@ -23,7 +23,7 @@ from midfold.core.ledger.choose import Chosen, Line, choose
 from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import Pairing, Place, pair
 
-SCANNED = 400_000
+SCANNED = 300_000
 """Characters that are read at most, more or less."""
 ROOMS = (LONGEST_TEXT, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 150)
 ORIGIN_KEYS = ("file_path", "path", "filename", "notebook_path", "command", "cmd", "url", "pattern", "query")
@@ -44,15 +44,15 @@ class Book(NamedTuple):
     """The share of names likely to be needed that is kept, each weighted by how likely."""
 
 
-def ledger(ask: SummaryAsk, budget: int, told: Sequence[str] = ()) -> Book:
+def ledger(ask: SummaryAsk, budget: int, told: Sequence[str] = (), scanned: int = SCANNED) -> Book:
     """Lines for about `budget` tokens; `told` is what the rest of the summary says."""
     earlier = (Message("assistant", (Text(ask.previous),)),) if ask.previous else ()
     messages = (*ask.before, *earlier, *ask.messages, *ask.after)
-    census = Census(messages, room_for(messages), ask.redact)
+    census = Census(messages, room_for(messages, scanned))
     start = len(ask.before)
     fold = range(start, start + len(earlier) + len(ask.messages))
     stays = [_seen(who, text, ask) for at, texts in enumerate(census.texts) if at not in fold for who, text in texts]
-    chosen = choose(census, budget, [*stays, *told])
+    chosen = choose(census, budget, [*stays, *told], ask.redact)
     text = _written(chosen.lines, _Origins(ask, start + len(earlier)))
     return _book(text, chosen, census, fold)
 
@@ -63,13 +63,13 @@ def _seen(who: int, text: str, ask: SummaryAsk) -> str:
     return text if not shown or len(text) <= 3 * shown else f"{text[:shown]}\n{text[-shown:]}"
 
 
-def room_for(messages: Transcript) -> int:
+def room_for(messages: Transcript, scanned: int = SCANNED) -> int:
     """How much of each text is read, so that all of them together are not too much."""
     lengths = [len(part.text) for message in messages for part in message.parts if isinstance(part, Text | ToolResult)]
     lengths += [len(part.arguments) for message in messages for part in message.parts if isinstance(part, ToolCall)]
-    if sum(lengths) <= SCANNED:
+    if sum(lengths) <= scanned:
         return ROOMS[0]
-    return next((room for room in ROOMS if sum(min(length, room) for length in lengths) <= SCANNED), ROOMS[-1])
+    return next((room for room in ROOMS if sum(min(length, room) for length in lengths) <= scanned), ROOMS[-1])
 
 
 def _written(lines: list[Line], origins: _Origins) -> str:

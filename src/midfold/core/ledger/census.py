@@ -8,7 +8,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from midfold.core import jsonio
 from midfold.core.ledger.names import CHUNK, Shape, judged
@@ -42,15 +42,13 @@ class Entry:
 class Census:
     """The names of a conversation."""
 
-    def __init__(
-        self, messages: Transcript, room: int = LONGEST_TEXT, redact: Callable[[str], str] = lambda text: text
-    ) -> None:
+    def __init__(self, messages: Transcript, room: int = LONGEST_TEXT) -> None:
         self.length = len(messages)
         self.entries: dict[str, Entry] = {}
         self.texts: list[list[tuple[int, str]]] = []
         recent: set[str] = set()
         for index, message in enumerate(messages):
-            texts = [] if message.role == "system" else [(who, redact(text)) for who, text in readable(message, room)]
+            texts = [] if message.role == "system" else list(readable(message, room))
             self.texts.append(texts)
             for number, (who, text) in enumerate(texts):
                 self._count(index, number, who, text)

@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
 
@@ -20,10 +20,12 @@ from midfold.core.ledger.names import names, parts
 from midfold.core.ledger.worth import worth
 
 UNBOUND = 0.25
-TOKENS_PER_NAME = 3
+TOKENS_PER_NAME = 4
 FEWEST_NAMES = 40
 ENOUGH_LINES = 2
 """Candidates in which a name stands bound; more of them hardly ever make a better choice."""
+NEAR = 600
+"""Characters on either side of a name that must be free of credentials."""
 LINE_TOKENS = 2
 """A line break and a dash."""
 
@@ -41,6 +43,8 @@ class Line(NamedTuple):
     names: frozenset[str]
     cost: int
     bound: bool
+    at: int
+    """Where the name that led to it begins."""
 
 
 class Chosen(NamedTuple):
@@ -50,7 +54,9 @@ class Chosen(NamedTuple):
     worths: dict[str, float]
 
 
-def choose(census: Census, budget: int, told: Iterable[str] = ()) -> Chosen:
+def choose(
+    census: Census, budget: int, told: Iterable[str] = (), redact: Callable[[str], str] = lambda text: text
+) -> Chosen:
     """Lines for about `budget` tokens; `told` are texts whose names the reader has already."""
     worths = worth(census)
     covered: set[str] = set()
@@ -72,6 +78,8 @@ def choose(census: Census, budget: int, told: Iterable[str] = ()) -> Chosen:
             continue
         if heap and gain < -heap[0][0] and gain < -promised:
             heappush(heap, (-gain, number))
+            continue
+        if not _is_clean(line, census, redact):
             continue
         left -= line.cost + label
         origins.add((line.message, line.part))
@@ -112,4 +120,11 @@ def _line(census: Census, message: int, part: int, name: str, worths: dict[str, 
         return None
     piece = snippet(text, at, len(name))
     inside = frozenset(other for other, _ in names(piece.text) if other in worths)
-    return Line(piece.text, message, part, inside, estimate_text(piece.text) + LINE_TOKENS, piece.bound)
+    return Line(piece.text, message, part, inside, estimate_text(piece.text) + LINE_TOKENS, piece.bound, at)
+
+
+def _is_clean(line: Line, census: Census, redact: Callable[[str], str]) -> bool:
+    """Whether there is no credential in the line or near it."""
+    text = census.texts[line.message][line.part][1]
+    around = text[max(line.at - NEAR, 0) : line.at + NEAR]
+    return redact(around) == around
