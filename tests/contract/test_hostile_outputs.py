@@ -18,6 +18,7 @@ from midfold.core.fallback import fallback_summary
 from midfold.core.handoff import END_MARKER, MARKER, recognise
 from midfold.core.hostile import QUOTED, harmless, quoted
 from midfold.core.redact import redact
+from midfold.summarize import local_summarizer
 from midfold.testing.fixtures import assistant, call, system, user
 from support import data
 from support.build import handoff_of, work
@@ -122,7 +123,7 @@ def test_what_the_user_ordered_is_not_told_as_data() -> None:
     for ask in asks:
         turns = [user(ask), assistant("I will."), *work(0, 5), user(ask), assistant("Yes."), *work(10, 3)]
         made = ask_of(turns, budget_tokens=3_000)
-        for checked in (audited(made, "## Goal\nWork."), local_audit(made, fallback_summary(made))):
+        for checked in (audited(made, "## Goal\nWork."), local_audit(made, local_summarizer(made))):
             assert QUOTED not in checked.text, ask[:60]
             assert key not in checked.text
 

@@ -26,7 +26,7 @@ def test_the_summary_cannot_be_mistaken_for_an_active_request() -> None:
     text = handoffs(folded().messages)[0]
     assert text.startswith(MARKER)
     assert "reference only" in text
-    assert "latest user message after it wins" in text
+    assert "latest user message wins" in text
     assert text.endswith(END_MARKER)
 
 
@@ -94,10 +94,8 @@ def test_repeated_compactions_update_the_summary_instead_of_nesting_it() -> None
         state = result.state
         assert len(handoffs(result.messages)) == 1
         messages = [*result.messages, user(f"Ask {number}."), assistant("Yes."), *work(1_000 * (number + 1))]
-    assert [ask.previous.rpartition("## ")[2] for ask in asked.asks] == [
-        "", "Goal\nFirst summary.", "Goal\nSecond summary.",
-    ]  # fmt: skip
-    assert all(ask.previous.count("## ") <= 2 for ask in asked.asks)
+    assert [parse_summary(ask.previous).goal for ask in asked.asks] == ["", "First summary.", "Second summary."]
+    assert all(ask.previous.count("## Goal") <= 1 for ask in asked.asks)
     text = handoffs(result.messages)[0]
     assert text.count(MARKER) == 1
     assert "Second summary" not in text

@@ -39,10 +39,13 @@ LONGEST_READ = 20_000
 LONGEST_SENTENCE = 400
 FRAME_TOKENS = 60
 """The notice and the headings."""
-ASKS_SHARE, RULES_SHARE, SECTIONS_SHARE, LARGE_SECTIONS_SHARE = 0.06, 0.25, 0.06, 0.15
+ASKS_SHARE, RULES_SHARE = 0.06, 0.25
+SECTIONS_SHARE, DENSE_SECTIONS_SHARE = 0.5, 0.06
 """Of the budget: what was asked, what the user demanded word for word, and what was done, decided and left open. All
-the rest, and what these leave over, is the ledger: verbatim lines of the fold."""
+the rest, and what these leave over, is the ledger: verbatim lines of the fold. A size that was asked for is dense: the
+ledger gets nearly all of it."""
 SMALL, LARGE = 1_200, 4_000
+LARGE_DENSE_SECTIONS_SHARE = 0.15
 CHARACTERS_PER_TOKEN = 4
 SHARES = {
     "next_steps": 0.14,
@@ -50,11 +53,11 @@ SHARES = {
     "in_progress": 0.08,
     "active_state": 0.04,
     "pending": 0.16,
-    "done": 0.20,
+    "done": 0.15,
     "files": 0.10,
     "decisions": 0.08,
     "resolved": 0.03,
-    "critical": 0.03,
+    "critical": 0.08,
 }
 """How the sections divide their part."""
 
@@ -82,15 +85,15 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     room = max(ask.budget_tokens - FRAME_TOKENS, 60)
     asks = {"task_snapshot": facts.asks[-1] if facts.asks else old.task_snapshot.strip(), "goal": old.goal.strip()}
     asks["goal"] = asks["goal"] or (facts.asks[0] if len(facts.asks) > 1 else "")
-    longest = max(int(room * ASKS_SHARE * CHARACTERS_PER_TOKEN) // 2, 80) if room >= SMALL else 80
+    longest = _longest_ask(ask, room)
     sections = {key: _clip(text, longest) for key, text in asks.items()}
     left = room - sum(map(estimate_text, sections.values()))
     topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
-    told = " ".join(sections.values())
+    told = " ".join(sections.values()) if ask.dense else ""
     rules = [line for line in [*_lines(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
     sections["constraints"], used = _fit(list(dict.fromkeys(rules)), int(room * RULES_SHARE), topic)
     left -= used
-    for key, budget in _shares(int(room * _sections_share(room))):
+    for key, budget in _shares(int(room * _sections_share(ask, room))):
         carried = [] if key == "critical" else _lines(getattr(old, key))
         sections[key], used = _fit(list(dict.fromkeys([*carried, *facts.lines(key)])), budget, topic)
         left -= used
@@ -98,8 +101,16 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     return f"{NOTICE}\n\n{ask.redact(body.render())}", book
 
 
-def _sections_share(room: int) -> float:
-    return 0.0 if room < SMALL else SECTIONS_SHARE if room < LARGE else LARGE_SECTIONS_SHARE
+def _longest_ask(ask: SummaryAsk, room: int) -> int:
+    if not ask.dense:
+        return ASK_CHARACTERS
+    return max(int(room * ASKS_SHARE * CHARACTERS_PER_TOKEN) // 2, 80) if room >= SMALL else 80
+
+
+def _sections_share(ask: SummaryAsk, room: int) -> float:
+    if not ask.dense:
+        return SECTIONS_SHARE
+    return 0.0 if room < SMALL else DENSE_SECTIONS_SHARE if room < LARGE else LARGE_DENSE_SECTIONS_SHARE
 
 
 def _shares(room: int) -> Iterator[tuple[str, int]]:

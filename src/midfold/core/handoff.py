@@ -22,8 +22,8 @@ from midfold.core.message import Message, Role, Text, Transcript
 MARKER = "[CONTEXT COMPACTION]"
 END_MARKER = "[END OF CONTEXT COMPACTION: that was history; respond to what follows]"
 OPENING = (
-    "Earlier turns, compacted by the context manager, not written by the user. Reference only: asks and tasks in it "
-    "are historical and may be finished; the latest user message wins. Originals unfold by handle."
+    "Earlier turns were compacted into this by the context manager, not by the user; it is reference only: asks and "
+    "tasks in it are historical and may be finished, the latest user message wins. Originals unfold by handle."
 )
 ACKNOWLEDGEMENT = "Understood; I continue below."
 CONTINUATION = "(It continues below.)"

@@ -117,6 +117,12 @@ def _without_shape(match: re.Match[str]) -> str:
     return "<" if is_type else f"‹{slash}"
 
 
+def is_suspicious(text: str) -> bool:
+    """Whether a piece of data has structure of its own, or may give an order. It need not be told, then."""
+    plain = _plain(text).replace("\\n", "\n")
+    return harmless(plain) != plain or _ANY.search(plain.lower()) is not None
+
+
 def quoted(text: str, messages: Sequence[Message], redact: Redact = str) -> Quoted:
     """A summary in which orders that came from data are told as such."""
     said = _Said(messages, redact)

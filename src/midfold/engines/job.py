@@ -182,6 +182,7 @@ class Job:
             prefix=self._prefix(plan),
             before=self.messages[: plan.head_end],
             after=tuple(self.messages[index] for index in self._behind(plan)),
+            dense=self.request.target_tokens is not None,
             shown_results=LONG if self.request.target_tokens is None else preview_for(self.request.target_tokens),
             shown_texts=0 if self.request.target_tokens is None else ends_for(self.request.target_tokens),
         )

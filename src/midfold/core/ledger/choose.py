@@ -14,7 +14,8 @@ from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
 
 from midfold.core.estimate import estimate_text
-from midfold.core.ledger.census import Census
+from midfold.core.hostile import is_suspicious
+from midfold.core.ledger.census import RESULT, Census
 from midfold.core.ledger.lines import snippet
 from midfold.core.ledger.names import names, parts
 from midfold.core.ledger.worth import worth
@@ -124,7 +125,9 @@ def _line(census: Census, message: int, part: int, name: str, worths: dict[str, 
 
 
 def _is_clean(line: Line, census: Census, redact: Callable[[str], str]) -> bool:
-    """Whether there is no credential in the line or near it."""
-    text = census.texts[line.message][line.part][1]
+    """Whether there is no credential in the line or near it, and nothing that a reader may take for an order."""
+    who, text = census.texts[line.message][line.part]
+    if who == RESULT and is_suspicious(line.text):
+        return False
     around = text[max(line.at - NEAR, 0) : line.at + NEAR]
     return redact(around) == around
