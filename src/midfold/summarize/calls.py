@@ -31,6 +31,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[tuple[str, str], ...] = ()
     max_tokens: int
     body: Mapping[str, Any] | None = None
+    stream: bool = True
     purpose: str = "summary"
 
 
@@ -82,7 +83,7 @@ def _url(endpoint: Endpoint) -> str:
 def _openai_body(call: Call) -> dict[str, Any]:
     endpoint = call.endpoint
     limit = "max_completion_tokens" if endpoint.is_openai_itself else "max_tokens"
-    body: dict[str, Any] = {"model": endpoint.model, "stream": True, limit: call.max_tokens}
+    body: dict[str, Any] = {"model": endpoint.model, "stream": call.stream, limit: call.max_tokens}
     if call.body is not None:
         kept = {
             key: value for key, value in call.body.items() if key not in ("max_tokens", "max_completion_tokens", "n")
@@ -98,7 +99,7 @@ def _openai_body(call: Call) -> dict[str, Any]:
 
 
 def _anthropic_body(call: Call) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": call.endpoint.model, "stream": True, "max_tokens": call.max_tokens}
+    body: dict[str, Any] = {"model": call.endpoint.model, "stream": call.stream, "max_tokens": call.max_tokens}
     if call.body is not None:
         return {**call.body, **body}
     body["system"] = SYSTEM

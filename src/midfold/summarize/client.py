@@ -4,6 +4,7 @@ Rules of this file:
 1. Every transport error becomes one of the failure kinds; no key and no body gets into a text.
 2. A body that trickles is bounded by the endpoint's timeout as a whole, not by each read.
 3. Redirects are not followed: a key goes to the address it was configured for, or nowhere.
+4. A connection serves one call: servers close one behind a broken answer, and the next call would break with it.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ async def _bounded(chunks: AsyncIterator[bytes], deadline: _Deadline) -> AsyncIt
 
 
 def _options(httpx: Any) -> dict[str, Any]:
-    return {"follow_redirects": False, "timeout": httpx.Timeout(60.0, connect=10.0)}
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return {"follow_redirects": False, "timeout": httpx.Timeout(60.0, connect=10.0), "limits": limits}
 
 
 def _arguments(request: HttpRequest) -> dict[str, Any]:

@@ -4,11 +4,14 @@
 
 Rules of this file:
 1. The failure table decides: what is tried again, how often, and when the conversation's own model is asked instead.
-2. A fold larger than the model's window is summarised in pieces, and the pieces are merged: at most `MOST_CHUNKS` calls
-   and one, not counting what is tried again. An overflow cuts the pieces smaller. Nothing is left out.
-3. An answer that stops at its length limit is asked for again with a larger limit, or continued. If that does not end
-   it, its last line says so.
+2. A fold larger than the model's window is summarised in at most `MOST_CHUNKS` pieces, and these are merged: at once if
+   they fit one call, else neighbours first. A previous summary that is too long to stand beside them is merged as their
+   oldest parts. No call is larger than the window; an overflow cuts the pieces smaller.
+3. An answer that stops at its length limit is asked for again with a larger limit, or continued while the window has
+   room. If that does not end it, its last line says so.
 4. What is no summary is a failure, and is treated as one.
+5. After a broken answer the call is made once more without a stream: a server that fails inside a stream has sent its
+   status already and often says nothing; in a whole answer it says what is wrong.
 """
 
 from __future__ import annotations
@@ -19,19 +22,24 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.core.audit import rejection
-from midfold.core.chunks import chunks
+from midfold.core.chunks import MOST_CHUNKS, chunks, split
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
+from midfold.core.estimate import estimate_text
 from midfold.core.failures import FAILURES, waiting_time
 from midfold.core.summary import build_prompt, instruction
 from midfold.errors import SummaryFailed
-from midfold.summarize.calls import Call, Reply
+from midfold.summarize.calls import SYSTEM, Call, Reply
 from midfold.summarize.endpoint import Endpoint
 
 MOST_CONTINUATIONS = 2
 CHARACTERS_PER_TOKEN = 2.4
 """Low on purpose: dense text must not overflow."""
-PROMPT_TOKENS = 1_500
-SMALLEST_CHUNK = 2_000
+SMALLEST_ROOM = 600
+"""Characters; a window that has no room for so much overflows, and the table says what then."""
+SMALLEST_PART = 200
+SHORTEST_CONTINUATION = 64
+LABEL = 30
+"""Characters of the line above a part."""
 REASONING_TOKENS = 4_000
 CONTINUE = "Your summary was cut off. Continue it exactly where it stopped. Repeat nothing and add no preface."
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
@@ -83,6 +91,8 @@ class _Work:
         self.calls = 0
         self.limit = endpoint.context_length
         self.notes: list[str] = []
+        self.done = 0
+        self.total = 1
 
     def answer(self, text: str) -> SummaryAnswer:
         return SummaryAnswer(text=text, model=self.endpoint.model, calls=self.calls, notes=tuple(self.notes))
@@ -101,6 +111,8 @@ class _Work:
                     raise
                 named = failed.limit if 0 < failed.limit < self.limit else self.limit
                 self.limit = min(named, int(self.limit * 0.6)) if named == self.limit else named
+                self.notes.clear()
+                self.done = 0
         raise SummaryFailed("overflow")
 
     def _from_prefix(self) -> Replies:
@@ -128,31 +140,56 @@ class _Work:
         return ""
 
     def _from_turns(self) -> Replies:
-        ask = self.ask
-        pieces = chunks(ask.messages, ask.redact, self._characters(ask.budget_tokens, ask.previous))
-        if len(pieces) <= 1:
-            text = yield from self._one("".join(pieces), ask.budget_tokens, ask.previous)
-            return text
-        budget = min(ask.budget_tokens, max(self._room() // (2 * len(pieces)), 300))
-        total = len(pieces) + 1
-        parts: list[str] = []
-        for number, piece in enumerate(pieces):
-            self._tell(number, total)
-            parts.append((yield from self._one(piece, budget, "")))
-        self._tell(len(pieces), total)
+        """One call if the turns fit beside the previous summary; else pieces, and the pieces merged."""
+        ask, room, previous = self.ask, self._room(), self.ask.previous
+        if len(previous) <= room // 2:
+            pieces = chunks(ask.messages, ask.redact, room - len(previous))
+            if len(pieces) <= 1:
+                return (yield from self._one("".join(pieces), ask.budget_tokens, previous))
+        half = room // 2 - LABEL
+        known: list[str] = []
+        if len(previous) > half:
+            known, previous = split(previous, half), ""
+        if len(known) > MOST_CHUNKS:
+            raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
+        pieces = chunks(ask.messages, ask.redact, room)
         self.notes.append(f"summarised in {len(pieces)} pieces")
-        merged = "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
-        text = yield from self._one(merged, ask.budget_tokens, ask.previous, of_parts=True)
-        self._tell(total, total)
+        self.total = len(pieces) + 1
+        budget = min(ask.budget_tokens, self._share(len(pieces) + len(known) + bool(previous)))
+        parts: list[str] = []
+        for piece in pieces:
+            self._tell()
+            parts.append(_held((yield from self._one(piece, budget, "", enough=half)), half))
+        return (yield from self._merged([*known, *parts], previous, budget))
+
+    def _merged(self, parts: list[str], previous: str, budget: int) -> Replies:
+        """One text of all parts: neighbours are merged first as long as one call cannot take them all."""
+        room = self._room()
+        while len(parts) > 1 and sum(len(part) + LABEL for part in parts) + len(previous) > room:
+            groups = _groups(parts, room)
+            self.total += len(groups)
+            parts = []
+            for group in groups:
+                self._tell()
+                merged = group[0]
+                if len(group) > 1:
+                    merged = yield from self._one(_numbered(group), budget, "", of_parts=True, enough=room // 2 - LABEL)
+                parts.append(_held(merged, room // 2 - LABEL))
+        self._tell()
+        text = yield from self._one(_numbered(parts), self.ask.budget_tokens, previous, of_parts=True)
+        self._tell()
         return text
 
-    def _one(self, turns: str, budget: int, previous: str, *, of_parts: bool = False) -> Replies:
-        """One text from the model, whole; a rejected one is asked for again as the table says."""
+    def _one(self, turns: str, budget: int, previous: str, *, of_parts: bool = False, enough: int = 0) -> Replies:
+        """One text from the model, whole; a rejected one is asked for again as the table says.
+
+        `enough` is how many characters of it can be used at most, 0 for all.
+        """
         focus = self.ask.redact(self.ask.focus) if self.ask.focus else None
         prompt = build_prompt(turns, budget_tokens=budget, previous=previous, focus=focus, of_parts=of_parts)
         attempt = 0
         while True:
-            text = yield from self._whole(prompt, budget)
+            text = yield from self._whole(prompt, budget, enough)
             kind = rejection(text, self.ask)
             if not kind:
                 return text
@@ -160,7 +197,7 @@ class _Work:
                 raise SummaryFailed(kind)
             attempt += 1
 
-    def _whole(self, prompt: str, budget: int) -> Replies:
+    def _whole(self, prompt: str, budget: int, enough: int) -> Replies:
         """The answer to a prompt, not cut by its length limit if that can be helped."""
         limit = self._output(budget)
         reply = yield from self._sent(self._call((("user", prompt),), limit))
@@ -169,13 +206,19 @@ class _Work:
             reply = yield from self._sent(self._call((("user", prompt),), limit))
         text = reply.text
         for _ in range(MOST_CONTINUATIONS):
-            if reply.finish != "length" or not text.strip():
+            room = min(limit, self.limit - _tokens(f"{SYSTEM}{prompt}{text}{CONTINUE}"))
+            if reply.finish != "length" or not text.strip() or 0 < enough <= len(text) or room < SHORTEST_CONTINUATION:
                 break
             turns = (("user", prompt), ("assistant", text.rstrip()), ("user", CONTINUE))
-            reply = yield from self._sent(self._call(turns, limit))
+            try:
+                reply = yield from self._sent(self._call(turns, room))
+            except SummaryFailed as failed:
+                if failed.kind != "overflow":
+                    raise
+                break
             text += reply.text
         if reply.finish == "length":
-            self.notes.append("the summary was cut by the model's output limit")
+            self._note("the summary was cut by the model's output limit")
             text = f"{text.rpartition(chr(10))[0] or text}\n{CUT_NOTE}"
         if reply.finish == "filter":
             raise SummaryFailed("filtered", "the model declined to summarise")
@@ -200,21 +243,62 @@ class _Work:
             pause = None if failed.kind == "overflow" else waiting_time(failed.kind, number, failed.retry_after)
             if pause is None:
                 raise failed
+            if failed.kind == "malformed":
+                call = msgspec.structs.replace(call, stream=False)
             yield Pause(pause)
 
     def _room(self) -> int:
-        """Tokens for what the model reads."""
-        return max(self.limit - PROMPT_TOKENS - self._output(self.ask.budget_tokens), self.limit // 4)
+        """Characters of turns, parts and previous summary that fit beside the instructions and the answer."""
+        focus = self.ask.redact(self.ask.focus) if self.ask.focus else None
+        asked = _tokens(SYSTEM + build_prompt("", budget_tokens=self.ask.budget_tokens, previous=" ", focus=focus))
+        tokens = max(self.limit - asked - self._output(self.ask.budget_tokens), self.limit // 4)
+        return max(int(tokens * CHARACTERS_PER_TOKEN), SMALLEST_ROOM)
 
-    def _characters(self, budget: int, previous: str) -> int:
-        room = int(self._room() * CHARACTERS_PER_TOKEN)
-        return max(room - len(previous), room // 4, SMALLEST_CHUNK)
+    def _share(self, parts: int) -> int:
+        """Tokens for each of so many parts, such that one call can merge them, unless they would say too little."""
+        tokens = int(self._room() / CHARACTERS_PER_TOKEN)
+        return min(max(tokens // (parts + 1), SMALLEST_PART), tokens // 3)
 
     def _output(self, budget: int) -> int:
         """Room for the answer: half as much again as was asked for, and what reasoning takes."""
         wanted = budget * 3 // 2 + 256 + (REASONING_TOKENS if self.endpoint.reasoning_effort else 0)
         return min(wanted, self.endpoint.max_output or wanted, max(self.limit // 4, 256))
 
-    def _tell(self, done: int, total: int) -> None:
+    def _note(self, what: str) -> None:
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def _tell(self) -> None:
         if self.progress is not None:
-            self.progress(Progress(done, total))
+            self.progress(Progress(self.done, self.total))
+        self.done += 1
+
+
+def _tokens(text: str) -> int:
+    """Tokens that a text may have at most, as a rule: small models have small vocabularies."""
+    return int(estimate_text(text) * 1.3) + 50
+
+
+def _numbered(parts: list[str]) -> str:
+    return "\n\n".join(f"[PART {number} of {len(parts)}]\n{part}" for number, part in enumerate(parts, 1))
+
+
+def _groups(parts: list[str], room: int) -> list[list[str]]:
+    """Neighbours that fit a call together; no part is longer than half of one."""
+    groups: list[list[str]] = []
+    size = room + 1
+    for part in parts:
+        if size + len(part) + LABEL > room:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += len(part) + LABEL
+    return groups
+
+
+def _held(text: str, characters: int) -> str:
+    """A part that keeps to its room: cut at a line, and its end says so."""
+    if len(text) <= characters:
+        return text
+    cut = text[: max(characters - len(CUT_NOTE) - 1, 0)]
+    return f"{cut.rpartition(chr(10))[0] or cut}\n{CUT_NOTE}"
