@@ -5,6 +5,7 @@ The model is as small as models get. What it writes is not judged; what midfold 
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,12 +15,15 @@ from e2e.server import MODEL, Server
 from e2e.steps import Done, Steps, conversations, settings
 
 SMALL, LARGE = 2_048, 4_096
-EXCERPT = 14
+SHORT = 30
+"""Messages: the small model takes seconds for each call, and these steps ask how midfold answers, not the model."""
+EXCERPT = 24
 HEAD = f"{'step':<44}{'s':>5} {'status':<10}{'source':<7}{'failure':<16}{'calls':>5}{'read':>8}{'written':>8}"
 HEAD += f"{'unver.':>7}{'rem.':>5}{'quot.':>6}{'kept':>5}{'behind':>7}  checks"
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     python = environment()
     file = model_file(python)
     print(f"model {file.name} ({file.stat().st_size / 1e6:,.0f} MB), served as {MODEL}\n\n{HEAD}", flush=True)
@@ -39,9 +43,10 @@ def large(python: Path, file: Path) -> list[Done]:
         steps = Steps(server, row)
         config = settings(server.url, LARGE)
         steps.compacts(f"compact {first.name}", first.messages, config)
-        steps.hosted("host " + second.name.rpartition("/")[2], second.messages, config)
-        steps.awaited(f"async {first.name}", first.messages, config)
-        steps.compacts("another model's name", first.messages, settings(server.url, LARGE, model="no-such-model"))
+        steps.hosted(f"host {second.name}", second.messages[:40], config)
+        steps.awaited(f"async {first.name}", first.messages[:SHORT], config)
+        unknown = settings(server.url, LARGE, model="no-such-model")
+        steps.compacts("a model's name that is not served", first.messages[:SHORT], unknown)
         wrong = settings(server.url + "/nowhere", LARGE)
         steps.compacts("an address that is not there", first.messages, wrong, ("model_not_found",))
         hurried = settings(server.url, LARGE, timeout=1.0)
@@ -54,9 +59,10 @@ def small(python: Path, file: Path) -> list[Done]:
     first, _ = conversations()
     with Server(python, file, SMALL) as server:
         steps = Steps(server, row)
-        steps.compacts(f"compact, window {SMALL:,}", first.messages, settings(server.url, SMALL))
-        steps.compacts(f"told {4 * SMALL:,}, has {SMALL:,}", first.messages, settings(server.url, 4 * SMALL))
-        steps.killed_midway("server killed while it writes", first.messages, settings(server.url, SMALL), 5.0)
+        steps.compacts(f"compact, window {SMALL:,}", first.messages[:60], settings(server.url, SMALL))
+        told = settings(server.url, 4 * SMALL)
+        steps.compacts(f"told {4 * SMALL:,}, has {SMALL:,}", first.messages[:SHORT], told)
+        steps.killed_midway("server killed while it works", first.messages, settings(server.url, SMALL), 5.0)
         steps.gone(first.messages, settings(server.url, SMALL))
         return steps.done
 

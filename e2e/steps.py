@@ -35,6 +35,9 @@ CONVERSATION = 32_000
 MODEL_FAILURES = ("malformed", "filtered", "ineffective")
 """A model this small may write what is no summary; then the table decides."""
 
+UNSEEN = ("network", "timeout", "malformed")
+"""After these the server's log may know nothing of a call."""
+
 
 class Done(NamedTuple):
     """One step: what came of it, what the server saw of it, and what was found broken."""
@@ -61,7 +64,7 @@ def conversations() -> tuple[Conversation, Conversation]:
         )
     with SHARED.open(encoding="utf-8") as lines:
         found = json.loads(next(lines))
-    return first, Conversation(f"{found['source']}/{found['id']}", found["messages"])
+    return first, Conversation(str(found["id"]).rpartition("/")[2], found["messages"])
 
 
 def settings(url: str, window: int, *, model: str = MODEL, timeout: float = 600.0) -> Config:
@@ -92,7 +95,7 @@ class Steps:
 
     def note(self, name: str, started: float, receipt: Receipt, broken: list[str], view: Transcript = ()) -> None:
         seen = self.server.witnessed()
-        if receipt.summary.source == "model" and receipt.summary.calls != len(seen.statuses):
+        if receipt.summary.failure not in UNSEEN and receipt.summary.calls != len(seen.statuses):
             broken.append(f"the receipt counts {receipt.summary.calls} calls, the server {len(seen.statuses)}")
         handoff = next((ours.body for message in view if (ours := recognise(message)) and ours.kind == "fold"), "")
         self.done.append(Done(name, time.monotonic() - started, receipt, seen, broken, handoff))

@@ -15,7 +15,7 @@ import midfold
 from midfold.core.chunks import MOST_CHUNKS, chunks
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
-from midfold.errors import SummaryFailed
+from midfold.errors import FailureKind, SummaryFailed
 from midfold.summarize.calls import SYSTEM, Call, Reply, http_request
 from midfold.summarize.client import ModelSummarizer, run
 from midfold.summarize.endpoint import Endpoint
@@ -154,6 +154,33 @@ def test_a_fold_of_too_many_messages_fills_all_its_pieces_and_keeps_its_newest_t
     assert all(len(piece) <= 2_000 for piece in pieces)
     assert "part 399" in pieces[-1]
     assert "older messages are not shown" in "".join(pieces)
+
+
+def test_calls_are_counted_when_they_come_to_nothing() -> None:
+    def unreachable(call: Call) -> Reply:
+        raise SummaryFailed("network" if call.endpoint.model == "small" else "auth")
+
+    def absent(call: Call) -> Reply:
+        if call.endpoint.model == "small":
+            raise SummaryFailed("model_not_found")
+        return Reply(text=GOOD)
+
+    with pytest.raises(SummaryFailed) as caught:
+        summary(ask(fold(3, 20)), unreachable, 32_000)
+    assert caught.value.calls == 3
+    main = Endpoint(**{**_fields(ENDPOINT), "model": "main"})
+    assert summary(ask(fold(3, 20)), absent, 32_000, main=main).calls == 2
+
+
+@pytest.mark.parametrize(("kind", "status"), [("network", "aborted"), ("model_not_found", "compacted")])
+def test_the_receipt_counts_calls_that_came_to_nothing(kind: FailureKind, status: str) -> None:
+    def failing(ask: SummaryAsk) -> str:
+        failed = SummaryFailed(kind)
+        failed.calls = 3
+        raise failed
+
+    receipt = midfold.compact(fold(30), context_length=8_000, summarizer=failing).report
+    assert (receipt.status, receipt.summary.failure, receipt.summary.calls) == (status, kind, 3)
 
 
 class _Broken(BaseHTTPRequestHandler):

@@ -73,12 +73,17 @@ def summarise(
     try:
         return work.answer((yield from work.text()))
     except SummaryFailed as failed:
+        failed.calls = work.calls
         if main is None or main.same_model(endpoint) or not FAILURES[failed.kind].main_model:
             raise
         first = failed
     other = _Work(ask, msgspec.structs.replace(main, reuse_prefix=False), progress)
-    answer = other.answer((yield from other.text()))
-    return msgspec.structs.replace(answer, recovered_from=first.kind)
+    try:
+        answer = other.answer((yield from other.text()))
+    except SummaryFailed as failed:
+        failed.calls = work.calls + other.calls
+        raise
+    return msgspec.structs.replace(answer, recovered_from=first.kind, calls=work.calls + other.calls)
 
 
 class _Work:
