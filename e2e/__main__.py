@@ -15,9 +15,9 @@ from e2e.server import MODEL, Server
 from e2e.steps import Done, Steps, conversations, settings
 
 SMALL, LARGE = 2_048, 4_096
-SHORT = 30
+SHORT = 14
 """Messages: the small model takes seconds for each call, and these steps ask how midfold answers, not the model."""
-EXCERPT = 24
+EXCERPT = 10
 HEAD = f"{'step':<44}{'s':>5} {'status':<10}{'source':<7}{'failure':<16}{'calls':>5}{'read':>8}{'written':>8}"
 HEAD += f"{'unver.':>7}{'rem.':>5}{'quot.':>6}{'kept':>5}{'behind':>7}  checks"
 
@@ -43,7 +43,7 @@ def large(python: Path, file: Path) -> list[Done]:
         steps = Steps(server, row)
         config = settings(server.url, LARGE)
         steps.compacts(f"compact {first.name}", first.messages, config)
-        steps.hosted(f"host {second.name}", second.messages[:40], config)
+        steps.hosted(f"host {second.name}", second.messages[:20], config)
         steps.awaited(f"async {first.name}", first.messages[:SHORT], config)
         unknown = settings(server.url, LARGE, model="no-such-model")
         steps.compacts("a model's name that is not served", first.messages[:SHORT], unknown)
@@ -59,7 +59,7 @@ def small(python: Path, file: Path) -> list[Done]:
     first, _ = conversations()
     with Server(python, file, SMALL) as server:
         steps = Steps(server, row)
-        steps.compacts(f"compact, window {SMALL:,}", first.messages[:60], settings(server.url, SMALL))
+        steps.compacts(f"compact, window {SMALL:,}", first.messages[: 2 * SHORT], settings(server.url, SMALL))
         told = settings(server.url, 4 * SMALL)
         steps.compacts(f"told {4 * SMALL:,}, has {SMALL:,}", first.messages[:SHORT], told)
         steps.killed_midway("server killed while it works", first.messages, settings(server.url, SMALL), 5.0)
@@ -82,13 +82,14 @@ def row(step: Done) -> None:
 
 
 def show(done: list[Done]) -> None:
-    """The first handoff that the model wrote, as far as it fits a screen."""
+    """The first handoff that the model wrote: its beginning, and its end, where loose text of the model stands."""
     written = next((step for step in done if step.receipt.summary.source == "model" and step.handoff), None)
     if written is None:
         print("\nthe model wrote no summary that was accepted")
         return
     print(f"\nthe handoff of: {written.name}")
-    for line in written.handoff.splitlines()[:EXCERPT]:
+    lines = written.handoff.splitlines()
+    for line in [*lines[:EXCERPT], "…", *lines[EXCERPT:][-EXCERPT:]]:
         print(f"  | {line[:116]}")
 
 
