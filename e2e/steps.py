@@ -166,18 +166,17 @@ class Steps:
 
     def gone(self, messages: list[Any], config: Config) -> None:
         """Nobody listens: nothing is touched, the pause is kept, force asks again, JSON export included."""
+        given = copy.deepcopy(messages)
         first = self.compacts("server gone", messages, config, ("network",))
         started = time.monotonic()
         paused = midfold.compact(messages, config=config, context_length=window_for(messages), state=first.state)
-        broken = checks.untouched(messages, paused.messages, copy.deepcopy(messages))
+        broken = checks.untouched(messages, paused.messages, given)
         quick = time.monotonic() - started < 1.0 and any("no model was asked" in note for note in paused.report.notices)
         broken += [] if quick else ["the pause after the failure was not kept"]
         self.note("server gone, again at once", started, paused.report, broken)
         host, started = midfold.EngineHost(context_length=window_for(messages), config=config), time.monotonic()
         returned = host.compress(messages, force=True)
-        broken = checks.untouched(messages, returned, copy.deepcopy(messages)) + (
-            [] if not host.archive else ["archive"]
-        )
+        broken = checks.untouched(messages, returned, given) + ([] if not host.archive else ["archive"])
         assert host.last is not None
         self.note("server gone, host, forced", started, host.last, broken + _judged(host.last, ("network",)))
 
