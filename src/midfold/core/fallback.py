@@ -178,8 +178,9 @@ class Findings:
         return list(newest.values())
 
     def _mentioned(self) -> list[str]:
-        """Path-like words in what was said, not in tool output: those are many, and the tools name theirs."""
-        texts = [*self.answers[-MOST_READ:], *self.asks[-MOST_READ:]]
+        """Path-like words in what was run and said, not in tool output: those are many, and the tools name theirs."""
+        commands = [action.did for action in self.actions[-MOST_READ:] if action.family == "shell"]
+        texts = [*commands, *self.answers[-MOST_READ:], *self.asks[-MOST_READ:]]
         words = (word.strip(".") for text in texts for word in _PATH.findall(text[:4_000]))
         return list(dict.fromkeys(word for word in words if "/" in word and "." in word.rsplit("/", 1)[-1]))[-20:]
 

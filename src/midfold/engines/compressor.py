@@ -52,7 +52,7 @@ class Compressor(ContextEngine):
         if answer.source == "model" and failure:
             if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
                 job.notices += answer.notes
-                return job.aborted(failure, answer.retry_after, plan)
+                return job.aborted(failure, answer, plan)
             text, book = local_summary(ask)
             answer = SummaryAnswer(
                 text=text,
@@ -60,6 +60,7 @@ class Compressor(ContextEngine):
                 source="local",
                 failure=failure,
                 retry_after=answer.retry_after,
+                calls=answer.calls,
                 notes=answer.notes,
             )
         return assemble(job, plan, ask, answer)

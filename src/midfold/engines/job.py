@@ -17,7 +17,14 @@ from midfold.core.boundary import (
     split_for_partial_compaction,
     with_anchors,
 )
-from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, PrefixRequest, SummaryAsk
+from midfold.core.compaction import (
+    CompactionRequest,
+    CompactionState,
+    Outcome,
+    PrefixRequest,
+    SummaryAnswer,
+    SummaryAsk,
+)
 from midfold.core.failures import FAILURES
 from midfold.core.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.core.laws import legal_cuts, opens
@@ -228,10 +235,12 @@ class Job:
         receipt = self.receipt(status="unchanged", reason=reason, plan=plan)
         return self.outcome(self.messages, receipt, state)
 
-    def aborted(self, failure: FailureKind, retry_after: float, plan: Plan) -> Outcome:
+    def aborted(self, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
         row = FAILURES[failure]
         reason = f"the summary failed ({failure}): {row.told}; the conversation stays as it was"
-        summary = SummaryFacts(failure=failure, retry_class=row.retry_class, retry_after=retry_after)
+        summary = SummaryFacts(
+            failure=failure, retry_class=row.retry_class, retry_after=answer.retry_after, calls=answer.calls
+        )
         receipt = self.receipt(status="aborted", reason=reason, plan=plan, summary=summary)
         return self.outcome(self.messages, receipt, msgspec.structs.replace(self.state, failure=failure))
 

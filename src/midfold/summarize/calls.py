@@ -32,6 +32,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[tuple[str, str], ...] = ()
     max_tokens: int
     body: Mapping[str, Any] | None = None
+    stream: bool = True
     purpose: str = "summary"
 
 
@@ -90,7 +91,7 @@ def _url(endpoint: Endpoint) -> str:
 def _openai_body(call: Call) -> dict[str, Any]:
     endpoint = call.endpoint
     limit = "max_completion_tokens" if endpoint.is_openai_itself else "max_tokens"
-    body: dict[str, Any] = {"model": endpoint.model, "stream": True, limit: call.max_tokens}
+    body: dict[str, Any] = {"model": endpoint.model, "stream": call.stream, limit: call.max_tokens}
     if call.body is not None:
         kept = {
             key: value for key, value in call.body.items() if key not in ("max_tokens", "max_completion_tokens", "n")
@@ -106,7 +107,7 @@ def _openai_body(call: Call) -> dict[str, Any]:
 
 
 def _anthropic_body(call: Call) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": call.endpoint.model, "stream": True, "max_tokens": call.max_tokens}
+    body: dict[str, Any] = {"model": call.endpoint.model, "stream": call.stream, "max_tokens": call.max_tokens}
     if call.body is not None:
         body["max_tokens"] += _thinking_tokens(call.body)
         return {**call.body, **body}

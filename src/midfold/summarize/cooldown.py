@@ -32,7 +32,7 @@ class Guard:
         try:
             self._asked = coerced(self._summarize(ask))
         except SummaryFailed as failed:
-            self._asked = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
+            self._asked = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after, calls=failed.calls)
         except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
             self._asked = SummaryAnswer(failure="other")
         return self._asked

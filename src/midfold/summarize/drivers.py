@@ -37,7 +37,7 @@ async def drive_async(flow: Flow, summarize: Callable[[SummaryAsk], Awaitable[An
             try:
                 given = await summarize(ask)
             except SummaryFailed as failed:
-                given = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
+                given = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after, calls=failed.calls)
             except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
                 given = SummaryAnswer(failure="other")
             ask = flow.send(coerced(given))
@@ -50,7 +50,7 @@ def _answered(summarize: Callable[[], Any]) -> SummaryAnswer:
     try:
         return coerced(summarize())
     except SummaryFailed as failed:
-        return SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
+        return SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after, calls=failed.calls)
     except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return SummaryAnswer(failure="other")
 

@@ -49,8 +49,8 @@ def fold() -> Transcript:
 
 
 def summary(budget: int = 3_000, **changes: Any) -> str:
-    ask = SummaryAsk(messages=fold(), budget_tokens=budget, fold="0" * 12, redact=redact, **changes)
-    return fallback_summary(ask)
+    fields = {"messages": fold(), "budget_tokens": budget, "fold": "0" * 12, "redact": redact}
+    return fallback_summary(SummaryAsk(**{**fields, **changes}))
 
 
 def test_it_says_that_it_is_local_and_may_be_incomplete() -> None:
@@ -131,3 +131,11 @@ def test_an_empty_fold_and_one_of_nonsense_do_not_raise() -> None:
     odd = read([None, {"role": "user"}, {"role": "assistant", "tool_calls": [None]}, {"role": "tool"}]).messages
     for messages in ((), odd):
         assert fallback_summary(SummaryAsk(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact))
+
+
+def test_files_of_an_agent_that_has_only_a_shell_are_told() -> None:
+    commands = ["sed -n '1,90p' /srv/app/models.py", "grep -rn 'def load' src/loader/yaml_reader.py | head", "ls -la"]
+    messages = read([message for n, run in enumerate(commands) for message in call(n, "bash", {"command": run}, "ok")])
+    files = parse_summary(summary(messages=messages.messages)).files
+    assert "/srv/app/models.py" in files
+    assert "src/loader/yaml_reader.py" in files

@@ -1,0 +1,216 @@
+"""The steps: compaction through every door with the model alive, lied about, and gone."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import midfold
+from e2e import checks
+from e2e.environment import ROOT
+from e2e.server import MODEL, Server, Witnessed
+from midfold.api import request_for
+from midfold.config import Config
+from midfold.config.schema import Auxiliary, AuxiliaryTask
+from midfold.core.compaction import Outcome
+from midfold.core.failures import FAILURES
+from midfold.core.handoff import recognise
+from midfold.core.message import Transcript
+from midfold.core.report import Receipt
+from midfold.engines import Compressor
+from midfold.providers import summarizer_for
+from midfold.summarize import drive_async
+from midfold.summarize.client import ModelSummarizer
+
+EXAMPLE = ROOT / "examples" / "coding-session.json"
+OTHER_EXAMPLE = ROOT / "examples" / "airline-session.json"
+SHARED = ROOT.parent / "shared" / "data" / "miniswe_deepseek" / "conversations.jsonl"
+CONVERSATION = 32_000
+"""The window of the conversation that is compacted, not of the model that summarises it."""
+MODEL_FAILURES = ("malformed", "filtered", "ineffective")
+"""A model this small may write what is no summary; then the table decides."""
+
+UNSEEN = ("network", "timeout", "malformed")
+"""After these the server's log may know nothing of a call."""
+
+
+class Done(NamedTuple):
+    """One step: what came of it, what the server saw of it, and what was found broken."""
+
+    name: str
+    seconds: float
+    receipt: Receipt
+    seen: Witnessed
+    broken: list[str]
+    handoff: str = ""
+
+
+class Conversation(NamedTuple):
+    name: str
+    messages: list[dict[str, Any]]
+
+
+def conversations() -> tuple[Conversation, Conversation]:
+    """The example of the project, and a transcript beside it, or else the other example."""
+    first = Conversation(EXAMPLE.stem, json.loads(EXAMPLE.read_text(encoding="utf-8"))["messages"])
+    if not SHARED.exists():
+        return first, Conversation(
+            OTHER_EXAMPLE.stem, json.loads(OTHER_EXAMPLE.read_text(encoding="utf-8"))["messages"]
+        )
+    with SHARED.open(encoding="utf-8") as lines:
+        found = json.loads(next(lines))
+    return first, Conversation(str(found["id"]).rpartition("/")[2], found["messages"])
+
+
+def settings(url: str, window: int, *, model: str = MODEL, timeout: float = 600.0) -> Config:
+    """What a user would write into the configuration for a model of their own."""
+    task = AuxiliaryTask(
+        base_url=url,
+        model=model,
+        context_length=window,
+        timeout=timeout,
+        extra_body=json.dumps({"temperature": 0.2, "repeat_penalty": 1.1, "seed": 7}),
+    )
+    return Config(auxiliary=Auxiliary(compression=task))
+
+
+def window_for(messages: list[dict[str, Any]]) -> int:
+    """A window that the conversation has outgrown."""
+    size = request_for(midfold.read(messages)).meter.count(midfold.read(messages).messages).tokens
+    return min(CONVERSATION, max(size, 2_000))
+
+
+class Steps:
+    """Runs steps against one server and remembers them."""
+
+    def __init__(self, server: Server, told: Callable[[Done], None]) -> None:
+        self.server = server
+        self.told = told
+        self.done: list[Done] = []
+
+    def note(self, name: str, started: float, receipt: Receipt, broken: list[str], view: Transcript = ()) -> None:
+        seen = self.server.witnessed()
+        if receipt.summary.failure not in UNSEEN and receipt.summary.calls != len(seen.statuses):
+            broken.append(f"the receipt counts {receipt.summary.calls} calls, the server {len(seen.statuses)}")
+        handoff = next((ours.body for message in view if (ours := recognise(message)) and ours.kind == "fold"), "")
+        self.done.append(Done(name, time.monotonic() - started, receipt, seen, broken, handoff))
+        self.told(self.done[-1])
+
+    def compacts(
+        self, name: str, messages: list[Any], config: Config, kinds: tuple[str, ...] = ()
+    ) -> midfold.Compaction:
+        """`midfold.compact`. With `kinds` the summary must fail, as one of them; without, it may be the model's."""
+        given, started = copy.deepcopy(messages), time.monotonic()
+        result = midfold.compact(messages, config=config, context_length=window_for(messages))
+        receipt = result.report
+        broken = [] if messages == given else ["the caller's messages were changed"]
+        broken += _judged(receipt, kinds, config.auxiliary.compression.model or "")
+        if receipt.status == "compacted":
+            broken += checks.folded(result.before, result.transcript, dict(result.archive), receipt)
+        else:
+            broken += checks.untouched(messages, result.messages, given)
+        self.note(name, started, receipt, broken, result.transcript)
+        return result
+
+    def hosted(self, name: str, messages: list[Any], config: Config) -> None:
+        """`EngineHost`, twice: a first fold, then more of the same conversation on top of its own summary."""
+        host = midfold.EngineHost(context_length=window_for(messages), config=config)
+        half = midfold.read(messages).messages
+        started = time.monotonic()
+        host.append(messages)
+        broken = [] if host.should_compress() else ["the host sees no pressure"]
+        view = host.compress(messages)
+        self._judge_host(f"{name}, first", started, host, broken, half, view)
+        longer = [*view, *_again(messages)]
+        exported = json.loads(json.dumps(host.export()))
+        host = midfold.EngineHost(context_length=host.window, config=config)
+        host.restore(exported)
+        host.append(longer)
+        started = time.monotonic()
+        again = host.compress(longer, force=True)
+        self._judge_host(f"{name}, update after a restart", started, host, [], midfold.read(longer).messages, again)
+
+    def _judge_host(
+        self, name: str, started: float, host: midfold.EngineHost, broken: list[str], before: Transcript, view: Any
+    ) -> None:
+        assert host.last is not None
+        after = midfold.read(view).messages
+        broken += _judged(host.last, ())
+        broken += checks.folded(before, after, host.archive, host.last)
+        if host.last.fold in host.archive and not host.unfold(host.last.fold):
+            broken.append("the fold does not unfold")
+        self.note(name, started, host.last, broken, after)
+
+    def awaited(self, name: str, messages: list[Any], config: Config) -> None:
+        """The same flow driven by asyncio; the event loop must stay free meanwhile."""
+        document = midfold.read(messages)
+        request = request_for(document, context_length=window_for(messages), config=config)
+        summarizer = summarizer_for(config, None)
+        assert isinstance(summarizer, ModelSummarizer)
+        started = time.monotonic()
+        outcome, longest = asyncio.run(_beside_a_heartbeat(request, summarizer))
+        broken = _judged(outcome.receipt, ())
+        broken += checks.folded(document.messages, outcome.messages, dict(outcome.archive), outcome.receipt)
+        broken += [] if longest < 2.0 else [f"the event loop stood still for {longest:.1f} s"]
+        self.note(name, started, outcome.receipt, broken, outcome.messages)
+
+    def killed_midway(self, name: str, messages: list[Any], config: Config, after: float) -> None:
+        """The server dies while it writes."""
+        threading.Timer(after, self.server.kill).start()
+        self.compacts(name, messages, config, ("network", "malformed"))
+
+    def gone(self, messages: list[Any], config: Config) -> None:
+        """Nobody listens: nothing is touched, the pause is kept, force asks again, JSON export included."""
+        given = copy.deepcopy(messages)
+        first = self.compacts("server gone", messages, config, ("network",))
+        started = time.monotonic()
+        paused = midfold.compact(messages, config=config, context_length=window_for(messages), state=first.state)
+        broken = checks.untouched(messages, paused.messages, given)
+        quick = time.monotonic() - started < 1.0 and any("no model was asked" in note for note in paused.report.notices)
+        broken += [] if quick else ["the pause after the failure was not kept"]
+        self.note("server gone, again at once", started, paused.report, broken)
+        host, started = midfold.EngineHost(context_length=window_for(messages), config=config), time.monotonic()
+        returned = host.compress(messages, force=True)
+        broken = checks.untouched(messages, returned, given) + ([] if not host.archive else ["archive"])
+        assert host.last is not None
+        self.note("server gone, host, forced", started, host.last, broken + _judged(host.last, ("network",)))
+
+
+def _judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list[str]:
+    """A summary of the model's, or what the table says about how it failed."""
+    kind = receipt.summary.failure
+    if not kinds and receipt.summary.source == "model":
+        return checks.filled(receipt, model)
+    broken = checks.decided(receipt, kinds or MODEL_FAILURES)
+    then = FAILURES[kind].then if kind in FAILURES else ""
+    if kind and receipt.status != {"keep": "aborted", "local": "compacted"}.get(then):
+        broken.append(f"{kind} ended as {receipt.status}")
+    return broken
+
+
+async def _beside_a_heartbeat(request: Any, summarizer: ModelSummarizer) -> tuple[Outcome, float]:
+    longest = 0.0
+
+    async def heartbeat() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.05)
+            longest = max(longest, time.monotonic() - before - 0.05)
+
+    beating = asyncio.create_task(heartbeat())
+    try:
+        return await drive_async(Compressor().compress(request), summarizer.later), longest
+    finally:
+        beating.cancel()
+
+
+def _again(messages: list[Any]) -> list[Any]:
+    """The conversation goes on: its newest half once more, from a place where a user may speak."""
+    start = next((n for n in range(len(messages) // 2, len(messages)) if messages[n]["role"] == "user"), 0)
+    return [{"role": "user", "content": "Go on with the rest of it."}, *messages[start + 1 :]]
