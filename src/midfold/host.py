@@ -21,8 +21,8 @@ from midfold.api import Compaction, believe, budget_for, meter_for, request_for
 from midfold.core.archive import Archive
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, Pressure
-from midfold.core.compaction import CompactionState, Redactor
-from midfold.core.message import Message, Tool, plain
+from midfold.core.compaction import CompactionRequest, CompactionState, Redactor
+from midfold.core.message import Message, Tool, Transcript, plain
 from midfold.core.report import Receipt
 from midfold.core.tally import Calibration, RunningTally
 from midfold.core.tokens import Count, Meter
@@ -31,7 +31,7 @@ from midfold.engines import Compressor, ContextEngine
 from midfold.engines.compressor import MOST_STRIKES
 from midfold.models import learn_limit
 from midfold.summarize import Summarizer, drive, local_summarizer
-from midfold.wire import read
+from midfold.wire import Document, read
 from midfold.wire.document import tool_of
 
 if TYPE_CHECKING:
@@ -83,6 +83,21 @@ class EngineHost:
         self._tally = RunningTally(Meter())
         self.update_model(model, context_length)
 
+    def like(self) -> EngineHost:
+        """Another conversation's host with the same settings."""
+        return EngineHost(
+            self.engine,
+            model=self.model,
+            context_length=self.context_length,
+            output_reservation=self.output_reservation,
+            config=self.config,
+            summarizer=self.summarizer,
+            redactor=self.redactor,
+            protection=self.protection,
+            system=self.system,
+            tools=self.tools,
+        )
+
     def update_model(self, model: str | None, context_length: int | None = None) -> None:
         """Another model: every number is derived anew, and earlier strikes are forgotten."""
         self.model = model
@@ -104,6 +119,31 @@ class EngineHost:
     def append(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """What was added to the conversation."""
         self._tally.extend(read(list(messages)).messages)
+
+    def adopt(self, messages: Transcript, state: CompactionState, calibration: Calibration) -> None:
+        """A conversation that somebody else keeps, and what was learnt about it."""
+        self.state, self.calibration = state, calibration
+        self._tally = RunningTally(self.meter, messages)
+
+    def extend(self, messages: Transcript) -> None:
+        """The same as `append`, for messages that are read already."""
+        self._tally.extend(messages)
+
+    def request(self, document: Document, **asked: Any) -> CompactionRequest:
+        """What an engine is asked to do with a conversation."""
+        request = request_for(
+            document,
+            system=self.system,
+            tools=self.tools,
+            model=self.model,
+            context_length=self.window,
+            output_reservation=self.output_reservation,
+            state=self.state,
+            config=self.config,
+            redactor=self.redactor,
+            protection=self.protection,
+        )
+        return msgspec.structs.replace(request, **asked)
 
     def update_from_response(self, usage: Any) -> None:
         """What the provider reported for the prompt so far; an answer without usage changes nothing."""
@@ -146,19 +186,8 @@ class EngineHost:
     ) -> Any:
         """The conversation folded, in the caller's shape; the very same object if there was nothing to do."""
         document = read(messages)
-        request = msgspec.structs.replace(
-            request_for(
-                document,
-                system=self.system,
-                tools=self.tools,
-                model=self.model,
-                context_length=self.window,
-                output_reservation=self.output_reservation,
-                state=self.state,
-                config=self.config,
-                redactor=self.redactor,
-                protection=self.protection,
-            ),
+        request = self.request(
+            document,
             prompt_tokens=current_tokens,
             focus=focus_topic,
             force=force,

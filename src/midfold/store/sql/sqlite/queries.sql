@@ -1,0 +1,35 @@
+-- What only SQLite is asked.
+
+-- name: body_by_digest
+SELECT id, indexed FROM bodies WHERE digest = :digest
+
+-- name: add_body
+INSERT INTO bodies (digest, indexed, codec, data) VALUES (:digest, :indexed, :codec, :data)
+
+-- name: index_words
+INSERT INTO words (rowid, tokens) VALUES (:id, :tokens)
+
+-- name: unindex_words
+INSERT INTO words (words, rowid, tokens) VALUES ('delete', :id, :tokens)
+
+-- name: find
+SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
+FROM words(:match) w
+JOIN messages m ON m.body = w.rowid
+JOIN sessions s ON s.id = m.session
+JOIN bodies b ON b.id = m.body
+WHERE (:session IS NULL OR m.session = :session) AND (:role IS NULL OR m.role = :role)
+  AND m.at >= :since AND m.at < :until
+ORDER BY m.at DESC, m.position DESC LIMIT :most
+
+-- name: orphan_words
+SELECT (SELECT count(*) FROM words_docsize d WHERE NOT EXISTS
+           (SELECT 1 FROM bodies b WHERE b.id = d.id AND b.indexed = 1))
+     + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND NOT EXISTS
+           (SELECT 1 FROM words_docsize d WHERE d.id = b.id))
+
+-- name: versions
+SELECT number, checksum FROM midfold_migrations ORDER BY number
+
+-- name: add_version
+INSERT INTO midfold_migrations (number, checksum, words, at) VALUES (:number, :checksum, :words, {now})
