@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from midfold.plugins import register_context_engine
     from midfold.service import Sessions, open_sessions
     from midfold.session import Session
+    from midfold.stored_host import StoredHost
     from midfold.wire import Document, read, read_many, write
 
 __version__ = "0.1.0"
@@ -79,6 +80,7 @@ __all__ = [
     "Session",
     "Sessions",
     "StoreError",
+    "StoredHost",
     "SummaryAnswer",
     "SummaryAsk",
     "SummaryFailed",
@@ -136,6 +138,7 @@ _HOMES = {
     "Session": ("midfold.session", "Session"),
     "Sessions": ("midfold.service", "Sessions"),
     "StoreError": ("midfold.errors", "StoreError"),
+    "StoredHost": ("midfold.stored_host", "StoredHost"),
     "SummaryAnswer": ("midfold.core.compaction", "SummaryAnswer"),
     "SummaryAsk": ("midfold.core.compaction", "SummaryAsk"),
     "SummaryFailed": ("midfold.errors", "SummaryFailed"),

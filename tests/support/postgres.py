@@ -67,12 +67,12 @@ class Server:
         self.program("pg_ctl", "-w", "-m", mode, "stop")
 
     def database(self, name: str) -> str:
-        """The address of a new, empty database."""
+        """The address of a new, empty schema: as good as a database, and much faster to make."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
-        return f"postgresql://postgres@/{name}?host={self.folder}"
+            connection.execute(f'CREATE SCHEMA "{name}"')
+        return f"{self.url}&options=-csearch_path%3D{name}"
 
 
 @contextmanager
