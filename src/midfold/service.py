@@ -165,5 +165,9 @@ def open_sessions(
     Without a `summarizer` summaries are made locally. `lease_seconds` is how long a crashed compaction can block the
     next one.
     """
+    if engine is None and config is not None:
+        from midfold.plugins import resolve_engine
+
+        engine = resolve_engine(config.context.engine).engine
     store = SqlStore(open_database(url, clock=clock), ttl=lease_seconds)
     return Sessions(store, config=config, engine=engine, summarizer=summarizer, redactor=redactor, clock=clock)
