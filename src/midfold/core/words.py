@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import filterfalse
 from typing import NamedTuple
 
 VERSION = 1
@@ -70,13 +71,10 @@ def search_tokens(text: str) -> set[str]:
         compound = [run for run in tokens if "_" in run]
         tokens.difference_update(compound)
         others.update(compound)
-    if not data.isascii():
-        foreign = [run for run in runs if not run.isascii()]
-        tokens.difference_update(foreign)
-        others.difference_update(foreign)
-        for run in foreign:
-            others.update(_RUN.findall(_normal(run)))
-    return tokens.union(*map(_tokens, others))
+    if data.isascii():
+        return tokens.union(*map(_tokens, others))
+    foreign = set(filterfalse(str.isascii, runs))
+    return (tokens - foreign).union(*map(_tokens, others - foreign), *map(_foreign, foreign))
 
 
 def parse_query(text: str) -> Query:
@@ -99,6 +97,12 @@ def fold(text: str) -> str:
 
 def _normal(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
+
+
+@lru_cache(MOST_REMEMBERED)
+def _foreign(run: str) -> tuple[str, ...]:
+    """The tokens of what is not ASCII: words of any script, with punctuation of any script between them."""
+    return tuple(token for word in _RUN.findall(_normal(run)) for token in _tokens(word))
 
 
 @lru_cache(MOST_REMEMBERED)

@@ -67,10 +67,8 @@ class SQLiteTx(Tx):
             found = self.one("body_by_digest", digest=entry.digest)
             if found is None:
                 codec, data = deflated(entry.data)
-                cursor = self.connection.execute(
-                    self.queries["add_body"], {"digest": entry.digest, "indexed": index, "codec": codec, "data": data}
-                )
-                found = (cursor.lastrowid, 0)
+                values = {"digest": entry.digest, "indexed": index, "codec": codec, "data": data}
+                found = (self.connection.execute(self.queries["add_body"], values).lastrowid, 0)
             elif index and not found[1]:
                 self.run("mark_indexed", id=found[0])
             ids[entry.digest] = found[0]
