@@ -5,7 +5,7 @@ The store is the truth. The copy is brought up to date at every call: by what is
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     anchor_tokens: int = 0
     anchor_fixed: int = 0
     cooldown: int = 0
+    noted: bool = False
+    """Whether the system prompt has its note."""
 
     @property
     def calibration(self) -> Calibration:
@@ -88,19 +90,20 @@ class Kept:
         self._counted = len(live.items)
         return live
 
-    def remember(self, before: Memory) -> None:
-        """Writes down what the host has learnt."""
+    def remember(self, live: Live, **changed: Any) -> None:
+        """Writes down what the host has learnt since."""
         learnt = self.host.calibration
         memory = msgspec.structs.replace(
-            before,
+            live.memory,
             state=self.host.state,
             ratio=learnt.ratio,
             samples=learnt.samples,
             anchor=learnt.anchor,
             anchor_tokens=learnt.anchor_tokens,
             anchor_fixed=learnt.anchor_fixed,
+            **changed,
         )
-        self.store.remember(self.name, msgspec.json.encode(memory))
+        self.store.remember(live.info, msgspec.json.encode(memory))
 
 
 def commit_of(
@@ -120,7 +123,8 @@ def commit_of(
     receipt = outcome.receipt
     if child is not None:
         receipt = msgspec.structs.replace(receipt, persistence="child_continuation")
-    memory = Memory(state=outcome.state, ratio=calibration.ratio, samples=calibration.samples)
+    noted = live.memory.noted or outcome.system is not request.system
+    memory = Memory(state=outcome.state, ratio=calibration.ratio, samples=calibration.samples, noted=noted)
     return Commit(
         base=live.info.compaction,
         upto=live.info.count,
@@ -128,7 +132,7 @@ def commit_of(
         handles={handle: tuple(map(item, kept)) for handle, kept in outcome.archive.items()},
         receipt=receipt,
         state=outcome.state,
-        noted=outcome.system is not request.system,
+        noted=noted,
         memory=msgspec.json.encode(memory),
         child=child,
     )

@@ -27,15 +27,13 @@ from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.leases import TTL
 from midfold.store.portable import exported, imported
 from midfold.store.protocol import SessionInfo
-from midfold.store.ranking import Hit, ranked
+from midfold.store.ranking import Hit, search
 
 if TYPE_CHECKING:
     from midfold.config import Config
     from midfold.core.boundary import Protection
     from midfold.core.compaction import Redactor
     from midfold.summarize import Summarizer
-
-FEWEST_CANDIDATES, MOST_CANDIDATES = 200, 5_000
 
 
 class Sessions:
@@ -103,13 +101,7 @@ class Sessions:
 
         All words must occur; "in quotes" literally, `beginning*` as a beginning.
         """
-        most = FEWEST_CANDIDATES
-        while True:
-            found = self.store.find(query, name=session, most=most, **filters)
-            hits = ranked(found, query, self.redactor, limit)
-            if len(hits) >= limit or len(found) < most or most >= MOST_CANDIDATES:
-                return hits
-            most *= 5
+        return search(self.store, query, self.redactor, limit, name=session, **filters)
 
     def export(self, name: str) -> Iterator[bytes]:
         """A session as JSON lines: its messages byte for byte, its compactions, its state."""

@@ -22,18 +22,19 @@ from midfold.cache import PromptCacheHint, system_and_3
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Outcome
 from midfold.core.message import Message
+from midfold.core.redact import redact
 from midfold.core.report import Receipt, Status
 from midfold.core.tokens import Count
 from midfold.engines.assemble import with_note
 from midfold.engines.job import Job
 from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
-from midfold.live import Kept, Live, Memory, commit_of
+from midfold.live import Kept, Live, commit_of
 from midfold.store import SqlStore
 from midfold.store.bodies import Entry
 from midfold.store.leases import held
 from midfold.store.protocol import Item, Record, SessionInfo
-from midfold.store.ranking import Hit, ranked
+from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.summarize import begin, local_summarizer, resume
 from midfold.wire import Document, read
@@ -134,11 +135,12 @@ class Session:
         """What the model sees now; `at`: what it saw right after that compaction, 0 for the uncompacted history."""
         if at is not None:
             info = self.store.must(self.name)
-            return View(self.store.view(info, at), DIALECTS[info.dialect], self._system(at))
+            noted = any(record.noted for record in self.receipts() if record.seq == at)
+            return View(self.store.view(info, at), DIALECTS[info.dialect], self._system(noted))
         live = self._kept.view()
         if live is None:
-            return View((), DIALECTS[self._dialect or "openai-chat"], self._system(0))
-        return View(live.items, DIALECTS[live.info.dialect], self._system(live.info.compaction))
+            return View((), DIALECTS[self._dialect or "openai-chat"], self._system(False))
+        return View(live.items, DIALECTS[live.info.dialect], self._system(live.memory.noted))
 
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
         """Where the stable prefixes of the view end."""
@@ -147,10 +149,8 @@ class Session:
 
     def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
         """Messages of this session, folded or not, the best hits first."""
-        found = self.store.find(query, name=self.name, **filters)
-        redactor = self.host.redactor
-        assert redactor is not None
-        return ranked(found, query, redactor, limit)
+        redactor = self.host.redactor or redact
+        return search(self.store, query, redactor, limit, name=self.name, **filters)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""
@@ -173,7 +173,7 @@ class Session:
         before = self.host.calibration
         self.host.update_from_response(usage)
         if live is not None and self.host.calibration != before:
-            self._kept.remember(live.memory)
+            self._kept.remember(live)
 
     @property
     def size(self) -> Count:
@@ -247,7 +247,7 @@ class Session:
 
     def undo(self) -> Record:
         """Takes the last compaction back: the view is what it was, with everything that was said since."""
-        record = self.store.undo(self.name, _memory_of)
+        record = self.store.undo(self.name)
         self._kept.forget()
         return record
 
@@ -275,15 +275,12 @@ class Session:
     def _known_dialect(self, live: Live | None) -> type[Dialect]:
         return DIALECTS[live.info.dialect if live else self._dialect or "openai-chat"]
 
-    def _system(self, compaction: int) -> Message | None:
+    def _system(self, noted: bool) -> Message | None:
         """The system prompt beside the messages, with the note that the compactions in force have left."""
         if self.host.system is None:
             return None
         info = self.info
         system = Message.over(self.host.system, DIALECTS[info.dialect if info else "openai-chat"].read_system)
-        if info is None or not compaction:
-            return system
-        noted = any(record.noted for record in self.receipts() if record.seq <= compaction and record.undone is None)
         return with_note(system) if noted else system
 
     def _left(self, live: Live, outcome: Outcome) -> Receipt:
@@ -292,7 +289,7 @@ class Session:
         if outcome.state.ineffective != live.memory.state.ineffective or cooldown:
             state = msgspec.structs.replace(live.memory.state, ineffective=outcome.state.ineffective)
             self.host.state = state
-            self._kept.remember(msgspec.structs.replace(live.memory, cooldown=cooldown))
+            self._kept.remember(live, cooldown=cooldown)
         return outcome.receipt
 
 
@@ -302,8 +299,3 @@ def _asked_for(request: CompactionRequest) -> bool:
 
 def _unchanged(request: CompactionRequest, reason: str, status: Status = "unchanged") -> Receipt:
     return msgspec.structs.replace(Job(request).unchanged(reason).receipt, status=status)
-
-
-def _memory_of(state: bytes | None) -> bytes:
-    """After an undo: what the compaction before knew."""
-    return msgspec.json.encode(Memory()) if state is None else b'{"state":' + state + b"}"

@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -71,7 +71,7 @@ def _continued(tx: Tx, name: str, session: Tip, new: Commit, child: str, dialect
     for _, _, at, codec, data in tx.all("messages", **values):
         entries.append(Entry(stored_message(codec, data, dialect), dialect, at))
     extend(tx, begun, entries, dialect=session.dialect)
-    tx.run("set_memory", id=begun.id, memory=new.memory)
+    tx.run("set_memory", id=begun.id, memory=new.memory, compaction=0, compactions=0)
     return begun.id
 
 
@@ -118,7 +118,13 @@ def pieces(items: Iterable[Item], ids: dict[int, int]) -> Iterator[Piece]:
         yield run
 
 
-def undo(tx: Tx, name: str, memory_of: Callable[[bytes | None], bytes]) -> int:
+def memory_at(compaction: tuple[Any, ...]) -> bytes:
+    """What a session knew right after a compaction, from that compaction's row."""
+    noted = b"true" if compaction[5] else b"false"
+    return b'{"state":' + bytes(compaction[9]) + b',"noted":' + noted + b"}"
+
+
+def undo(tx: Tx, name: str) -> int:
     """The compaction in force is in force no longer; its base is again. Gives its number."""
     session = tip(tx, name)
     if session is None:
@@ -130,6 +136,6 @@ def undo(tx: Tx, name: str, memory_of: Callable[[bytes | None], bytes]) -> int:
     base = row[1]
     before = tx.one("compaction", session=session.id, seq=base) if base else None
     tx.run("undo_compaction", session=session.id, seq=session.compaction, now=session.now)
-    memory = memory_of(None if before is None else bytes(before[9]))
+    memory = b"" if before is None else memory_at(before)
     _set(tx, session, base, session.compactions, memory, ended=None)
     return session.compaction

@@ -122,6 +122,28 @@ class Database(ABC):
         with self._in_transaction(writes=False) as tx:
             return work(tx)
 
+    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        """One query of one state needs no transaction around it, and can be asked again on another connection."""
+        while True:
+            connection, fresh = self._connection()
+            try:
+                found = self.transaction(connection).all(query, **values)
+            except self.errors as error:
+                self._put_back(connection)
+                if fresh or self.is_alive(connection):
+                    raise self._final(error) from error
+                continue
+            self._put_back(connection)
+            return found
+
+    def row(self, query: str, **values: Any) -> tuple[Any, ...] | None:
+        found = self.rows(query, **values)
+        return found[0] if found else None
+
+    def _final(self, error: Exception) -> StoreError:
+        meaning = self.translated(error)
+        return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, Again) else meaning
+
     @contextmanager
     def _in_transaction(self, *, writes: bool) -> Iterator[Tx]:
         connection = self._begun(writes)
@@ -158,8 +180,7 @@ class Database(ABC):
         try:
             return self.connect(), True
         except self.errors as error:
-            meaning = self.translated(error)
-            raise (StoreError(str(meaning)) if isinstance(meaning, Again) else meaning) from error
+            raise self._final(error) from error
 
     def _put_back(self, connection: Any) -> None:
         with self._lock:

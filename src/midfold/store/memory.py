@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from midfold.store.database import Tx
 from midfold.store.sqlite import Clock, SQLite
@@ -34,6 +34,10 @@ class Memory(SQLite):
     def read(self, work: Callable[[Tx], T]) -> T:
         with self._turn:
             return super().read(work)
+
+    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        with self._turn:
+            return super().rows(query, **values)
 
     def close(self) -> None:
         """It ends with the last reference to it: whoever else uses it is not cut off."""

@@ -97,7 +97,7 @@ def exported(store: SqlStore, name: str) -> Iterator[bytes]:
         data = bytes(row.message.wire)
         plain = b"\n" not in data and b"\r" not in data and _is_json(data)
         yield msgspec.json.encode(Line(Raw(data), row.at) if plain else Packed(b64encode(data).decode(), row.at))
-    for record in store.records(name):
+    for record in store.records(name)[: info.compactions]:
         yield msgspec.json.encode(store.database.read(partial(_compaction, info=info, seq=record.seq)))
 
 

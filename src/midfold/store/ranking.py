@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from midfold.core.archive import DIGITS, PREFIX
 from midfold.core.words import Query, fold, parse_query
 from midfold.store.bodies import searchable, source_of
-from midfold.store.protocol import Found
+from midfold.store.protocol import Found, Store
 
 AROUND = 90
 """Characters shown on each side."""
@@ -41,6 +41,20 @@ class _Scored(NamedTuple):
     found: Found
     text: str
     place: int
+
+
+FEWEST_CANDIDATES, MOST_CANDIDATES = 200, 5_000
+
+
+def search(store: Store, text: str, redact: Callable[[str], str], limit: int, **filters: Any) -> list[Hit]:
+    """The best hits; more candidates are asked for while phrases leave too few of them."""
+    most = FEWEST_CANDIDATES
+    while True:
+        found = store.find(text, most=most, **filters)
+        hits = ranked(found, text, redact, limit)
+        if len(hits) >= limit or len(found) < most or most >= MOST_CANDIDATES:
+            return hits
+        most *= 5
 
 
 def ranked(candidates: Iterable[Found], text: str, redact: Callable[[str], str], limit: int) -> list[Hit]:

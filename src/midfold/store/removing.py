@@ -19,6 +19,7 @@ def delete(tx: Tx, name: str) -> None:
     bodies = [row[0] for row in tx.all("bodies_of", session=session.id)]
     for rows in ROWS:
         tx.run(f"delete_{rows}", session=session.id)
+    tx.run("delete_lease", name=name)
     tx.run("forget_parent", session=session.id)
     tx.run("delete_session", session=session.id)
     for body in sorted(bodies):

@@ -49,7 +49,7 @@ class SqlStore:
     # Sessions
 
     def info(self, name: str) -> SessionInfo | None:
-        row = self.database.read(lambda tx: tx.one("session", name=name))
+        row = self.database.row("session", name=name)
         return None if row is None else _info(row)
 
     def must(self, name: str) -> SessionInfo:
@@ -61,7 +61,7 @@ class SqlStore:
     def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]:
         """The newest first; `before`: only those not touched since."""
         values = {"before": FOREVER if before is None else before, "most": limit}
-        return [_info(row) for row in self.database.read(lambda tx: tx.all("sessions", **values))]
+        return [_info(row) for row in self.database.rows("sessions", **values)]
 
     def append(
         self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None, key: str | None = None
@@ -79,11 +79,14 @@ class SqlStore:
 
     def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
         """Messages in their order; page by page, so that a long history is never in memory at once."""
-        session = self.must(name)
+        return self.history_of(self.must(name), start, stop)
+
+    def history_of(self, session: SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
+        """The same, as far as this row of the session knows."""
         dialect, end = _dialect(session), session.count if stop is None else min(stop, session.count)
         while start < end:
             values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
-            rows = self.database.read(lambda tx, values=values: tx.all("messages", **values))  # type: ignore[misc]
+            rows = self.database.rows("messages", **values)
             for position, role, at, codec, data in rows:
                 yield Stored(position, ROLES[role], at, stored_message(codec, data, dialect))
             if not rows:
@@ -95,10 +98,10 @@ class SqlStore:
         seq = info.compaction if at is None else at
         if not seq:
             return self.tail(info, 0)
-        record = self.database.read(lambda tx: tx.one("compaction", session=info.id, seq=seq))
+        record = self.database.row("compaction", session=info.id, seq=seq)
         if record is None:
             raise NotStored(f"session {info.name}: there is no compaction {seq}")
-        rows = self.database.read(lambda tx: tx.all("view_messages", session=info.id, seq=seq))
+        rows = self.database.rows("view_messages", session=info.id, seq=seq)
         dialect = _dialect(info)
         kept = tuple(
             Item(stored_message(codec, data, dialect), position, body) for _, position, codec, data, body in rows
@@ -109,9 +112,6 @@ class SqlStore:
         """The messages from `start` up to what `info` counts."""
         return tuple(Item(row.message, row.position) for row in self.history_of(info, start))
 
-    def history_of(self, info: SessionInfo, start: int) -> Iterator[Stored]:
-        return self.history(info.name, start, info.count)
-
     # Compactions
 
     def commit(self, name: str, lease: Lease, commit: Commit) -> int:
@@ -119,19 +119,19 @@ class SqlStore:
         dialect = _dialect(self.must(name))
         return self.database.write(lambda tx: committing.commit(tx, name, lease, commit, dialect))
 
-    def undo(self, name: str, memory_of: Callable[[bytes | None], bytes]) -> Record:
-        """Takes the compaction in force back; `memory_of` makes the memory of what was before."""
-        seq = self.database.write(lambda tx: committing.undo(tx, name, memory_of))
+    def undo(self, name: str) -> Record:
+        """Takes the compaction in force back; the state is again what it was before."""
+        seq = self.database.write(lambda tx: committing.undo(tx, name))
         return next(record for record in self.records(name) if record.seq == seq)
 
-    def remember(self, name: str, memory: bytes) -> None:
-        info = self.info(name)
-        if info is not None:
-            self.database.write(lambda tx: tx.run("set_memory", id=info.id, memory=memory))
+    def remember(self, info: SessionInfo, memory: bytes) -> bool:
+        """What was learnt since; not if a compaction was committed or undone meanwhile, which knows better."""
+        seen = {"id": info.id, "compaction": info.compaction, "compactions": info.compactions}
+        return self.database.write(lambda tx: tx.run("set_memory", memory=memory, **seen)) == 1
 
     def records(self, name: str) -> list[Record]:
         session = self.must(name)
-        return [_record(row) for row in self.database.read(lambda tx: tx.all("compactions", session=session.id))]
+        return [_record(row) for row in self.database.rows("compactions", session=session.id)]
 
     # Originals
 
@@ -149,18 +149,18 @@ class SqlStore:
     def _unfolded(self, session: SessionInfo, handle: str) -> list[bytes]:
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
         ends = {"session": session.id, "low": full, "high": full + "\x7f"}
-        names = self.database.read(lambda tx: tx.all("handle", **ends))
+        names = self.database.rows("handle", **ends)
         if len(names) > 1 and names[0][0] != full:
             raise NotStored(f"session {session.name}: several handles begin with {handle}")
         if names:
-            rows = self.database.read(lambda tx: tx.all("handle_messages", session=session.id, handle=names[0][0]))
+            rows = self.database.rows("handle_messages", session=session.id, handle=names[0][0])
             return [inflated(codec, data) for *_, codec, data in rows]
         digits = full.removeprefix(PREFIX)
         if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
             return []
         low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
         values = {"session": session.id, "low": low, "high": high}
-        found = self.database.read(lambda tx: tx.all("message_by_digest", **values))
+        found = self.database.rows("message_by_digest", **values)
         if len(found) > 1:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
         return [inflated(codec, data) for _, codec, data in found]

@@ -18,6 +18,7 @@ import msgspec
 
 from midfold.store.appending import Tip, extend, made, tip
 from midfold.store.bodies import Entry, chain_of
+from midfold.store.committing import memory_at
 from midfold.store.database import Tx
 from midfold.store.protocol import Synced
 
@@ -127,7 +128,7 @@ def _name(line: str, number: int) -> str:
 
 def _copy_compactions(tx: Tx, source: Tip, branch: Tip, shared: int) -> None:
     """The compactions in force that only know shared messages; the newest of them is in force in the branch."""
-    newest, state = 0, b""
+    newest, memory = 0, b""
     seq = source.compaction
     while seq:
         row = tx.one("compaction", session=source.id, seq=seq)
@@ -136,8 +137,8 @@ def _copy_compactions(tx: Tx, source: Tip, branch: Tip, shared: int) -> None:
             for part in ("compaction", "pieces", "handles"):
                 tx.run(f"copy_{part}", source=source.id, target=branch.id, seq=seq)
             if not newest:
-                newest, state = seq, bytes(row[9])
+                newest, memory = seq, memory_at(row)
         seq = row[1]
     if newest:
-        values = {"compaction": newest, "compactions": source.compactions, "memory": b'{"state":' + state + b"}"}
+        values = {"compaction": newest, "compactions": source.compactions, "memory": memory}
         tx.run("set_compaction", id=branch.id, ended=None, now=branch.now, **values)

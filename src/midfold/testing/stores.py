@@ -158,13 +158,13 @@ class StoreContract(StoreBase):
             return [item.message.text for item in store.view(self.info(store, name), at)]
 
         assert (texts(), texts(1), texts(2), texts(0)) == (["two", "f"], ["one", "d"], ["two", "f"], list("abcdef"))
-        undone = store.undo(name, lambda state: b"{}" if state is None else state)
+        undone = store.undo(name)
         assert (undone.seq, texts()) == (2, ["one", "d", "e", "f"])
         assert b'"summary":"one"' in self.info(store, name).memory
-        store.undo(name, lambda state: b"{}")
+        store.undo(name)
         assert texts() == list("abcdef")
         with pytest.raises(NotStored):
-            store.undo(name, lambda state: b"{}")
+            store.undo(name)
         assert [record.undone is not None for record in store.records(name)] == [True, True]
         with pytest.raises(NotStored):
             store.view(self.info(store, name), 9)

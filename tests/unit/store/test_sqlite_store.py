@@ -179,7 +179,7 @@ def test_a_transaction_that_fails_half_way_leaves_nothing(store: SqlStore) -> No
     store.append("s", entries("a"), dialect=CHAT)
 
     def fail(tx: Tx) -> None:
-        tx.run("set_memory", id=1, memory=b"half")
+        tx.run("set_memory", id=1, memory=b"half", compaction=0, compactions=0)
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):

@@ -105,7 +105,8 @@ UPDATE sessions SET compaction = :compaction, compactions = :compactions, memory
 WHERE id = :id
 
 -- name: set_memory
-UPDATE sessions SET memory = :memory WHERE id = :id
+UPDATE sessions SET memory = :memory
+WHERE id = :id AND compaction = :compaction AND compactions = :compactions
 
 -- name: undo_compaction
 UPDATE compactions SET undone = :now WHERE session = :session AND seq = :seq
@@ -215,6 +216,9 @@ DELETE FROM compactions WHERE session = :session
 
 -- name: delete_appends
 DELETE FROM appends WHERE session = :session
+
+-- name: delete_lease
+DELETE FROM leases WHERE session = :name
 
 -- name: forget_parent
 UPDATE sessions SET parent = NULL WHERE parent = :session
