@@ -2,7 +2,7 @@
 
 Rules of this file:
 1. Databases never tokenise. They are given these tokens, so that SQLite and PostgreSQL find the same things.
-2. `search_tokens` is a set: how often a word occurs is looked up in the text itself when hits are ranked.
+2. How often a word occurs does not matter here: it is looked up in the text itself when hits are ranked.
 3. A compound identifier (`parse_url`, `parseUrl`) gives its parts, and all of it in one piece; paths and dotted names
    fall into their segments. A query asks for the parts, so every spelling of a name finds every other.
 4. Scripts without spaces give pairs of neighbouring characters, and the last character on its own; a query of a single
@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
-from itertools import filterfalse
 from typing import NamedTuple
 
 VERSION = 1
 LONGEST = 255
 """Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
-MOST_REMEMBERED = 1 << 16
+MOST_REMEMBERED = 1 << 17
 
 _RUN = re.compile(r"\w+")
 _BLOB = re.compile(r"[A-Za-z0-9+/=]{256,}+")
@@ -54,27 +52,29 @@ class Query(NamedTuple):
     literal: str
     """The query as one text: hits that hold it come first."""
 
+    def matches(self, tokens: set[str]) -> bool:
+        """Whether a text with these tokens has every term: what an index answers, for texts that are in none yet."""
+        return all(
+            any(token.startswith(term.text) for token in tokens) if term.prefix else term.text in tokens
+            for term in self.terms
+        )
 
-def search_tokens(text: str) -> set[str]:
-    """Every token of a text.
 
-    Text is nearly all ASCII and small letters, and bytes are sorted into classes faster than any pattern does it. What
-    is not ASCII is glued to its neighbours at first, and taken apart with care.
+def search_text(text: str) -> str:
+    """The tokens of a text with spaces between them; one may stand there twice.
+
+    Text is nearly all ASCII, and bytes are sorted into classes faster than any pattern does it. What is not ASCII is
+    glued to its neighbours at first, and taken apart when its tokens are made, which for most runs was long ago.
     """
     data = text.encode("utf-8", "replace")
     if _LONG_BLOB in data.translate(_BLOB_CLASS):
         data = _BLOB.sub(" ", text).encode("utf-8", "replace")
-    runs = set(data.translate(_WORD_CLASS).decode().split())
-    tokens = set(filter(str.islower, runs))
-    others = runs - tokens
-    if b"_" in data:
-        compound = [run for run in tokens if "_" in run]
-        tokens.difference_update(compound)
-        others.update(compound)
-    if data.isascii():
-        return tokens.union(*map(_tokens, others))
-    foreign = set(filterfalse(str.isascii, runs))
-    return (tokens - foreign).union(*map(_tokens, others - foreign), *map(_foreign, foreign))
+    return " ".join(map(_memory.__getitem__, set(data.translate(_WORD_CLASS).decode().split())))
+
+
+def search_tokens(text: str) -> set[str]:
+    """Every token of a text."""
+    return set(search_text(text).split())
 
 
 def parse_query(text: str) -> Query:
@@ -99,13 +99,20 @@ def _normal(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
-@lru_cache(MOST_REMEMBERED)
-def _foreign(run: str) -> tuple[str, ...]:
-    """The tokens of what is not ASCII: words of any script, with punctuation of any script between them."""
-    return tuple(token for word in _RUN.findall(_normal(run)) for token in _tokens(word))
+class _Memory(dict[str, str]):
+    """The tokens of every run that was met; forgotten altogether when there are too many."""
+
+    def __missing__(self, run: str) -> str:
+        if len(self) >= MOST_REMEMBERED:
+            self.clear()
+        words = (run,) if run.isascii() else _RUN.findall(_normal(run))
+        self[run] = found = " ".join(token for word in words for token in _tokens(word))
+        return found
 
 
-@lru_cache(MOST_REMEMBERED)
+_memory = _Memory()
+
+
 def _tokens(run: str) -> tuple[str, ...]:
     """The tokens of one run of letters, digits and underscores."""
     if run.isascii():

@@ -17,13 +17,15 @@ from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.message import DIGEST_SIZE, Message, Role
-from midfold.core.words import search_tokens
+from midfold.core.words import search_text
 from midfold.wire.dialect import Dialect
 from midfold.wire.splice import message_bytes
 
 PLAIN, DEFLATED = 0, 1
 SMALLEST_TO_DEFLATE = 48
-LEVEL = 3
+LEVEL = 1
+INDEXED, WAITING = 1, 2
+"""What stands in a body's row: it is in the search index, or will be with the next batch."""
 DICTIONARY = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"{"type":"function_call_output","call_id":'
     b'"output":"{"type":"function_call","name":"arguments":"{"role":"user","content":[{"type":"tool_result",'
@@ -83,11 +85,15 @@ class Entry:
 
     @property
     def role(self) -> int:
-        return ROLES.index(self.message.role)
+        """The role a filter asks for; a plain one is not worth reading the whole message."""
+        wire = self.message.wire
+        named = wire.get("role") if type(wire) is dict else None
+        return ROLES.index(named if named in ("user", "assistant") else self.message.role)
 
     @property
-    def tokens(self) -> set[str]:
-        return search_tokens(searchable(self.data))
+    def tokens(self) -> str:
+        """What it can be found by."""
+        return search_text(searchable(self.data))
 
 
 def searchable(data: bytes) -> str:

@@ -57,7 +57,7 @@ class Tx(ABC):
         """Ids by digest; bodies that are not there yet are added, and indexed if asked."""
 
     @abstractmethod
-    def unindex(self, body: int, tokens: set[str]) -> None:
+    def unindex(self, body: int, tokens: str) -> None:
         """Takes a body out of the index."""
 
     @abstractmethod

@@ -90,7 +90,7 @@ class PostgresTx(Tx):
         rows = self.all("bodies_by_digest", digests=list(wanted))
         return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
 
-    def unindex(self, body: int, tokens: set[str]) -> None:
+    def unindex(self, body: int, tokens: str) -> None:
         self.run("unindex_words", id=body)
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
@@ -112,7 +112,7 @@ def _chunks(bodies: list[tuple[int, Entry]]) -> Iterator[dict[str, Any]]:
     for body, entry in bodies:
         chunk: list[str] = []
         number = size = 0
-        for token in sorted(entry.tokens):
+        for token in sorted(set(entry.tokens.split())):
             if size > CHUNK_BYTES:
                 yield {"id": body, "chunk": number, "tokens": chunk}
                 number, size, chunk = number + 1, 0, []

@@ -7,10 +7,13 @@ Rules of this file:
 3. `synchronous=full`, the default, means an acknowledged append survives a power failure; `normal` survives the end of
    the process, and is faster.
 4. The search index holds tokens and no text. Removing a row means giving it the same tokens again.
+5. New bodies wait for the index in small batches, and are searched by reading them meanwhile: a transaction of the
+   index costs more than everything else an append does.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -18,9 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from midfold.core.words import Query
+from midfold.core.words import Query, search_text
 from midfold.errors import SchemaError, StoreError, StoreUnavailable
-from midfold.store.bodies import Entry, deflated
+from midfold.store.bodies import INDEXED, WAITING, Entry, deflated, inflated, searchable
 from midfold.store.database import Database, Tx
 from midfold.store.queries import Flavour
 
@@ -35,6 +38,8 @@ MEANINGS = {
     "SQLITE_NOTADB": "the file is not a SQLite database",
     "SQLITE_CORRUPT": "the file is damaged",
 }
+MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
+"""Bodies, and their stored bytes, that wait for the index at most."""
 MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 Clock = Callable[[], float]
 
@@ -60,28 +65,47 @@ class SQLiteTx(Tx):
         self.connection.executemany(self.queries[query], rows)
 
     def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
-        ids: dict[bytes, int] = {}
-        for entry in entries:
-            if entry.digest in ids:
-                continue
-            found = self.one("body_by_digest", digest=entry.digest)
-            if found is None:
-                codec, data = deflated(entry.data)
-                values = {"digest": entry.digest, "indexed": index, "codec": codec, "data": data}
-                found = (self.connection.execute(self.queries["add_body"], values).lastrowid, 0)
-            elif index and not found[1]:
-                self.run("mark_indexed", id=found[0])
-            ids[entry.digest] = found[0]
-            if index and not found[1]:
-                self.run("index_words", id=found[0], tokens=" ".join(entry.tokens))
+        """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
+        find = self.queries["body_by_digest"]
+        known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
+        new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
+        first = self.number("last_body") + 1 if new else 0
+        ids = {digest: row[0] for digest, row in known.items() if row is not None}
+        ids |= {digest: first + place for place, digest in enumerate(new)}
+        state = 0 if not index else INDEXED if len(new) >= MOST_WAITING else WAITING
+        stored = [(ids[digest], digest, state, *deflated(entry.data)) for digest, entry in new.items()]
+        self.connection.executemany(self.queries["add_body"], stored)
+        if state == INDEXED:
+            self._index([(ids[digest], entry.tokens) for digest, entry in new.items()])
+        if index:
+            self.many("wait_for_index", [{"id": row[0]} for row in known.values() if row is not None and not row[1]])
+            self._index_waiting()
         return ids
 
-    def unindex(self, body: int, tokens: set[str]) -> None:
-        self.run("unindex_words", id=body, tokens=" ".join(tokens))
+    def _index(self, tokens: list[tuple[int, str]]) -> None:
+        self.connection.executemany(self.queries["index_words"], tokens)
+
+    def _index_waiting(self) -> None:
+        """Takes what is waiting into the index, once it is enough: a batch costs little more than one of its bodies."""
+        count, size = self.all("size_of_waiting")[0]
+        if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
+            waiting = self.all("waiting")
+            self._index([(body, _tokens(*stored)) for body, *stored in waiting])
+            self.run("all_indexed")
+
+    def unindex(self, body: int, tokens: str) -> None:
+        self.run("unindex_words", id=body, tokens=tokens)
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
-        return self.all("find", match=match, **filters)
+        waiting = [
+            body for body, codec, data in self.all("waiting") if query.matches(set(_tokens(codec, data).split()))
+        ]
+        return self.all("find", match=match, waiting=json.dumps(waiting), **filters)
+
+
+def _tokens(codec: int, data: bytes) -> str:
+    return search_text(searchable(inflated(codec, data)))
 
 
 class SQLite(Database):

@@ -166,7 +166,7 @@ def test_a_session_that_is_not_there(store: SqlStore) -> None:
     ],
 )
 def test_check_finds_damage(store: SqlStore, path: Path, damage: str, found: str) -> None:
-    store.append("s", entries("a", "b", "c"), dialect=CHAT)
+    store.append("s", entries("a", "b", *map(str, range(100))), dialect=CHAT)
     assert list(store.check(deep=True)) == []
     store.close()
     with sqlite3.connect(path) as connection:

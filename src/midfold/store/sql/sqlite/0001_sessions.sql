@@ -3,10 +3,12 @@
 CREATE TABLE bodies (
     id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL UNIQUE,
-    indexed INTEGER NOT NULL,
+    indexed INTEGER NOT NULL, -- 0 never, 1 in the search index, 2 waiting for the next batch
     codec INTEGER NOT NULL,
     data BLOB NOT NULL
 );
+
+CREATE INDEX bodies_waiting ON bodies (id) WHERE indexed = 2;
 
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,

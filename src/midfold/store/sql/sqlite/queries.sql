@@ -1,21 +1,36 @@
 -- What only SQLite is asked.
 
 -- name: body_by_digest
-SELECT id, indexed FROM bodies WHERE digest = :digest
+SELECT id, indexed FROM bodies WHERE digest = ?
+
+-- name: last_body
+SELECT coalesce(max(id), 0) FROM bodies
 
 -- name: add_body
-INSERT INTO bodies (digest, indexed, codec, data) VALUES (:digest, :indexed, :codec, :data)
+INSERT INTO bodies (id, digest, indexed, codec, data) VALUES (?, ?, ?, ?, ?)
 
 -- name: index_words
-INSERT INTO words (rowid, tokens) VALUES (:id, :tokens)
+INSERT INTO words (rowid, tokens) VALUES (?, ?)
 
 -- name: unindex_words
 INSERT INTO words (words, rowid, tokens) VALUES ('delete', :id, :tokens)
 
+-- name: waiting
+SELECT id, codec, data FROM bodies WHERE indexed = 2
+
+-- name: size_of_waiting
+SELECT count(*), total(length(data)) FROM bodies WHERE indexed = 2
+
+-- name: wait_for_index
+UPDATE bodies SET indexed = 2 WHERE id = :id
+
+-- name: all_indexed
+UPDATE bodies SET indexed = 1 WHERE indexed = 2
+
 -- name: find
 SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
-FROM words(:match) w
-JOIN messages m ON m.body = w.rowid
+FROM (SELECT rowid AS body FROM words(:match) UNION ALL SELECT value FROM json_each(:waiting)) w
+JOIN messages m ON m.body = w.body
 JOIN sessions s ON s.id = m.session
 JOIN bodies b ON b.id = m.body
 WHERE (:session IS NULL OR m.session = :session) AND (:role IS NULL OR m.role = :role)
