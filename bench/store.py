@@ -17,7 +17,7 @@ from bench.workload import messages, origin, report
 from midfold.service import Sessions
 
 COUNT = 3_000
-RUNS = 3
+RUNS = 4
 KEPT = 60
 FULL = bool(os.environ.get("MIDFOLD_SOAK"))
 SESSIONS = 1_000 if FULL else 20

@@ -24,8 +24,6 @@ from midfold.wire.splice import message_bytes
 PLAIN, DEFLATED = 0, 1
 SMALLEST_TO_DEFLATE = 48
 LEVEL = 1
-INDEXED, WAITING = 1, 2
-"""What stands in a body's row: it is in the search index, or will be with the next batch."""
 DICTIONARY = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"{"type":"function_call_output","call_id":'
     b'"output":"{"type":"function_call","name":"arguments":"{"role":"user","content":[{"type":"tool_result",'

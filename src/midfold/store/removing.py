@@ -5,7 +5,7 @@ from __future__ import annotations
 from midfold.core.words import search_text
 from midfold.errors import NotStored
 from midfold.store.appending import tip
-from midfold.store.bodies import INDEXED, inflated, searchable
+from midfold.store.bodies import inflated, searchable
 from midfold.store.database import Tx
 
 ROWS = ("messages", "pieces", "handles", "compactions", "appends")
@@ -27,6 +27,6 @@ def delete(tx: Tx, name: str) -> None:
         if row is None:
             continue
         _, indexed, codec, data = row
-        if indexed == INDEXED:
+        if indexed:
             tx.unindex(body, search_text(searchable(inflated(codec, data))))
         tx.run("delete_body", id=body)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from midfold.core.words import Query, search_text
 from midfold.errors import SchemaError, StoreError, StoreUnavailable
-from midfold.store.bodies import INDEXED, WAITING, Entry, deflated, inflated, searchable
+from midfold.store.bodies import Entry, deflated, inflated, searchable
 from midfold.store.database import Database, Tx
 from midfold.store.queries import Flavour
 
@@ -40,6 +40,8 @@ MEANINGS = {
 }
 MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
 """Bodies, and their stored bytes, that wait for the index at most."""
+PAGES_PER_CHECKPOINT = 3_000
+"""The log may grow to 12 MB; a page that changes in every append is then written back once for many of them."""
 MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 Clock = Callable[[], float]
 
@@ -72,29 +74,35 @@ class SQLiteTx(Tx):
         first = self.number("last_body") + 1 if new else 0
         ids = {digest: row[0] for digest, row in known.items() if row is not None}
         ids |= {digest: first + place for place, digest in enumerate(new)}
-        state = 0 if not index else INDEXED if len(new) >= MOST_WAITING else WAITING
-        stored = [(ids[digest], digest, state, *deflated(entry.data)) for digest, entry in new.items()]
+        stored = [(ids[digest], digest, int(index), *deflated(entry.data)) for digest, entry in new.items()]
         self.connection.executemany(self.queries["add_body"], stored)
-        if state == INDEXED:
+        if not index:
+            return ids
+        late = [
+            row[0] for row in known.values() if row is not None and not row[1] and self.run("mark_indexed", id=row[0])
+        ]
+        if len(new) >= MOST_WAITING:
             self._index([(ids[digest], entry.tokens) for digest, entry in new.items()])
-        if index:
-            self.many("wait_for_index", [{"id": row[0]} for row in known.values() if row is not None and not row[1]])
-            self._index_waiting()
+            stored = []
+        self._wait([*((body, len(data)) for body, *_, data in stored), *((body, MOST_WAITING_BYTES) for body in late)])
         return ids
+
+    def _wait(self, bodies: list[tuple[int, int]]) -> None:
+        """What waits is taken into the index once it is enough: a batch costs little more than one of its bodies."""
+        if not bodies:
+            return
+        self.connection.executemany(self.queries["wait_for_index"], bodies)
+        count, size = self.all("size_of_waiting")[0]
+        if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
+            self._index([(body, _tokens(*found)) for body, *found in self.all("waiting")])
+            self.run("nothing_waits")
 
     def _index(self, tokens: list[tuple[int, str]]) -> None:
         self.connection.executemany(self.queries["index_words"], tokens)
 
-    def _index_waiting(self) -> None:
-        """Takes what is waiting into the index, once it is enough: a batch costs little more than one of its bodies."""
-        count, size = self.all("size_of_waiting")[0]
-        if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
-            waiting = self.all("waiting")
-            self._index([(body, _tokens(*stored)) for body, *stored in waiting])
-            self.run("all_indexed")
-
     def unindex(self, body: int, tokens: str) -> None:
-        self.run("unindex_words", id=body, tokens=tokens)
+        if not self.run("wait_no_longer", id=body):
+            self.run("unindex_words", id=body, tokens=tokens)
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
@@ -132,6 +140,7 @@ class SQLite(Database):
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {PAGES_PER_CHECKPOINT}")
         except sqlite3.Error:
             connection.close()
             raise

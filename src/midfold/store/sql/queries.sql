@@ -233,7 +233,7 @@ WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM handles h WHERE h.body = b.id)
 
 -- name: missing_bodies
-SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.id = m.body AND b.indexed > 0)
+SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.id = m.body AND b.indexed = 1)
 
 -- name: orphan_rows
 SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))

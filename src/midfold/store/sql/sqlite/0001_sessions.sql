@@ -3,12 +3,16 @@
 CREATE TABLE bodies (
     id INTEGER PRIMARY KEY,
     digest BLOB NOT NULL UNIQUE,
-    indexed INTEGER NOT NULL, -- 0 never, 1 in the search index, 2 waiting for the next batch
+    indexed INTEGER NOT NULL,
     codec INTEGER NOT NULL,
     data BLOB NOT NULL
 );
 
-CREATE INDEX bodies_waiting ON bodies (id) WHERE indexed = 2;
+-- Bodies that are to be in the search index and are not yet: the next batch takes them in.
+CREATE TABLE waiting (
+    body INTEGER PRIMARY KEY,
+    size INTEGER NOT NULL
+);
 
 CREATE TABLE sessions (
     id INTEGER PRIMARY KEY,
@@ -30,7 +34,6 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_root ON sessions (root) WHERE root IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions (parent) WHERE parent IS NOT NULL;
-CREATE INDEX sessions_updated ON sessions (updated);
 
 CREATE TABLE messages (
     session INTEGER NOT NULL,

@@ -16,16 +16,19 @@ INSERT INTO words (rowid, tokens) VALUES (?, ?)
 INSERT INTO words (words, rowid, tokens) VALUES ('delete', :id, :tokens)
 
 -- name: waiting
-SELECT id, codec, data FROM bodies WHERE indexed = 2
+SELECT b.id, b.codec, b.data FROM waiting w JOIN bodies b ON b.id = w.body
 
 -- name: size_of_waiting
-SELECT count(*), total(length(data)) FROM bodies WHERE indexed = 2
+SELECT count(*), total(size) FROM waiting
 
 -- name: wait_for_index
-UPDATE bodies SET indexed = 2 WHERE id = :id
+INSERT INTO waiting (body, size) VALUES (?, ?)
 
--- name: all_indexed
-UPDATE bodies SET indexed = 1 WHERE indexed = 2
+-- name: wait_no_longer
+DELETE FROM waiting WHERE body = :id
+
+-- name: nothing_waits
+DELETE FROM waiting
 
 -- name: find
 SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
@@ -40,8 +43,10 @@ ORDER BY m.at DESC, m.position DESC LIMIT :most
 -- name: orphan_words
 SELECT (SELECT count(*) FROM words_docsize d WHERE NOT EXISTS
            (SELECT 1 FROM bodies b WHERE b.id = d.id AND b.indexed = 1))
-     + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND NOT EXISTS
-           (SELECT 1 FROM words_docsize d WHERE d.id = b.id))
+     + (SELECT count(*) FROM waiting w WHERE NOT EXISTS
+           (SELECT 1 FROM bodies b WHERE b.id = w.body AND b.indexed = 1))
+     + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND 1 <>
+           (SELECT count(*) FROM words_docsize d WHERE d.id = b.id) + (SELECT count(*) FROM waiting w WHERE w.body = b.id))
 
 -- name: versions
 SELECT number, checksum FROM midfold_migrations ORDER BY number
