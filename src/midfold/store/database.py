@@ -27,6 +27,8 @@ from midfold.store.queries import Flavour, queries
 T = TypeVar("T")
 MOST_TRIES = 8
 MOST_IDLE = 8
+FOREVER = 1 << 62
+"""Later than any message."""
 
 
 class Again(Exception):

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from midfold.core.words import Query, search_text
 from midfold.errors import SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry, deflated, inflated, searchable
-from midfold.store.database import Database, Tx
+from midfold.store.database import FOREVER, Database, Tx
 from midfold.store.queries import Flavour
 
 MEANINGS = {
@@ -109,7 +109,10 @@ class SQLiteTx(Tx):
         waiting = [
             body for body, codec, data in self.all("waiting") if query.matches(set(_tokens(codec, data).split()))
         ]
-        return self.all("find", match=match, waiting=json.dumps(waiting), **filters)
+        # Without a filter every body is a hit, and the newest ones are enough; with one, any of them may be.
+        narrow = filters["session"] or filters["role"] is not None or filters["since"] or filters["until"] < FOREVER
+        reach = -1 if narrow else filters["most"]
+        return self.all("find", match=match, waiting=json.dumps(waiting), reach=reach, **filters)
 
 
 def _tokens(codec: int, data: bytes) -> str:

@@ -18,7 +18,7 @@ from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreError
 from midfold.store import appending, checking, committing, removing, syncing
 from midfold.store.bodies import ROLES, Entry, inflated, stored_message
-from midfold.store.database import Database
+from midfold.store.database import FOREVER, Database
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
@@ -28,7 +28,6 @@ from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
 
 PAGE = 500
-FOREVER = 1 << 62
 
 
 class SqlStore:

@@ -32,7 +32,8 @@ DELETE FROM waiting
 
 -- name: find
 SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
-FROM (SELECT rowid AS body FROM words(:match) UNION ALL SELECT value FROM json_each(:waiting)) w
+FROM (SELECT body FROM (SELECT rowid AS body FROM words(:match) ORDER BY rowid DESC LIMIT :reach)
+      UNION ALL SELECT value FROM json_each(:waiting)) w
 JOIN messages m ON m.body = w.body
 JOIN sessions s ON s.id = m.session
 JOIN bodies b ON b.id = m.body
