@@ -21,7 +21,7 @@ import msgspec
 from midfold.cache import PromptCacheHint, system_and_3
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Outcome
-from midfold.core.message import Message
+from midfold.core.message import Message, Transcript
 from midfold.core.redact import redact
 from midfold.core.report import Receipt, Status
 from midfold.core.tokens import Count
@@ -107,13 +107,8 @@ class Session:
     def _read(self, messages: Any) -> Document:
         values = [messages] if isinstance(messages, dict) and "role" in messages else messages
         if isinstance(values, list | tuple) and values and all(isinstance(item, Message) for item in values):
-            known = DIALECTS[self._dialect or (self._info_dialect() or "openai-chat")]
-            values = [message_value(item, known) for item in values]
+            return _of_messages(tuple(values), self._known_dialect(self._kept.view()))
         return read(values, dialect=self._dialect)
-
-    def _info_dialect(self) -> str | None:
-        info = self.info
-        return info.dialect if info else None
 
     def _other(self, name: str) -> Session:
         return Session(self.store, name, self.host.like(), dialect=self._dialect, clock=self.clock)
@@ -266,8 +261,7 @@ class Session:
 
     def _request(self, live: Live | None, **asked: Any) -> CompactionRequest:
         messages = () if live is None else live.messages
-        document = Document([], self._known_dialect(live), ())
-        document.messages = messages
+        document = _of_messages(messages, self._known_dialect(live))
         size = self.host.size
         prompt = size.tokens if live is not None and size.basis != "estimated" else None
         return self.host.request(document, prompt_tokens=prompt, **asked)
@@ -291,6 +285,15 @@ class Session:
             self.host.state = state
             self._kept.remember(live, cooldown=cooldown)
         return outcome.receipt
+
+
+def _of_messages(messages: Transcript, dialect: type[Dialect]) -> Document:
+    """Messages that are read already, by the dialect that has read them, or by the session's if we made them."""
+    readers = {message.key[1] for message in messages}
+    known = next((found for found in DIALECTS.values() if found.read in readers), dialect)
+    document = Document([], known, ())
+    document.messages = messages
+    return document
 
 
 def _asked_for(request: CompactionRequest) -> bool:

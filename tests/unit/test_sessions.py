@@ -395,4 +395,8 @@ def test_messages_bodies_and_bytes_are_taken_alike(connect: Open) -> None:
     session.append(b'[{"role":"assistant","content":"two"}]')
     session.append(midfold.read([user("three")]).messages)
     session.append({"model": "gpt-5.5", "messages": [system("four")]})
-    assert [message["content"] for message in session.view()] == ["one", "two", "three", "four"]
+    odd = b'[{"role" : "user",  "content":"five", "x": 1e-7}]'
+    session.append(midfold.read(odd).messages)
+    session.append((midfold.Message("user", (midfold.Text("six"),)),))
+    assert [message["content"] for message in session.view()] == ["one", "two", "three", "four", "five", "six"]
+    assert odd[1:-1] in session.history().json()

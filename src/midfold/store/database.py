@@ -13,11 +13,13 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+import random
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.core.words import Query
 from midfold.errors import StoreError
@@ -25,7 +27,9 @@ from midfold.store.bodies import Entry
 from midfold.store.queries import Flavour, queries
 
 T = TypeVar("T")
-MOST_TRIES = 8
+How = Literal["read", "write", "alone"]
+MOST_TRIES = 12
+LONGEST_PAUSE = 0.05
 MOST_IDLE = 8
 FOREVER = 1 << 62
 """Later than any message."""
@@ -105,23 +109,24 @@ class Database(ABC):
     @abstractmethod
     def backup(self, target: str) -> None: ...
 
-    begin: ClassVar[dict[bool, str]] = {True: "BEGIN", False: "BEGIN"}
-    """The statement that begins a transaction that writes, or only reads."""
+    begin: ClassVar[dict[How, str]]
+    """The statement that begins a transaction that reads, writes, or deletes and therefore writes alone."""
 
-    def write(self, work: Callable[[Tx], T]) -> T:
+    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
         """Runs `work` in a transaction and commits it."""
         for left in reversed(range(MOST_TRIES)):
             try:
-                with self._in_transaction(writes=True) as tx:
+                with self._in_transaction(how) as tx:
                     return work(tx)
             except Again as again:
                 if not left:
                     raise StoreError(f"{self.where}: gave up after {MOST_TRIES} tries: {again}") from again
+                time.sleep(random.random() * LONGEST_PAUSE)
         raise AssertionError("unreachable")
 
     def read(self, work: Callable[[Tx], T]) -> T:
         """Runs `work` on one consistent state of the database."""
-        with self._in_transaction(writes=False) as tx:
+        with self._in_transaction("read") as tx:
             return work(tx)
 
     def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -147,8 +152,8 @@ class Database(ABC):
         return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, Again) else meaning
 
     @contextmanager
-    def _in_transaction(self, *, writes: bool) -> Iterator[Tx]:
-        connection = self._begun(writes)
+    def _in_transaction(self, how: How) -> Iterator[Tx]:
+        connection = self._begun(how)
         try:
             yield self.transaction(connection)
             connection.execute("COMMIT")
@@ -161,11 +166,11 @@ class Database(ABC):
             raise
         self._put_back(connection)
 
-    def _begun(self, writes: bool) -> Any:
+    def _begun(self, how: How) -> Any:
         while True:
             connection, fresh = self._connection()
             try:
-                connection.execute(self.begin[writes])
+                connection.execute(self.begin[how])
             except self.errors as error:
                 self._put_back(connection)
                 if fresh or self.is_alive(connection):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from midfold.store.database import Tx
+from midfold.store.database import How, Tx
 from midfold.store.sqlite import Clock, SQLite
 
 T = TypeVar("T")
@@ -27,9 +27,9 @@ class Memory(SQLite):
     def is_alive(self, connection: sqlite3.Connection) -> bool:
         return True
 
-    def write(self, work: Callable[[Tx], T]) -> T:
+    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
         with self._turn:
-            return super().write(work)
+            return super().write(work, how=how)
 
     def read(self, work: Callable[[Tx], T]) -> T:
         with self._turn:

@@ -5,7 +5,8 @@ Rules of this file:
    circle.
 2. The clock is the server's. The clocks of the machines are never compared.
 3. No contrib extension: tokens are ours, in tsvectors below their limit of 1 MB.
-4. A body that a deletion takes away while an append refers to it is a violated foreign key: the append is run again.
+4. Who deletes is alone: a lock that writers share keeps a body from being dropped while somebody refers to it. Foreign
+   keys would notice it too; then the transaction is run again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Any, ClassVar
 from midfold.core.words import Query, Term
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry, deflated
-from midfold.store.database import Again, Database, Tx
+from midfold.store.database import Again, Database, How, Tx
 from midfold.store.queries import Flavour
 
 CHUNK_BYTES = 400_000
+LOCK = 7310593858020254829
 AGAIN = ("40001", "40P01", "23503")
 """Serialization failure, deadlock, foreign key violation."""
 UNAVAILABLE = ("08", "53", "57", "25006", "55P03")
@@ -61,6 +63,8 @@ class PostgresTx(Tx):
         added = self._added(new, index)
         if len(added) < len(new):
             found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
+            if len(added) + len(found) < len(wanted):
+                raise Again("a body was deleted between two looks at it")
         if index:
             # Whoever marks a body indexes it: another transaction with the same idea waits here, and then does not.
             mine = [(body, wanted[digest]) for digest, body in added.items()]
@@ -128,6 +132,11 @@ def _tsquery(term: Term) -> str:
 
 class Postgres(Database):
     flavour: ClassVar[Flavour] = "postgres"
+    begin: ClassVar[dict[How, str]] = {
+        "read": "BEGIN",
+        "write": f"BEGIN; SELECT pg_advisory_xact_lock_shared({LOCK})",
+        "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
+    }
 
     def __init__(self, url: str) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from midfold.core.words import Query, search_text
 from midfold.errors import SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry, deflated, inflated, searchable
-from midfold.store.database import FOREVER, Database, Tx
+from midfold.store.database import FOREVER, Database, How, Tx
 from midfold.store.queries import Flavour
 
 MEANINGS = {
@@ -122,7 +122,7 @@ def _tokens(codec: int, data: bytes) -> str:
 class SQLite(Database):
     flavour: ClassVar[Flavour] = "sqlite"
     errors = (sqlite3.Error,)
-    begin: ClassVar[dict[bool, str]] = {True: "BEGIN IMMEDIATE", False: "BEGIN"}
+    begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
 
     def __init__(
         self, path: str, *, synchronous: str = "full", timeout: float = 30.0, clock: Clock = time.time

@@ -193,7 +193,7 @@ class SqlStore:
     # The whole
 
     def delete(self, name: str) -> None:
-        self.database.write(lambda tx: removing.delete(tx, name))
+        self.database.write(lambda tx: removing.delete(tx, name), how="alone")
 
     def check(self, *, deep: bool = False) -> Iterator[str]:
         return checking.problems(self.database, self.sessions(1 << 31), deep=deep)

@@ -307,6 +307,27 @@ class StoreContract(StoreBase):
 
     # Deletion
 
+    def test_deleting_and_appending_the_same_bodies_at_once(self, store: Store, name: str) -> None:
+        rounds, texts = 12, [f"shared {number} of {name}" for number in range(20)]
+        failed: list[BaseException] = []
+
+        def work(writer: int) -> None:
+            try:
+                for turn in range(rounds):
+                    own = f"{name}-{writer}-{turn}"
+                    store.append(own, entries(*texts), dialect=CHAT)
+                    store.delete(own)
+            except BaseException as error:  # noqa: BLE001 - shown in the test's own thread
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(writer,)) for writer in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert list(map(repr, failed)) == []
+        assert store.find(texts[0]) == []
+
     def test_deleting_a_session_drops_what_only_it_refers_to(self, store: Store, name: str) -> None:
         mark = uuid.uuid4().hex
         self.begun(store, name, f"shared {mark}", f"alone {mark}", "x", "y")
