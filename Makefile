@@ -39,6 +39,7 @@ test-all: $(VENV)/.dev  ## as test, with the shared transcripts and the Hermes p
 
 soak: $(VENV)/.dev  ## the long runs at full size
 	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property
+	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py
 
 bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
 	$(BIN)/python -m bench

@@ -1,10 +1,18 @@
-"""One profile for all property tests: the same examples on every run, and no verdict about a busy machine."""
+"""One PostgreSQL server per test process, and one profile for all property tests.
+
+The profile: the same examples on every run, and no verdict about a busy machine.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from uuid import uuid4
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from support.postgres import Server, server
 
 settings.register_profile(
     "test", derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow]
@@ -14,3 +22,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 
 for _name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY"):
     os.environ.pop(_name, None)  # no test may ask a model that a developer's keys would reach
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A server of this process's own."""
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> str:
+    """A new database."""
+    return postgres.database(f"d{uuid4().hex[:12]}")

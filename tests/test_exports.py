@@ -8,11 +8,12 @@ import midfold
 from midfold import errors, wire
 
 PUBLIC = """
-BackgroundCompaction Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost
-MalformedTranscript Media
-Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem Protection SummaryAnswer
-SummaryAsk SummaryFailed Text Thinking TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage
-__version__ compact effective_input_window load_config look_up_model preview read read_many read_usage
+BackgroundCompaction
+Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost LeaseLost
+MalformedTranscript Media Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem
+Protection Session Sessions StoreError StoredHost SummaryAnswer SummaryAsk SummaryFailed Text Thinking
+TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage __version__ compact
+effective_input_window load_config look_up_model open preview read read_many read_usage
 register_context_engine register_digest rejoin select_tail_by_budget shrink_json_string_leaves
 split_for_partial_compaction threshold_tokens write
 """

@@ -3,6 +3,8 @@
 document = midfold.read(source)       # bytes, a list of messages, or a request body in any of three shapes
 midfold.write(document)               # exactly what came in
 midfold.Meter().count(document.messages)
+midfold.compact(messages).messages    # the middle folded, if it was time
+midfold.open("sqlite:///sessions.db") # sessions that last
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ if TYPE_CHECKING:
     from midfold.engines import ContextEngine
     from midfold.errors import (
         ConfigError,
+        LeaseLost,
         MalformedTranscript,
         MidfoldError,
         MissingExtra,
         PluginError,
+        StoreError,
         SummaryFailed,
         TranscriptError,
     )
@@ -45,6 +49,9 @@ if TYPE_CHECKING:
     from midfold.models import look_up
     from midfold.partial import preview, rejoin, split_for_partial_compaction
     from midfold.plugins import register_context_engine
+    from midfold.service import Sessions, open_sessions
+    from midfold.session import Session
+    from midfold.stored_host import StoredHost
     from midfold.wire import Document, read, read_many, write
 
 __version__ = "0.1.0"
@@ -59,6 +66,7 @@ __all__ = [
     "Count",
     "Document",
     "EngineHost",
+    "LeaseLost",
     "MalformedTranscript",
     "Media",
     "Message",
@@ -71,6 +79,10 @@ __all__ = [
     "Pressure",
     "Problem",
     "Protection",
+    "Session",
+    "Sessions",
+    "StoreError",
+    "StoredHost",
     "SummaryAnswer",
     "SummaryAsk",
     "SummaryFailed",
@@ -88,6 +100,7 @@ __all__ = [
     "effective_input_window",
     "load_config",
     "look_up_model",
+    "open",
     "preview",
     "read",
     "read_many",
@@ -112,6 +125,7 @@ _HOMES = {
     "Count": ("midfold.core.tokens", "Count"),
     "Document": ("midfold.wire", "Document"),
     "EngineHost": ("midfold.host", "EngineHost"),
+    "LeaseLost": ("midfold.errors", "LeaseLost"),
     "MalformedTranscript": ("midfold.errors", "MalformedTranscript"),
     "Media": ("midfold.core.message", "Media"),
     "Message": ("midfold.core.message", "Message"),
@@ -124,6 +138,10 @@ _HOMES = {
     "Pressure": ("midfold.core.budget", "Pressure"),
     "Problem": ("midfold.core.message", "Problem"),
     "Protection": ("midfold.core.boundary", "Protection"),
+    "Session": ("midfold.session", "Session"),
+    "Sessions": ("midfold.service", "Sessions"),
+    "StoreError": ("midfold.errors", "StoreError"),
+    "StoredHost": ("midfold.stored_host", "StoredHost"),
     "SummaryAnswer": ("midfold.core.compaction", "SummaryAnswer"),
     "SummaryAsk": ("midfold.core.compaction", "SummaryAsk"),
     "SummaryFailed": ("midfold.errors", "SummaryFailed"),
@@ -140,6 +158,7 @@ _HOMES = {
     "effective_input_window": ("midfold.core.budget", "effective_input_window"),
     "load_config": ("midfold.config", "load"),
     "look_up_model": ("midfold.models", "look_up"),
+    "open": ("midfold.service", "open_sessions"),
     "preview": ("midfold.partial", "preview"),
     "read": ("midfold.wire", "read"),
     "read_many": ("midfold.wire", "read_many"),
@@ -158,6 +177,7 @@ _HOMES = {
 if TYPE_CHECKING:
     load_config = load
     look_up_model = look_up
+    open = open_sessions  # noqa: A001 - midfold.open reads well; this module opens no file
 
 
 def __getattr__(name: str) -> object:

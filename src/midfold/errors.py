@@ -6,6 +6,12 @@
     │   └── MalformedTranscript strict mode found problems; `.problems` lists them with their paths
     ├── MissingExtra            an optional package is needed for what was asked
     ├── PluginError             a context engine could not be found or loaded
+    ├── StoreError              a store could not do what was asked; what it holds is as it was
+    │   ├── StoreUnavailable    it cannot be reached, written, or is full; the next call may work
+    │   ├── SchemaError         the database is not midfold's, or of another version
+    │   ├── NotStored           there is no such session, compaction or handle
+    │   ├── StoreConflict       what is there contradicts what was given
+    │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
     └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
 
 The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
@@ -74,6 +80,38 @@ class MissingExtra(MidfoldError):
 
 class PluginError(MidfoldError):
     """A context engine could not be loaded."""
+
+
+class StoreError(MidfoldError):
+    """The store could not do what was asked; what it holds is as it was."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or written; the next call may work."""
+
+    status = 503
+
+
+class SchemaError(StoreError):
+    """The database is not one this version of midfold can use."""
+
+
+class NotStored(StoreError):
+    """There is no such thing in the store."""
+
+    status = 404
+
+
+class StoreConflict(StoreError):
+    """What the store holds contradicts what it was given."""
+
+    status = 409
+
+
+class LeaseLost(StoreError):
+    """The lease of this compaction is no longer held; nothing was committed."""
+
+    status = 409
 
 
 class SummaryFailed(MidfoldError):

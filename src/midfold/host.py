@@ -23,7 +23,7 @@ from midfold.core.archive import Archive
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, Pressure
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, Redactor
-from midfold.core.message import Message, Tool, plain
+from midfold.core.message import Message, Tool, Transcript, plain
 from midfold.core.prepared import Prepared, prepared
 from midfold.core.report import Receipt
 from midfold.core.tally import Calibration, RunningTally
@@ -92,6 +92,22 @@ class EngineHost:
         self._tally = RunningTally(Meter())
         self.update_model(model, context_length)
 
+    def like(self) -> EngineHost:
+        """Another conversation's host with the same settings."""
+        return EngineHost(
+            self.engine,
+            model=self.model,
+            context_length=self.context_length,
+            output_reservation=self.output_reservation,
+            config=self.config if self._by_config else None,
+            summarizer=self.summarizer,
+            redactor=self.redactor,
+            protection=self.protection,
+            system=self.system,
+            tools=self.tools,
+            clock=self.clock,
+        )
+
     def update_model(self, model: str | None, context_length: int | None = None) -> None:
         """Another model: every number is derived anew, and earlier strikes and failures are forgotten."""
         self.model = model
@@ -100,6 +116,10 @@ class EngineHost:
         self.state = cleared(self.state)
         self._chosen = None
         self._derive()
+
+    def guard(self, *, force: bool = False) -> Guard:
+        """Who is asked for a summary now, if the session is not cooling down after a failure."""
+        return Guard(self._summarizer(), self.state, self.clock, force=force)
 
     def _summarizer(self) -> Summarizer:
         """The caller's, else the one the settings choose for this model, else the local one."""
@@ -122,6 +142,31 @@ class EngineHost:
     def append(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """What was added to the conversation."""
         self._tally.extend(read(list(messages)).messages)
+
+    def adopt(self, messages: Transcript, state: CompactionState, calibration: Calibration) -> None:
+        """A conversation that somebody else keeps, and what was learnt about it."""
+        self.state, self.calibration = state, calibration
+        self._tally = RunningTally(self.meter, messages)
+
+    def extend(self, messages: Transcript) -> None:
+        """The same as `append`, for messages that are read already."""
+        self._tally.extend(messages)
+
+    def request(self, document: Document, **asked: Any) -> CompactionRequest:
+        """What an engine is asked to do with a conversation."""
+        request = request_for(
+            document,
+            system=self.system,
+            tools=self.tools,
+            model=self.model,
+            context_length=self.window,
+            output_reservation=self.output_reservation,
+            state=self.state,
+            config=self.config,
+            redactor=self.redactor,
+            protection=self.protection,
+        )
+        return msgspec.structs.replace(request, **asked)
 
     def update_from_response(self, usage: Any) -> None:
         """What the provider reported for the prompt so far; an answer without usage changes nothing."""
@@ -168,13 +213,14 @@ class EngineHost:
         if not self.config.compression.enabled and not force and keep_last_exchanges is None:
             return messages
         document = read(messages)
-        request = msgspec.structs.replace(
-            self._request(document, current_tokens),
+        request = self.request(
+            document,
+            prompt_tokens=current_tokens,
             focus=focus_topic,
             force=force,
             keep_last_exchanges=keep_last_exchanges,
         )
-        guard = Guard(self._summarizer(), self.state, self.clock, force=force)
+        guard = self.guard(force=force)
         outcome = drive(self.engine.compress(request), guard)
         self.state, self.last = guard.settled(outcome.state), outcome.receipt
         return self._committed(document, outcome) if outcome.changed else messages
@@ -182,8 +228,8 @@ class EngineHost:
     def prepare(self, messages: Any, current_tokens: int | None = None) -> Prepared | None:
         """A compaction ahead of time, for `swap`. The host stays as it is, so another thread may do this."""
         document, state = read(messages), self.state
-        request = msgspec.structs.replace(self._request(document, current_tokens), force=True)
-        guard = Guard(self._summarizer(), state, self.clock)
+        request = self.request(document, prompt_tokens=current_tokens, force=True)
+        guard = self.guard()
         outcome = drive(self.engine.compress(request), guard)
         if outcome.receipt.summary.failure:
             return None
@@ -198,21 +244,6 @@ class EngineHost:
         outcome = msgspec.structs.replace(ready.outcome, messages=view)
         self.state, self.last = outcome.state, outcome.receipt
         return self._committed(document, outcome)
-
-    def _request(self, document: Document, current_tokens: int | None) -> CompactionRequest:
-        request = request_for(
-            document,
-            system=self.system,
-            tools=self.tools,
-            model=self.model,
-            context_length=self.window,
-            output_reservation=self.output_reservation,
-            state=self.state,
-            config=self.config,
-            redactor=self.redactor,
-            protection=self.protection,
-        )
-        return msgspec.structs.replace(request, prompt_tokens=current_tokens)
 
     def _committed(self, document: Document, outcome: Outcome) -> Any:
         self.archive.update(outcome.archive)

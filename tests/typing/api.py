@@ -27,6 +27,10 @@ def use(source: bytes) -> None:
     assert_type(midfold.look_up_model("gpt-5.5").model.context_window, int)
     assert_type(midfold.load_config().config.compression.threshold, float)
     assert_type(midfold.Config().compression.enabled, bool)
+    with midfold.open("memory:") as sessions:
+        assert_type(sessions, midfold.Sessions)
+        assert_type(sessions.session("s").append([]), range)
+        assert_type(sessions.session("s").compact().session, midfold.Session)
 
 
 def read_only(message: Message) -> None:

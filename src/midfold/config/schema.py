@@ -19,6 +19,7 @@ CHOICES_NOT_PROVIDERS = ("auto", "main")
 _NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
 _LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
+_STORE = r"^(?:memory:|sqlite:///[^\s]+|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
 
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
@@ -41,6 +42,16 @@ Variable = Annotated[
 JsonObject = Annotated[
     str,
     Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
+]
+StoreUrl = Annotated[
+    str,
+    Meta(
+        pattern=_STORE,
+        extra={
+            "allowed": "sqlite:///PATH, postgresql://HOST/DATABASE or memory:, without a password "
+            "(PGPASSWORD or a password file has it)"
+        },
+    ),
 ]
 Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 
@@ -154,6 +165,15 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = "5m"
 
 
+class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where sessions are kept."""
+
+    url: Annotated[StoreUrl | None, Meta(description="database of midfold sessions and midfold store")] = None
+    lease_seconds: Annotated[
+        Positive, Meta(description="how long a compaction that crashed can keep others from compacting its session")
+    ] = 60
+
+
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What you know better than the built-in table about the models a pattern matches."""
 
@@ -188,6 +208,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(description="Endpoints with a name of your own, for auxiliary.compression.provider."),
     ] = {}
     prompt_caching: PromptCaching = PromptCaching()
+    store: Store = Store()
     models: Annotated[
         Mapping[ModelPattern, ModelSettings],
         Meta(description="What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),

@@ -68,8 +68,9 @@ def _literal(literal: str) -> Raw:
 def encode(value: Any) -> bytes:
     """Compact JSON of any value made of JSON types and `Raw`; other objects become their `str`."""
     try:
-        if not _needs_care(value):
-            return msgspec.json.encode(value, enc_hook=str)
+        data = msgspec.json.encode(value, enc_hook=str)
+        if b"null" not in data or not _needs_care(value):
+            return data
     except (UnicodeEncodeError, TypeError, RecursionError):
         pass
     return "".join(_pieces(value)).encode("utf-8", "surrogateescape")

@@ -9,7 +9,7 @@ import msgspec
 from midfold.core.sanitize import Repair
 from midfold.core.tokens import Basis
 
-Status = Literal["compacted", "pruned", "unchanged", "aborted"]
+Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]
 Persistence = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
 
 

@@ -138,13 +138,13 @@ def _with_placeholders(job: Job) -> tuple[Transcript, dict[str, tuple[Message, .
 def _noted(job: Job, view: Transcript) -> tuple[Message | None, Transcript]:
     """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
     if job.request.system is not None:
-        return _with_note(job.request.system), view
+        return with_note(job.request.system), view
     if view and view[0].role == "system":
-        return None, (_with_note(view[0]), *view[1:])
+        return None, (with_note(view[0]), *view[1:])
     return None, view
 
 
-def _with_note(system: Message) -> Message:
+def with_note(system: Message) -> Message:
     if SYSTEM_NOTE in system.text:
         return system
     only = system.parts[0] if len(system.parts) == 1 else None

@@ -20,8 +20,22 @@ def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
 
 def drive(flow: Flow, summarize: Summarizer) -> Outcome:
     """Runs a compaction to its end."""
+    first = begin(flow)
+    return first if isinstance(first, Outcome) else resume(flow, first, summarize)
+
+
+def begin(flow: Flow) -> SummaryAsk | Outcome:
+    """Runs a compaction up to its first question, or to its end if it has none: nothing slow happens before."""
     try:
-        ask = next(flow)
+        return next(flow)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+
+
+def resume(flow: Flow, ask: SummaryAsk, summarize: Summarizer) -> Outcome:
+    """Answers the question a compaction waits with, and runs it to its end."""
+    try:
         while True:
             ask = flow.send(_answered(lambda ask=ask: summarize(ask)))  # type: ignore[misc]
     except StopIteration as stop:

@@ -1,0 +1,123 @@
+"""Tables of sessions, compactions, messages and hits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from midfold.cli.output import console
+from midfold.cli.render import clean
+from midfold.core.handoff import recognise
+from midfold.core.redact import redact
+from midfold.core.tokens import Meter
+from midfold.store.protocol import Record, SessionInfo
+from midfold.store.ranking import Hit
+from midfold.store.views import View
+
+LONGEST_LINE = 70
+
+
+def session_facts(info: SessionInfo) -> dict[str, Any]:
+    """A session as plain values."""
+    return {
+        "name": info.name,
+        "kind": info.kind,
+        "parent": info.parent,
+        "model": info.model,
+        "dialect": info.dialect,
+        "messages": info.count,
+        "compaction": info.compaction,
+        "compactions": info.compactions,
+        "created": moment(info.created),
+        "used": moment(info.updated),
+        "ended": None if info.ended is None else moment(info.ended),
+    }
+
+
+def moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def sessions_table(rows: list[dict[str, Any]]) -> None:
+    table = _table(("session", ""), ("kind", ""), ("model", ""), ("messages", "r"), ("compactions", "r"), ("used", ""))
+    for row in rows:
+        cells = (
+            row["name"],
+            row["kind"],
+            row["model"] or "",
+            f"{row['messages']:,}",
+            str(row["compactions"]),
+            row["used"],
+        )
+        table.add_row(*(Text(clean(cell)) for cell in cells))
+    _print(table, rows, "no sessions")
+
+
+def session_page(facts: dict[str, Any]) -> None:
+    out = console()
+    out.print(Text(clean(facts["name"]), style="bold"))
+    family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
+    out.print(Text(clean(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}")))
+    out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
+    out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
+    ended = f", ended {facts['ended']}" if facts["ended"] else ""
+    out.print(f"created {facts['created']}, last used {facts['used']}{ended}")
+    out.print()
+
+
+def receipts_table(records: list[Record]) -> None:
+    heads = (("#", "r"), ("at", ""), ("status", ""), ("messages", "r"), ("tokens", "r"), ("summary", ""), ("fold", ""))
+    table = _table(*heads, ("", ""))
+    for record in records:
+        receipt = record.receipt
+        state = "undone" if record.undone is not None else f"continues as {record.child}" if record.child else ""
+        cells = (
+            str(record.seq),
+            moment(record.at),
+            receipt.status,
+            f"{receipt.old_messages:,} -> {receipt.new_messages:,}",
+            f"{receipt.old_tokens:,} -> {receipt.new_tokens:,}",
+            receipt.summary.source,
+            receipt.fold,
+            state,
+        )
+        table.add_row(*(Text(clean(cell)) for cell in cells))
+    _print(table, records, "no compactions")
+
+
+def view_table(view: View) -> None:
+    """One line per message; redacted, as everything that is shown."""
+    meter = Meter()
+    table = _table(("#", "r"), ("position", "r"), ("role", ""), ("tokens", "r"), ("", ""))
+    for place, item in enumerate(view.items):
+        ours = recognise(item.message)
+        where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
+        line = redact(item.message.text[: 10 * LONGEST_LINE]).replace("\n", " ")[:LONGEST_LINE]
+        cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}", line)
+        table.add_row(*(Text(clean(cell)) for cell in cells))
+    _print(table, view.items, "no messages")
+
+
+def hits_table(hits: list[Hit]) -> None:
+    out = console()
+    for hit in hits:
+        head = Text(clean(f"{hit.session} [{hit.position}]"), style="bold")
+        out.print(head + Text(f"  {hit.role}  {moment(hit.at)}  {hit.handle}", style="default"))
+        out.print(Text(f"  {clean(hit.text)}"))
+    if not hits:
+        out.print("nothing found")
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, side in columns:
+        table.add_column(name, justify="right" if side else "left", overflow="fold")
+    return table
+
+
+def _print(table: Table, rows: Iterable[object], empty: str) -> None:
+    console().print(table if any(True for _ in rows) else empty)

@@ -1,0 +1,166 @@
+"""Sessions that last: `midfold.open(url)`, then append, view, compact.
+
+    with midfold.open("sqlite:///sessions.db") as sessions:
+        session = sessions.session("alice", model="claude-opus-4-6")
+        session.append(messages)
+        session.observe(response.usage)
+        if session.should_compact():
+            session.compact()
+        client.create(messages=session.view().messages, ...)
+
+Every call is a transaction of its own, and everything a session knows is in the store: another process, or another
+machine, may make the next call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from midfold.core.redact import redact
+from midfold.engines import ContextEngine
+from midfold.errors import StoreError
+from midfold.host import EngineHost
+from midfold.session import Session
+from midfold.store import CompactionLease, SqlStore, open_database
+from midfold.store.leases import TTL
+from midfold.store.portable import exported, imported
+from midfold.store.protocol import SessionInfo
+from midfold.store.ranking import Hit, search
+
+if TYPE_CHECKING:
+    from midfold.config import Config
+    from midfold.core.boundary import Protection
+    from midfold.core.compaction import Redactor
+    from midfold.summarize import Summarizer
+
+
+class Sessions:
+    """The sessions of one store."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        *,
+        config: Config | None = None,
+        engine: ContextEngine | None = None,
+        summarizer: Summarizer | None = None,
+        redactor: Redactor | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.config = config
+        self.engine = engine
+        self.summarizer = summarizer
+        self.redactor = redactor or redact
+        self.clock = clock
+
+    @property
+    def leases(self) -> CompactionLease:
+        """The leases themselves, for hosts that keep their messages elsewhere."""
+        return self.store.leases
+
+    def session(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        context_length: int | None = None,
+        output_reservation: int | None = None,
+        system: Any = None,
+        tools: Sequence[Any] = (),
+        dialect: str | None = None,
+        protection: Protection | None = None,
+    ) -> Session:
+        """One session by its name; it comes into being with its first message."""
+        known = self.store.info(name)
+        host = EngineHost(
+            self.engine,
+            model=model or (known.model if known else None),
+            context_length=context_length,
+            output_reservation=output_reservation,
+            config=self.config,
+            summarizer=self.summarizer,
+            redactor=self.redactor,
+            protection=protection,
+            system=system,
+            tools=tools,
+            clock=self.clock,
+        )
+        return Session(self.store, name, host, dialect=dialect, clock=self.clock)
+
+    def __contains__(self, name: str) -> bool:
+        return self.store.info(name) is not None
+
+    def all(self, limit: int = 100) -> list[SessionInfo]:
+        """The sessions, those used last first."""
+        return self.store.sessions(limit)
+
+    def search(self, query: str, *, session: str | None = None, limit: int = 20, **filters: Any) -> list[Hit]:
+        """Messages of all sessions, or of one, folded or not; `role`, `since` and `until` (milliseconds) filter.
+
+        All words must occur; "in quotes" literally, `beginning*` as a beginning.
+        """
+        return search(self.store, query, self.redactor, limit, name=session, **filters)
+
+    def export(self, name: str) -> Iterator[bytes]:
+        """A session as JSON lines: its messages byte for byte, its compactions, its state."""
+        return exported(self.store, name)
+
+    def load(self, lines: Iterator[bytes] | Sequence[bytes], *, name: str | None = None) -> str:
+        """A session from what `export` wrote, under its own name or another; gives the name."""
+        return imported(self.store, lines, name)
+
+    def delete(self, name: str) -> None:
+        """The session, and every body that no other session refers to. There is no way back."""
+        self.store.delete(name)
+
+    def prune(self, older_than: float, *, dry_run: bool = False) -> list[str]:
+        """Deletes the sessions that were not used for so many seconds; says which."""
+        if older_than < 0:
+            raise StoreError(f"sessions cannot be older than {older_than} seconds")
+        before = int((self.clock() - older_than) * 1000)
+        names = [info.name for info in self.store.sessions(1 << 31, before=before)]
+        for name in names if not dry_run else ():
+            self.store.delete(name)
+        return names
+
+    def check(self, *, deep: bool = False) -> list[str]:
+        """What is wrong with the store; nothing if all is well."""
+        return list(self.store.check(deep=deep))
+
+    def backup(self, target: str) -> None:
+        self.store.backup(target)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_sessions(
+    url: str,
+    *,
+    config: Config | None = None,
+    engine: ContextEngine | None = None,
+    summarizer: Summarizer | None = None,
+    redactor: Redactor | None = None,
+    lease_seconds: float = TTL,
+    clock: Callable[[], float] = time.time,
+) -> Sessions:
+    """The sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; a new store is made if there is none.
+
+    Without a `summarizer` summaries are made locally. `lease_seconds` is how long a crashed compaction can block the
+    next one.
+    """
+    if engine is None and config is not None:
+        from midfold.plugins import resolve_engine
+
+        engine = resolve_engine(config.context.engine).engine
+    store = SqlStore(open_database(url, clock=clock), ttl=lease_seconds)
+    return Sessions(store, config=config, engine=engine, summarizer=summarizer, redactor=redactor, clock=clock)

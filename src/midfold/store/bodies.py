@@ -1,0 +1,138 @@
+"""Message bodies: exact bytes, stored once by their hash, and the chain of hashes that identifies a history.
+
+Rules of this file:
+1. A body is the exact bytes of a message; a dict is written compactly. Its digest is blake2b of these bytes.
+2. A chain value stands for a message and everything before it: chain(n) = blake2b(chain(n-1) + digest(n)).
+3. Compression is a matter of storage only: what is read has the digest it was stored under.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+from msgspec import Raw
+
+from midfold.core import jsonio
+from midfold.core.message import DIGEST_SIZE, Message, Role
+from midfold.core.words import search_text
+from midfold.wire.dialect import Dialect
+from midfold.wire.splice import message_bytes
+
+PLAIN, DEFLATED = 0, 1
+SMALLEST_TO_DEFLATE = 48
+LEVEL = 1
+DICTIONARY = (
+    b'{"type":"message","role":"user","content":[{"type":"input_text","text":"{"type":"function_call_output","call_id":'
+    b'"output":"{"type":"function_call","name":"arguments":"{"role":"user","content":[{"type":"tool_result",'
+    b'"tool_use_id":"toolu_01","content":[{"type":"text","text":"{"role":"assistant","content":[{"type":"thinking",'
+    b'"thinking":"","signature":""},{"type":"text","text":""},{"type":"tool_use","id":"toolu_01","name":"Bash",'
+    b'"input":{"command":"","description":"","file_path":"","old_string":"","new_string":"","pattern":""}}]}'
+    b'{"role":"tool","tool_call_id":"call_","content":"{\\"output\\": \\"\\", \\"exit_code\\": 0, \\"error\\": null}"}'
+    b'{"role":"assistant","content":null,"tool_calls":[{"id":"call_","type":"function","function":{"name":"terminal",'
+    b'"arguments":"{\\"command\\": \\"cd  && grep -rn \\", \\"path\\": \\"\\"}"}}]}{"role":"user","content":"'
+    b'{"role":"assistant","content":"'
+)
+"""What messages begin with. Part of the stored format: it never changes, another one would be another codec."""
+ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool", "other")
+_IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
+_FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
+UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
+"""Fields that say nothing one would search for."""
+
+
+def digest_of(data: bytes) -> bytes:
+    return blake2b(data, digest_size=DIGEST_SIZE).digest()
+
+
+def chained(chain: bytes, digest: bytes) -> bytes:
+    return blake2b(chain + digest, digest_size=DIGEST_SIZE).digest()
+
+
+def chain_of(digests: Iterable[bytes], chain: bytes = b"") -> Iterator[bytes]:
+    """The chain after each of these."""
+    for digest in digests:
+        chain = chained(chain, digest)
+        yield chain
+
+
+def deflated(data: bytes) -> tuple[int, bytes]:
+    """Codec and stored form, whichever is smaller."""
+    if len(data) >= SMALLEST_TO_DEFLATE:
+        work = zlib.compressobj(LEVEL, zlib.DEFLATED, -15, zdict=DICTIONARY)
+        small = work.compress(data) + work.flush()
+        if len(small) < len(data):
+            return DEFLATED, small
+    return PLAIN, data
+
+
+def inflated(codec: int, data: bytes) -> bytes:
+    return bytes(data) if codec == PLAIN else zlib.decompressobj(-15, zdict=DICTIONARY).decompress(data)
+
+
+class Entry:
+    """One message on its way into a store."""
+
+    def __init__(self, message: Message, dialect: type[Dialect], at: int | None = None) -> None:
+        self.message = message
+        self.data = message_bytes(message, dialect)
+        self.digest = digest_of(self.data)
+        self.at = at
+
+    @property
+    def role(self) -> int:
+        """The role a filter asks for; a plain one is not worth reading the whole message."""
+        wire = self.message.wire
+        named = wire.get("role") if type(wire) is dict else None
+        return ROLES.index(named if named in ("user", "assistant") else self.message.role)
+
+    @property
+    def tokens(self) -> str:
+        """What it can be found by."""
+        return search_text(searchable(self.data))
+
+
+def searchable(data: bytes) -> str:
+    """Everything in a message that somebody might look for; no pictures, ids or signatures.
+
+    A matter of the bytes alone, whatever dialect they are read in: bodies are shared, and what was indexed must be
+    found again to be removed from the index.
+    """
+    try:
+        return "\n".join(_texts(jsonio.decode(data)))
+    except jsonio.NotJSON:
+        return data.decode("utf-8", "replace")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            todo += reversed(item)
+        elif isinstance(item, dict):
+            todo += (_inside(key, item[key]) for key in reversed(item) if key not in UNREAD)
+
+
+def _inside(key: str, value: Any) -> Any:
+    """Arguments are JSON text: in it a line break would be glued to the next word."""
+    if key != "arguments" or not isinstance(value, str) or "\\" not in value:
+        return value
+    try:
+        return jsonio.decode(value)
+    except jsonio.NotJSON:
+        return value
+
+
+def stored_message(codec: int, data: bytes, dialect: type[Dialect]) -> Message:
+    """A message over its stored bytes, read when somebody asks."""
+    return Message.over(Raw(inflated(codec, data)), dialect.read)
+
+
+def source_of(message: Message) -> bytes:
+    """The stored bytes of a message that came out of a store."""
+    return bytes(message.wire)

@@ -1,0 +1,103 @@
+"""Invariants of a store, each checked by reading it.
+
+1. Positions are 0, 1, 2, ... up to the session's count, and the chain over them ends in the session's.
+2. Every message is in the view, or covered by a compaction: a handle of one in force stands for it.
+3. Every piece of a view and every handle leads to messages and bodies that are there.
+4. No row belongs to nothing: bodies, index rows, pieces, handles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from midfold.store.bodies import chained, digest_of, inflated
+from midfold.store.database import Database, Tx
+from midfold.store.protocol import SessionInfo
+
+PAGE = 1000
+
+
+def problems(database: Database, sessions: list[SessionInfo], *, deep: bool) -> Iterator[str]:
+    """What is wrong; nothing if all is well. `deep` also reads every body and hashes it."""
+    for name, what in (
+        ("orphan_bodies", "bodies that nothing refers to"),
+        ("missing_bodies", "messages whose body is missing or not in the search index"),
+        ("orphan_rows", "rows that belong to no session or compaction"),
+        ("orphan_words", "bodies that the search index does not agree with"),
+    ):
+        count = database.read(lambda tx, name=name: tx.number(name))  # type: ignore[misc]
+        if count:
+            yield f"{count} {what}"
+    for session in sessions:
+        found = database.read(lambda tx, session=session: list(_session(tx, session, deep)))  # type: ignore[misc]
+        yield from (f"session {session.name}: {problem}" for problem in found)
+
+
+def _session(tx: Tx, session: SessionInfo, deep: bool) -> Iterator[str]:
+    row = tx.one("session", name=session.name)
+    if row is None:
+        return
+    count, chain, current = row[11], bytes(row[12]), row[13]
+    yield from _history(tx, session.id, count, chain)
+    if deep:
+        yield from _bodies(tx, session.id, count)
+    covered: set[int] = set()
+    known = {seq: (base, upto) for seq, base, upto, *_ in tx.all("compactions", session=session.id)}
+    seq, lines = current, 0
+    while seq:
+        if seq not in known or lines > len(known):
+            yield f"compaction {seq} is in force and not there"
+            return
+        for handle, _, _, first, length, body in tx.all("handles", session=session.id, seq=seq):
+            if first is not None and first + length > count:
+                yield f"handle {handle} stands for positions up to {first + length}, there are {count}"
+            covered.update(range(first or 0, (first or 0) + length) if first is not None else ())
+            if body is not None and tx.one("body", id=body) is None:
+                yield f"handle {handle} stands for a body that is not there"
+        seq, lines = known[seq][0], lines + 1
+    if current:
+        yield from _view(tx, session.id, current, known[current][1], count, covered)
+
+
+def _view(tx: Tx, session: int, seq: int, upto: int, count: int, covered: set[int]) -> Iterator[str]:
+    shown: set[int] = set()
+    for _, place, first, length, body in tx.all("pieces", session=session, seq=seq):
+        if body is None:
+            shown.update(range(first, first + length))
+        elif tx.one("body", id=body) is None:
+            yield f"the view of compaction {seq} has a body at place {place} that is not there"
+    if upto > count or any(position >= upto for position in shown):
+        yield f"the view of compaction {seq} shows messages it was not made from"
+    lost = set(range(upto)) - shown - covered
+    if lost:
+        yield f"{len(lost)} message(s) are neither in the view nor covered by a compaction, the first at {min(lost)}"
+
+
+def _history(tx: Tx, session: int, count: int, chain: bytes) -> Iterator[str]:
+    last, expected = b"", 0
+    while True:
+        rows = tx.all("chained", session=session, start=expected, most=PAGE)
+        for position, stored, digest in rows:
+            last = chained(last, bytes(digest))
+            if position != expected:
+                yield f"position {expected} is missing"
+                return
+            if last != bytes(stored):
+                yield f"the chain is broken at position {position}"
+                return
+            expected += 1
+        if len(rows) < PAGE:
+            break
+    if expected != count:
+        yield f"{expected} message(s) are there, the session counts {count}"
+    elif last != chain:
+        yield "the chain does not end where the session's does"
+
+
+def _bodies(tx: Tx, session: int, count: int) -> Iterator[str]:
+    for start in range(0, count, PAGE):
+        digests = [bytes(row[2]) for row in tx.all("chained", session=session, start=start, most=PAGE)]
+        rows = tx.all("messages", session=session, start=start, stop=start + PAGE, most=PAGE)
+        for (position, *_, codec, data), digest in zip(rows, digests, strict=True):
+            if digest_of(inflated(codec, bytes(data))) != digest:
+                yield f"the body at position {position} is not what was stored"

@@ -1,0 +1,205 @@
+"""Connections and transactions, the same for both databases.
+
+Rules of this file:
+1. Every use of the database is one transaction on a connection of its own; connections are kept for the next one.
+2. What a driver raises becomes an error of ours that says which database and what happened, never what it holds.
+3. A transaction the database itself gave up (a deadlock, a row deleted meanwhile) is run again, a bounded number of
+   times. So a transaction is a function that may be called more than once.
+4. A connection that was idle may be dead. That shows when the transaction begins, before anything was done: a new one
+   is opened, once.
+5. A connection never crosses a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Literal, TypeVar
+
+from midfold.core.words import Query
+from midfold.errors import StoreError
+from midfold.store.bodies import Entry
+from midfold.store.queries import Flavour, queries
+
+T = TypeVar("T")
+How = Literal["read", "write", "alone"]
+MOST_TRIES = 12
+LONGEST_PAUSE = 0.05
+MOST_IDLE = 8
+FOREVER = 1 << 62
+"""Later than any message."""
+
+
+class Again(Exception):
+    """The database gave the transaction up, and running it again may work."""
+
+
+class Tx(ABC):
+    """One transaction: queries by name, parameters by name."""
+
+    def __init__(self, connection: Any, flavour: Flavour) -> None:
+        self.connection = connection
+        self.queries = queries(flavour)
+
+    @abstractmethod
+    def all(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Every row."""
+
+    @abstractmethod
+    def run(self, query: str, **values: Any) -> int:
+        """How many rows were changed."""
+
+    @abstractmethod
+    def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
+        """The same query for many rows."""
+
+    @abstractmethod
+    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+        """Ids by digest; bodies that are not there yet are added, and indexed if asked."""
+
+    @abstractmethod
+    def unindex(self, body: int, tokens: str) -> None:
+        """Takes a body out of the index."""
+
+    @abstractmethod
+    def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
+        """Candidates, the newest first."""
+
+    def one(self, query: str, **values: Any) -> tuple[Any, ...] | None:
+        rows = self.all(query, **values)
+        return rows[0] if rows else None
+
+    def number(self, query: str, **values: Any) -> int:
+        row = self.one(query, **values)
+        return int(row[0]) if row else 0
+
+
+class Database(ABC):
+    """What a store needs of a database."""
+
+    flavour: ClassVar[Flavour]
+    where: str
+    """How errors call it; never with a password."""
+    errors: tuple[type[Exception], ...]
+
+    def __init__(self) -> None:
+        self._idle: list[Any] = []
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new connection that commits by itself outside of transactions."""
+
+    @abstractmethod
+    def transaction(self, connection: Any) -> Tx: ...
+
+    @abstractmethod
+    def translated(self, error: Exception) -> StoreError | Again:
+        """What the driver's error means."""
+
+    @abstractmethod
+    def is_alive(self, connection: Any) -> bool: ...
+
+    @abstractmethod
+    def backup(self, target: str) -> None: ...
+
+    begin: ClassVar[dict[How, str]]
+    """The statement that begins a transaction that reads, writes, or deletes and therefore writes alone."""
+
+    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+        """Runs `work` in a transaction and commits it."""
+        for left in reversed(range(MOST_TRIES)):
+            try:
+                with self._in_transaction(how) as tx:
+                    return work(tx)
+            except Again as again:
+                if not left:
+                    raise StoreError(f"{self.where}: gave up after {MOST_TRIES} tries: {again}") from again
+                time.sleep(random.random() * LONGEST_PAUSE)
+        raise AssertionError("unreachable")
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """Runs `work` on one consistent state of the database."""
+        with self._in_transaction("read") as tx:
+            return work(tx)
+
+    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        """One query of one state needs no transaction around it, and can be asked again on another connection."""
+        while True:
+            connection, fresh = self._connection()
+            try:
+                found = self.transaction(connection).all(query, **values)
+            except self.errors as error:
+                self._put_back(connection)
+                if fresh or self.is_alive(connection):
+                    raise self._final(error) from error
+                continue
+            self._put_back(connection)
+            return found
+
+    def row(self, query: str, **values: Any) -> tuple[Any, ...] | None:
+        found = self.rows(query, **values)
+        return found[0] if found else None
+
+    def _final(self, error: Exception) -> StoreError:
+        meaning = self.translated(error)
+        return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, Again) else meaning
+
+    @contextmanager
+    def _in_transaction(self, how: How) -> Iterator[Tx]:
+        connection = self._begun(how)
+        try:
+            yield self.transaction(connection)
+            connection.execute("COMMIT")
+        except BaseException as error:  # whatever stopped the work, the transaction must not stay open
+            with suppress(*self.errors):
+                connection.execute("ROLLBACK")
+            self._put_back(connection)
+            if isinstance(error, self.errors):
+                raise self.translated(error) from error
+            raise
+        self._put_back(connection)
+
+    def _begun(self, how: How) -> Any:
+        while True:
+            connection, fresh = self._connection()
+            try:
+                connection.execute(self.begin[how])
+            except self.errors as error:
+                self._put_back(connection)
+                if fresh or self.is_alive(connection):
+                    raise self.translated(error) from error
+                continue
+            return connection
+
+    def _connection(self) -> tuple[Any, bool]:
+        with self._lock:
+            if self._owner != os.getpid():
+                self._idle, self._owner = [], os.getpid()
+            if self._idle:
+                return self._idle.pop(), False
+        try:
+            return self.connect(), True
+        except self.errors as error:
+            raise self._final(error) from error
+
+    def _put_back(self, connection: Any) -> None:
+        with self._lock:
+            if len(self._idle) < MOST_IDLE and self.is_alive(connection):
+                self._idle.append(connection)
+                return
+        with suppress(*self.errors):
+            connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            with suppress(*self.errors):
+                connection.close()

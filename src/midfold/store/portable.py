@@ -1,0 +1,222 @@
+"""A session as JSON lines, and back: one line about the session, one per message, one per compaction.
+
+A message keeps its exact bytes; one with a line break in them is written as base64. Loading makes the same positions,
+compactions and handles in another store.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from midfold.core.message import Message
+from midfold.errors import StoreConflict, StoreError
+from midfold.store import appending
+from midfold.store.bodies import Entry, inflated
+from midfold.store.database import Tx
+from midfold.store.protocol import SessionInfo
+from midfold.store.sqlstore import SqlStore
+from midfold.wire.dialect import Dialect
+from midfold.wire.sniff import DIALECTS
+
+FORMAT = 1
+
+
+class Header(msgspec.Struct, kw_only=True):
+    midfold: int
+    session: str
+    dialect: str
+    model: str | None = None
+    created: int = 0
+    compaction: int = 0
+    compactions: int = 0
+    memory: Raw = Raw(b"{}")
+
+
+class Line(msgspec.Struct):
+    """A message: its JSON as it is."""
+
+    message: Raw
+    at: int
+
+    def data(self) -> bytes:
+        return bytes(self.message)
+
+
+class Packed(msgspec.Struct):
+    """A message that is not one line of JSON."""
+
+    base64: str
+    at: int
+
+    def data(self) -> bytes:
+        return b64decode(self.base64)
+
+
+_line = msgspec.json.Decoder(Line).decode
+_packed = msgspec.json.Decoder(Packed).decode
+
+Run = tuple[int | None, int, int | None]
+"""First, count, and the number of a body among the bodies of the line."""
+
+
+class Compaction(msgspec.Struct, kw_only=True):
+    seq: int
+    base: int
+    upto: int
+    at: int
+    fence: int
+    noted: int
+    undone: int | None
+    receipt: Raw
+    state: Raw
+    pieces: list[Run]
+    handles: dict[str, list[Run]]
+    bodies: list[str]
+
+
+def exported(store: SqlStore, name: str) -> Iterator[bytes]:
+    info = store.must(name)
+    header = Header(
+        midfold=FORMAT,
+        session=info.name,
+        dialect=info.dialect,
+        model=info.model,
+        created=info.created,
+        compaction=info.compaction,
+        compactions=info.compactions,
+        memory=Raw(info.memory or b"{}"),
+    )
+    yield msgspec.json.encode(header)
+    for row in store.history_of(info, 0):
+        data = bytes(row.message.wire)
+        plain = b"\n" not in data and b"\r" not in data and _is_json(data)
+        yield msgspec.json.encode(Line(Raw(data), row.at) if plain else Packed(b64encode(data).decode(), row.at))
+    for record in store.records(name)[: info.compactions]:
+        yield msgspec.json.encode(store.database.read(partial(_compaction, info=info, seq=record.seq)))
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=Raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
+    row = tx.one("compaction", session=info.id, seq=seq)
+    assert row is not None
+    seq, base, upto, at, fence, noted, undone, _, receipt, state = row
+    numbers: dict[int, int] = {}
+
+    def run(first: int | None, count: int, body: int | None) -> Run:
+        return first, count, None if body is None else numbers.setdefault(body, len(numbers))
+
+    pieces = [run(*piece) for _, _, *piece in tx.all("pieces", session=info.id, seq=seq)]
+    handles: dict[str, list[Run]] = {}
+    for handle, _, _, *piece in tx.all("handles", session=info.id, seq=seq):
+        handles.setdefault(handle, []).append(run(*piece))
+    bodies: list[str] = []
+    for body in numbers:
+        stored = tx.one("body", id=body)
+        assert stored is not None
+        bodies.append(b64encode(inflated(*stored)).decode())
+    return Compaction(
+        seq=seq,
+        base=base,
+        upto=upto,
+        at=at,
+        fence=fence,
+        noted=noted,
+        undone=undone,
+        receipt=Raw(bytes(receipt)),
+        state=Raw(bytes(state)),
+        pieces=pieces,
+        handles=handles,
+        bodies=bodies,
+    )
+
+
+def imported(store: SqlStore, lines: Iterable[bytes], name: str | None = None) -> str:
+    header, messages, compactions = _parsed(lines)
+    dialect = DIALECTS[header.dialect]
+    target = name or header.session
+    entries = [Entry(_message(line.data(), dialect), dialect, line.at) for line in messages]
+
+    def load(tx: Tx) -> None:
+        if appending.tip(tx, target) is not None:
+            raise StoreConflict(f"there is a session {target} already; load it under another name")
+        session = appending.made(tx, target, header.dialect, header.model)
+        appending.extend(tx, session, entries, dialect=header.dialect)
+        for compaction in compactions:
+            _load_compaction(tx, session.id, compaction, dialect)
+        values = {"compaction": header.compaction, "compactions": header.compactions, "memory": bytes(header.memory)}
+        tx.run("set_compaction", id=session.id, ended=None, now=session.now, **values)
+
+    store.database.write(load)
+    return target
+
+
+def _parsed(lines: Iterable[bytes]) -> tuple[Header, list[Line | Packed], list[Compaction]]:
+    header: Header | None = None
+    messages: list[Line | Packed] = []
+    compactions: list[Compaction] = []
+    read = 0
+    try:
+        for line in lines:
+            read += 1
+            if not line.strip():
+                continue
+            if header is None:
+                header = msgspec.json.decode(line, type=Header)
+            elif line.startswith(b'{"seq"'):
+                compactions.append(msgspec.json.decode(line, type=Compaction))
+            else:
+                packed = line.startswith(b'{"base64"')
+                messages.append(_packed(line) if packed else _line(line))
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"line {read}: not a line of an exported session") from error
+    if header is None or header.midfold != FORMAT or header.dialect not in DIALECTS:
+        raise StoreError(f"line 1: expected an exported session of format {FORMAT}")
+    return header, messages, compactions
+
+
+def _message(data: bytes, dialect: type[Dialect]) -> Message:
+    return Message.over(Raw(data), dialect.read)
+
+
+def _load_compaction(tx: Tx, session: int, compaction: Compaction, dialect: type[Dialect]) -> None:
+    entries = [Entry(_message(b64decode(body), dialect), dialect) for body in compaction.bodies]
+    ids = tx.add_bodies(entries, index=False)
+    bodies = [ids[entry.digest] for entry in entries]
+
+    def rows(runs: list[Run], **fixed: Any) -> list[dict[str, Any]]:
+        return [
+            {**fixed, "place": place, "first": first, "count": count, "body": None if body is None else bodies[body]}
+            for place, (first, count, body) in enumerate(runs)
+        ]
+
+    at = {"session": session, "seq": compaction.seq}
+    tx.run(
+        "add_compaction",
+        **at,
+        base=compaction.base,
+        upto=compaction.upto,
+        at=compaction.at,
+        fence=compaction.fence,
+        noted=compaction.noted,
+        child=None,
+        receipt=bytes(compaction.receipt),
+        state=bytes(compaction.state),
+    )
+    if compaction.undone is not None:
+        tx.run("undo_compaction", **at, now=compaction.undone)
+    tx.many("add_piece", rows(compaction.pieces, **at))
+    for handle, runs in compaction.handles.items():
+        tx.many("add_handle", rows(runs, **at, handle=handle))

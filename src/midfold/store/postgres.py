@@ -1,0 +1,175 @@
+"""PostgreSQL: many machines on one database.
+
+Rules of this file:
+1. Rows are locked in one order: the session, then bodies by their digest. Two appends never wait for each other in a
+   circle.
+2. The clock is the server's. The clocks of the machines are never compared.
+3. No contrib extension: tokens are ours, in tsvectors below their limit of 1 MB.
+4. Who deletes is alone: a lock that writers share keeps a body from being dropped while somebody refers to it. Foreign
+   keys would notice it too; then the transaction is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from midfold.core.words import Query, Term
+from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
+from midfold.store.bodies import Entry, deflated
+from midfold.store.database import Again, Database, How, Tx
+from midfold.store.queries import Flavour
+
+CHUNK_BYTES = 400_000
+LOCK = 7310593858020254829
+AGAIN = ("40001", "40P01", "23503")
+"""Serialization failure, deadlock, foreign key violation."""
+UNAVAILABLE = ("08", "53", "57", "25006", "55P03")
+"""Connection lost, no resources (disk full), server shutting down, read-only, lock not available."""
+FIND = """
+SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
+FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
+WHERE {having} AND (%(session)s::bigint IS NULL OR m.session = %(session)s)
+  AND (%(role)s::smallint IS NULL OR m.role = %(role)s) AND m.at >= %(since)s AND m.at < %(until)s
+ORDER BY m.at DESC, m.position DESC LIMIT %(most)s
+"""
+
+
+def _driver() -> Any:
+    try:
+        import psycopg
+    except ImportError:
+        raise MissingExtra("a PostgreSQL store", "postgres") from None
+    return psycopg
+
+
+class PostgresTx(Tx):
+    def all(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self.connection.execute(self.queries[query], values).fetchall()
+        return rows
+
+    def run(self, query: str, **values: Any) -> int:
+        changed: int = self.connection.execute(self.queries[query], values).rowcount
+        return changed
+
+    def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.executemany(self.queries[query], list(rows))
+
+    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+        wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
+        found = self._known(wanted)
+        new = [entry for digest, entry in wanted.items() if digest not in found]
+        added = self._added(new, index)
+        if len(added) < len(new):
+            found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
+            if len(added) + len(found) < len(wanted):
+                raise Again("a body was deleted between two looks at it")
+        if index:
+            # Whoever marks a body indexes it: another transaction with the same idea waits here, and then does not.
+            mine = [(body, wanted[digest]) for digest, body in added.items()]
+            mine += [
+                (body, wanted[digest])
+                for digest, (body, indexed) in found.items()
+                if not indexed and self.run("mark_indexed", id=body)
+            ]
+            self.many("index_words", _chunks(mine))
+        return added | {digest: body for digest, (body, _) in found.items()}
+
+    def _added(self, entries: list[Entry], index: bool) -> dict[bytes, int]:
+        """Ids of the bodies that nobody else has added meanwhile."""
+        added: dict[bytes, int] = {}
+        if not entries:
+            return added
+        with self.connection.cursor() as cursor:
+            cursor.executemany(self.queries["add_body"], [_body(entry, index) for entry in entries], returning=True)
+            for entry in entries:
+                row = cursor.fetchone()
+                if row is not None:
+                    added[entry.digest] = row[0]
+                cursor.nextset()
+        return added
+
+    def _known(self, wanted: dict[bytes, Entry]) -> dict[bytes, tuple[int, int]]:
+        rows = self.all("bodies_by_digest", digests=list(wanted))
+        return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
+
+    def unindex(self, body: int, tokens: str) -> None:
+        self.run("unindex_words", id=body)
+
+    def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
+        words = {f"word_{place}": _tsquery(term) for place, term in enumerate(query.terms)}
+        having = " AND ".join(
+            f"m.body IN (SELECT body FROM words WHERE tokens @@ %({name})s::tsquery)" for name in words
+        )
+        found = self.connection.execute(FIND.format(having=having), {**filters, **words})
+        rows: list[tuple[Any, ...]] = found.fetchall()
+        return rows
+
+
+def _body(entry: Entry, index: bool) -> dict[str, Any]:
+    codec, data = deflated(entry.data)
+    return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
+
+
+def _chunks(bodies: list[tuple[int, Entry]]) -> Iterator[dict[str, Any]]:
+    for body, entry in bodies:
+        chunk: list[str] = []
+        number = size = 0
+        for token in sorted(set(entry.tokens.split())):
+            if size > CHUNK_BYTES:
+                yield {"id": body, "chunk": number, "tokens": chunk}
+                number, size, chunk = number + 1, 0, []
+            chunk.append(token)
+            size += len(token.encode()) + 8
+        yield {"id": body, "chunk": number, "tokens": chunk}
+
+
+def _tsquery(term: Term) -> str:
+    text = term.text.replace("'", "''")
+    return f"'{text}'{':*' if term.prefix else ''}"
+
+
+class Postgres(Database):
+    flavour: ClassVar[Flavour] = "postgres"
+    begin: ClassVar[dict[How, str]] = {
+        "read": "BEGIN",
+        "write": f"BEGIN; SELECT pg_advisory_xact_lock_shared({LOCK})",
+        "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
+    }
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._driver = _driver()
+        self.errors = (self._driver.Error,)
+        self.url = url
+        try:
+            parts = self._driver.conninfo.conninfo_to_dict(url)
+        except self._driver.Error as error:
+            raise StoreError("postgresql: the address cannot be read; expected postgresql://host/database") from error
+        self.where = f"postgresql {parts.get('host') or 'local'}/{parts.get('dbname') or ''}"
+
+    def connect(self) -> Any:
+        return self._driver.connect(self.url, autocommit=True)
+
+    def transaction(self, connection: Any) -> PostgresTx:
+        return PostgresTx(connection, self.flavour)
+
+    def translated(self, error: Exception) -> StoreError | Again:
+        code = getattr(error, "sqlstate", None) or ""
+        what = type(error).__name__
+        if code in AGAIN:
+            return Again(f"{what} ({code})")
+        told = getattr(getattr(error, "diag", None), "message_primary", None) or what
+        if code.startswith(UNAVAILABLE) or (not code and isinstance(error, self._driver.OperationalError)):
+            return StoreUnavailable(f"{self.where}: {told} ({code or 'no connection'})")
+        if code.startswith(("42P01", "3F", "42501")):
+            return SchemaError(f"{self.where}: {told} ({code})")
+        return StoreError(f"{self.where}: {told} ({code or what})")
+
+    def is_alive(self, connection: Any) -> bool:
+        idle = self._driver.pq.TransactionStatus.IDLE
+        return not connection.closed and connection.info.transaction_status == idle
+
+    def backup(self, target: str) -> None:
+        raise StoreError(f"{self.where}: back it up with pg_dump, or export sessions with midfold sessions export")

@@ -1,0 +1,169 @@
+"""What a store holds and what it can do.
+
+The store never rewrites or deletes a message of a living session. A compaction is one more row; what the model sees is
+derived from both. Synchronous on purpose: asynchronous callers use a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from midfold.core.compaction import CompactionState
+from midfold.core.message import Message, Transcript
+from midfold.core.report import Receipt
+from midfold.store.bodies import Entry
+from midfold.store.leases import CompactionLease, Lease
+
+Kind = Literal["root", "branch", "continuation"]
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One session as the store knows it. Times are milliseconds since 1970."""
+
+    id: int
+    name: str
+    kind: Kind
+    parent: str | None
+    root: int | None
+    forked: int | None
+    """How many messages a branch shares with the session it left."""
+    dialect: str
+    model: str | None
+    created: int
+    updated: int
+    ended: int | None
+    count: int
+    chain: bytes
+    compaction: int
+    """The compaction in force; 0 if there is none."""
+    compactions: int
+    memory: bytes
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A run of messages of the history, or, with a body, one message that is none.
+
+    A body with a `first` stands for the message at that position: a digest, a spill, a note.
+    """
+
+    first: int | None
+    count: int
+    body: int | None = None
+
+
+class Item(NamedTuple):
+    """One message of a view and where it is from; a message that is not stored yet has neither."""
+
+    message: Message
+    position: int | None = None
+    body: int | None = None
+
+
+class Stored(NamedTuple):
+    """One message of the history."""
+
+    position: int
+    role: str
+    at: int
+    message: Message
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One compaction. It was made from the view of `base` and all messages before `upto`."""
+
+    seq: int
+    base: int
+    upto: int
+    at: int
+    fence: int
+    noted: bool
+    undone: int | None
+    child: str | None
+    receipt: Receipt
+    state: CompactionState
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one compaction implies, to be written in one transaction."""
+
+    base: int
+    upto: int
+    view: tuple[Item, ...]
+    handles: dict[str, tuple[Item, ...]]
+    receipt: Receipt
+    state: CompactionState
+    noted: bool = False
+    memory: bytes = b""
+    child: str | None = None
+    """The continuation's name: the old session ends, and the view becomes the beginning of this one."""
+
+
+class Appended(NamedTuple):
+    """Which positions an append has, and whether it had been made before under the same key."""
+
+    positions: range
+    repeated: bool = False
+
+
+class Synced(NamedTuple):
+    """Where a client's history is now.
+
+    `common` messages were there already, `added` are new; a history that changed became the branch `session`.
+    """
+
+    session: str
+    common: int
+    added: int
+    branched: bool
+    ahead: int = 0
+    """How many messages the stored history has beyond the client's."""
+
+
+class Found(NamedTuple):
+    """A candidate of a search, not ranked yet."""
+
+    session: str
+    position: int
+    role: str
+    at: int
+    digest: bytes
+    message: Message
+
+
+class Store(Protocol):
+    """Sessions in a database."""
+
+    where: str
+
+    @property
+    def leases(self) -> CompactionLease: ...
+    def info(self, name: str) -> SessionInfo | None: ...
+    def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]: ...
+    def append(
+        self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None, key: str | None = None
+    ) -> Appended: ...
+    def sync(self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced: ...
+    def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
+    def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]: ...
+    def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]: ...
+    def commit(self, name: str, lease: Lease, commit: Commit) -> int: ...
+    def undo(self, name: str) -> Record: ...
+    def remember(self, info: SessionInfo, memory: bytes) -> bool: ...
+    def records(self, name: str) -> list[Record]: ...
+    def unfold(self, name: str, handle: str) -> Transcript: ...
+    def find(
+        self,
+        text: str,
+        *,
+        name: str | None = None,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        most: int = 200,
+    ) -> list[Found]: ...
+    def delete(self, name: str) -> None: ...
+    def check(self, *, deep: bool = False) -> Iterable[str]: ...
+    def close(self) -> None: ...

@@ -1,0 +1,32 @@
+"""Deleting a session: its rows, and every body that nothing else refers to, with its place in the index."""
+
+from __future__ import annotations
+
+from midfold.core.words import search_text
+from midfold.errors import NotStored
+from midfold.store.appending import tip
+from midfold.store.bodies import inflated, searchable
+from midfold.store.database import Tx
+
+ROWS = ("messages", "pieces", "handles", "compactions", "appends")
+
+
+def delete(tx: Tx, name: str) -> None:
+    """Branches and continuations of the session are sessions of their own, and stay."""
+    session = tip(tx, name)
+    if session is None:
+        raise NotStored(f"there is no session {name}")
+    bodies = [row[0] for row in tx.all("bodies_of", session=session.id)]
+    for rows in ROWS:
+        tx.run(f"delete_{rows}", session=session.id)
+    tx.run("delete_lease", name=name)
+    tx.run("forget_parent", session=session.id)
+    tx.run("delete_session", session=session.id)
+    for body in sorted(bodies):
+        row = tx.one("unreferenced", id=body)
+        if row is None:
+            continue
+        _, indexed, codec, data = row
+        if indexed:
+            tx.unindex(body, search_text(searchable(inflated(codec, data))))
+        tx.run("delete_body", id=body)

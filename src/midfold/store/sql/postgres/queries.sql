@@ -1,0 +1,27 @@
+-- What only PostgreSQL is asked.
+
+-- name: bodies_by_digest
+SELECT digest, id, indexed FROM bodies WHERE digest = ANY(:digests::bytea[])
+
+-- name: add_body
+INSERT INTO bodies (digest, indexed, codec, data) VALUES (:digest, :indexed, :codec, :data)
+ON CONFLICT (digest) DO NOTHING
+RETURNING id
+
+-- name: index_words
+INSERT INTO words (body, chunk, tokens) VALUES (:id, :chunk, array_to_tsvector(:tokens::text[]))
+
+-- name: unindex_words
+DELETE FROM words WHERE body = :id
+
+-- name: orphan_words
+SELECT (SELECT count(*) FROM words w WHERE NOT EXISTS
+           (SELECT 1 FROM bodies b WHERE b.id = w.body AND b.indexed = 1))
+     + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND NOT EXISTS
+           (SELECT 1 FROM words w WHERE w.body = b.id))
+
+-- name: versions
+SELECT number, checksum FROM midfold_migrations ORDER BY number
+
+-- name: add_version
+INSERT INTO midfold_migrations (number, checksum, words, at) VALUES (:number, :checksum, :words, {now})

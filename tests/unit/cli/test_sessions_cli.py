@@ -1,0 +1,140 @@
+"""`midfold sessions` and `midfold store`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import midfold
+from midfold.cli.main import main
+from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
+from midfold.testing.fixtures import long_tool_heavy_conversation, user
+
+TALK = long_tool_heavy_conversation().messages
+
+
+class Shell:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, *arguments: str, store: bool = True, **options: Any) -> Result:
+        where = ["--store", self.url] if store else []
+        result = CliRunner().invoke(main, [*arguments, *where], **options)
+        if isinstance(result.exception, MidfoldError):
+            raise result.exception
+        return result
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with midfold.open(url) as sessions:
+        session = sessions.session("alice", model="gpt-5.5", context_length=64_000)
+        session.append(TALK)
+        session.compact(force=True)
+        session.append([user("and src/invoice/total_price.py, please \x1b[31m")])
+        sessions.session("bob").append([user("hello")])
+    return Shell(url)
+
+
+def test_list_and_show(shell: Shell) -> None:
+    assert [row["name"] for row in shell.json("sessions", "list")] == ["bob", "alice"]
+    assert "alice" in shell("sessions", "list").stdout
+    assert len(shell.json("sessions", "list", "--limit", "1")) == 1
+    shown = shell.json("sessions", "show", "alice")
+    assert (shown["messages"], shown["model"], len(shown["receipts"])) == (len(TALK) + 1, "gpt-5.5", 1)
+    assert "compacted" in shell("sessions", "show", "alice").stdout
+    assert "no compactions" in shell("sessions", "receipts", "bob").stdout
+
+
+def test_views_now_and_then(shell: Shell) -> None:
+    now = json.loads(shell("sessions", "view", "alice", "--json").stdout)
+    then = json.loads(shell("sessions", "view", "alice", "--at", "1", "--json").stdout)
+    assert now[:-1] == then
+    assert json.loads(shell("sessions", "view", "alice", "--at", "0", "--json").stdout)[:-1] == TALK
+    table = shell("sessions", "view", "alice").stdout
+    assert "handoff" in table and "\x1b" not in table
+
+
+def test_search_and_unfold(shell: Shell) -> None:
+    (hit,) = shell.json("sessions", "search", "src/invoice/total_price.py", "--session", "alice", "--role", "user")
+    assert "total_price.py" in hit["text"]
+    assert b"total_price" in shell("sessions", "unfold", "alice", hit["handle"]).stdout_bytes
+    (receipt,) = shell.json("sessions", "receipts", "alice")
+    originals = shell("sessions", "unfold", "alice", receipt["receipt"]["fold"]).stdout.splitlines()
+    assert json.loads(originals[0]) == TALK[receipt["receipt"]["boundary"]["start"]]
+    assert "nothing found" in shell("sessions", "search", "zebra", "--since", "1h").stdout
+    assert "\x1b" not in shell("sessions", "search", "total_price").stdout
+
+
+def test_undo(shell: Shell) -> None:
+    assert shell.json("sessions", "undo", "alice") == {"undone": 1, "view_messages": len(TALK) + 1}
+    assert "undone" in shell("sessions", "receipts", "alice").stdout
+    with pytest.raises(NotStored, match="no compaction to undo"):
+        shell("sessions", "undo", "alice")
+
+
+def test_export_and_import(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "alice.jsonl"
+    shell("sessions", "export", "alice", "-o", str(out))
+    assert shell("sessions", "export", "alice").stdout_bytes == out.read_bytes()
+    with pytest.raises(StoreError, match="exists already"):
+        shell("sessions", "export", "alice", "-o", str(out))
+    assert "carol" in shell("sessions", "import", str(out), "--as", "carol").stdout
+    views = [shell("sessions", "view", name, "--json").stdout for name in ("alice", "carol")]
+    assert views[0] == views[1]
+    with pytest.raises(StoreError, match="already"):
+        shell("sessions", "import", str(out))
+
+
+def test_deleting_needs_a_word(shell: Shell) -> None:
+    with pytest.raises(StoreError, match="--yes"):
+        shell("sessions", "delete", "bob")
+    shell("sessions", "delete", "bob", "--yes")
+    assert [row["name"] for row in shell.json("sessions", "list")] == ["alice"]
+    assert shell("sessions", "prune", "--older-than", "1d", "--yes").stdout == ""
+    assert shell("sessions", "prune", "--older-than", "0s", "--dry-run").stdout == "alice\n"
+    shell("sessions", "prune", "--older-than", "0s", "--yes")
+    assert shell.json("sessions", "list") == []
+    with pytest.raises(StoreError, match="not an age"):
+        shell("sessions", "prune", "--older-than", "soon")
+
+
+def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) -> None:
+    assert shell("store", "check", "--deep").stdout == "all is well\n"
+    assert "up to date" in shell("store", "migrate").stdout
+    copy = Shell(f"sqlite:///{tmp_path}/copy.db")
+    shell("store", "backup", str(tmp_path / "copy.db"))
+    assert copy.json("sessions", "list") == shell.json("sessions", "list")
+    with sqlite3.connect(tmp_path / "copy.db") as connection:
+        connection.execute("DELETE FROM messages WHERE position = 3")
+    connection.close()
+    broken = copy("store", "check", "--json")
+    assert broken.exit_code == 1 and any("alice" in line for line in json.loads(broken.stdout)["problems"])
+    new = Shell(f"sqlite:///{tmp_path}/new.db")
+    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql"]
+    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql"]
+
+
+def test_which_store(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    with pytest.raises(StoreError, match="which store"):
+        shell("sessions", "list", store=False, env={"MIDFOLD_CONFIG": str(tmp_path / "empty.yaml")})
+    configured = {"MIDFOLD_STORE__URL": shell.url}
+    assert "alice" in shell("sessions", "list", store=False, env=configured).stdout
+    with pytest.raises(StoreError, match="no such file"):
+        Shell(f"sqlite:///{tmp_path}/typo.db")("sessions", "list")
+    assert not (tmp_path / "typo.db").exists()
+    with pytest.raises(NotStored, match="no session nobody"):
+        shell("sessions", "show", "nobody")
+    (tmp_path / "text.db").write_text("no database " * 200, encoding="ascii")
+    with pytest.raises(SchemaError):
+        Shell(f"sqlite:///{tmp_path}/text.db")("sessions", "list")

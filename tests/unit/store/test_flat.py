@@ -1,0 +1,63 @@
+"""What grows with a session's length, counted in steps of the database and not in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import midfold
+from midfold.service import Sessions
+from midfold.testing.fixtures import call, user
+
+SHORT, LONG = 100, 10_000
+
+
+def steps(sessions: Sessions, work: Callable[[], object]) -> int:
+    """Instructions SQLite executes for `work`, in tens."""
+    (connection,) = sessions.store.database._idle
+    counted = [0]
+
+    def tick() -> None:
+        counted[0] += 1
+
+    connection.set_progress_handler(tick, 10)
+    work()
+    connection.set_progress_handler(None, 10)
+    return counted[0]
+
+
+def test_appending_and_viewing_do_not_depend_on_the_length_of_the_session(tmp_path: Path) -> None:
+    with midfold.open(f"sqlite:///{tmp_path}/s.db?synchronous=normal") as sessions:
+        costs: dict[int, tuple[int, int]] = {}
+        for count in (SHORT, LONG):
+            session = sessions.session(f"s{count}", context_length=8_000)
+            turns = [turn for number in range(count // 2) for turn in call(number, "sh", {"n": number}, f"{number} ok")]
+            session.append(turns)
+            assert session.compact(target_tokens=800, force=True).changed
+            added = [user(f"one more for {count}, number {number}") for number in range(20)]
+            append = steps(sessions, lambda: [session.append([message]) for message in added])  # noqa: B023
+            fresh = sessions.session(session.name)
+            view = steps(sessions, fresh.view)
+            assert len(fresh.view()) < SHORT
+            costs[count] = (append, view)
+        assert costs[LONG][0] <= 2 * costs[SHORT][0]
+        assert costs[LONG][1] <= 2 * costs[SHORT][1]
+
+
+def test_a_compaction_rewrites_and_indexes_nothing(tmp_path: Path) -> None:
+    with midfold.open(f"sqlite:///{tmp_path}/s.db?synchronous=normal") as sessions:
+        session = sessions.session("s", context_length=16_000)
+        session.append([turn for number in range(300) for turn in call(number, "sh", {"n": number}, f"{number} " * 80)])
+        database = sessions.store.database
+
+        def rows() -> list[tuple[object, ...]]:
+            tables = ("messages", "words_docsize", "words_data")
+            texts = [f"SELECT '{table}', count(*) FROM {table}" for table in tables]
+            found: list[tuple[object, ...]] = database.read(
+                lambda tx: tx.connection.execute(" UNION ALL ".join(texts)).fetchall()
+            )
+            return found
+
+        before = rows()
+        assert session.compact(force=True).changed
+        assert rows() == before
