@@ -90,7 +90,7 @@ def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, w
     assert not re.search(r"^[ >*-]*(?:human|system|assistant)\s*:", text, re.I | re.M)
     found = [known for message in result.transcript if (known := recognise(message)) and known.kind == "fold"]
     assert len(found) == 1, "the handoff is still recognised"
-    assert (writer == "local") or result.report.summary.quoted > 0
+    assert (writer == "local") or result.report.summary.quoted > 0 or hostile.order not in text
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))

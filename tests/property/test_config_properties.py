@@ -149,6 +149,10 @@ def values_for(field: Field) -> st.SearchStrategy[object]:
     strategy = kinds[field.kind]
     if field.url:
         strategy = st.sampled_from(["http://localhost:8080/v1", "https://[::1]/", "HTTPS://h"])
+    if field.json:
+        strategy = st.sampled_from(["{}", '{"temperature": 0}'])
+    if field.path == ("store", "url"):
+        strategy = st.sampled_from(["memory:", "sqlite:///a.db", "postgresql://host/name"])
     if field.path[-1] == "api_key_env":
         strategy = st.sampled_from(["LAB_KEY", "_K9"])
     if field.path[-1] == "provider":

@@ -26,13 +26,15 @@ from midfold.engines.job import FRAME_TOKENS, Job
 from midfold.engines.landing import landed
 
 SMALLEST_GAIN = 0.9
+LONGEST_SUMMARY = 1.1
+"""Times its budget; what is longer is cut."""
 WELL_BELOW = 0.75
 """Of the threshold: a view that lands higher would be folded again too soon."""
 
 
 def fits(job: Job, plan: Plan, goal: float) -> bool:
     """Whether a plan lands at `goal`: what stays, with a full summary and large results spilled, is clearly smaller."""
-    total = job.staying(plan) + job.summary_budget(plan) + FRAME_TOKENS
+    total = job.staying(plan) + int(job.summary_budget(plan) * LONGEST_SUMMARY) + FRAME_TOKENS
     return total <= min(goal, job.prompt_tokens * SMALLEST_GAIN)
 
 
@@ -200,7 +202,7 @@ def handoff_role(before: Role | None, after: Role | None) -> Role:
 
 def clip_tokens(text: str, budget: int) -> str:
     """A text cut at a line so that it keeps its budget, with the end saying so."""
-    if estimate_text(text) <= budget * 1.1:
+    if estimate_text(text) <= budget * LONGEST_SUMMARY:
         return text
     lines = text.split("\n")
     kept: list[str] = []
