@@ -12,29 +12,29 @@ from math import exp, log1p
 from midfold.core.ledger.census import CALLED, RESULT, SAID, USER, Census, Entry, subwords
 from midfold.core.ledger.names import Shape
 
-INTERCEPT = -3.14
-SINCE_LAST = -0.48
-NEVER_BY_ASSISTANT = -1.19
-MORE_MESSAGES = -0.65
-BY_COUNT = {USER: -0.40, SAID: 0.85, CALLED: 0.77, RESULT: 0.28}
-BY_USER = 0.92
-IN_RESULT = -0.99
-TOPICAL = 0.35
-LENGTH = 0.42
-REPEATED = 1.12
+INTERCEPT = -3.04
+SINCE_LAST = -0.40
+NEVER_BY_ASSISTANT = -1.25
+MORE_MESSAGES = 0.03
+BY_COUNT = {USER: 0.10, SAID: 0.62, CALLED: 0.48, RESULT: -0.05}
+BY_USER = 0.50
+IN_RESULT = -0.95
+TOPICAL = 0.39
+LENGTH = 0.56
+REPEATED = 0.70
 BY_SHAPE = {
-    Shape.PATH: -0.01,
-    Shape.URL: -0.95,
-    Shape.NUMBER: 0.48,
-    Shape.HASH: -0.46,
-    Shape.SNAKE: -0.18,
-    Shape.CAMEL: 0.20,
-    Shape.DOTTED: -0.19,
-    Shape.KEBAB: -0.59,
-    Shape.CONSTANT: 0.99,
-    Shape.FLAG: -0.87,
-    Shape.MIXED: -0.52,
-    Shape.VERSION: -0.87,
+    Shape.PATH: 0.15,
+    Shape.URL: -0.26,
+    Shape.NUMBER: 0.74,
+    Shape.HASH: -0.09,
+    Shape.SNAKE: -0.48,
+    Shape.CAMEL: 0.38,
+    Shape.DOTTED: -0.10,
+    Shape.KEBAB: -0.29,
+    Shape.CONSTANT: 0.25,
+    Shape.FLAG: -0.15,
+    Shape.MIXED: -0.05,
+    Shape.VERSION: -0.16,
 }
 _LOGS = [log1p(number) for number in range(4_096)]
 

@@ -1,0 +1,117 @@
+"""Learns the constants of `midfold.core.ledger.worth` from the real future of recorded conversations.
+
+    python -m bench.fit_ledger            print the constants, and how well they rank on the half they have not seen
+
+A name of the past is needed if the measure says so (midfold.eval). A logistic regression over the features of
+`worth`, by gradient descent on the training half; every cut weighs the same. Needs ../shared/data and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from math import exp, log1p
+
+from bench.workload import LONG_SOURCES, SHARED
+from midfold.core.ledger.census import CALLED, RESULT, SAID, USER, Census, Entry, subwords
+from midfold.core.ledger.names import Shape
+from midfold.eval.cuts import all_cuts, half_of
+from midfold.eval.generic import shared_facts
+from midfold.eval.needs import needs_at
+from midfold.eval.run import facts_by_project
+from midfold.eval.sessions import load
+
+FEATURES = (
+    "SINCE_LAST", "NEVER_BY_ASSISTANT", "MORE_MESSAGES", "USER", "SAID", "CALLED", "RESULT", "BY_USER", "IN_RESULT",
+    "TOPICAL", "LENGTH", "REPEATED", *(f"Shape.{shape.name}" for shape in Shape), "INTERCEPT",
+)  # fmt: skip
+ROUNDS, RATE, DECAY = 12, 0.5, 1e-5
+SHARES = (0.05, 0.1, 0.2)
+
+
+class Cut:
+    """The names of one past, as features, and which of them were needed."""
+
+    def __init__(self, rows: list[list[float]], needed: list[bool], half: str) -> None:
+        self.rows, self.needed, self.half = rows, needed, half
+
+
+def main() -> None:
+    if not SHARED.is_dir():
+        sys.exit("the shared transcripts (../shared/data) are not here")
+    cuts = list(_cuts())
+    train = [cut for cut in cuts if cut.half == "train"]
+    weights = fitted(train)
+    for name, weight in zip(FEATURES, weights, strict=True):
+        print(f"  {name:22} {weight:6.2f}")
+    for half in ("train", "held"):
+        chosen = [cut for cut in cuts if cut.half == half]
+        shares = ", ".join(f"{recall(chosen, weights, share):.3f} in the best {share:.0%}" for share in SHARES)
+        print(f"  {half}: {len(chosen)} cuts, needed names found: {shares}")
+
+
+def _cuts() -> list[Cut]:
+    sessions = load([SHARED / source / "conversations.jsonl" for source in LONG_SOURCES])
+    generic = shared_facts(facts_by_project(sessions))
+    found = []
+    for cut in all_cuts(sessions):
+        needed = {need.fact for need in needs_at(cut.past, cut.future, generic)}
+        if needed:
+            census = Census(cut.past)
+            rows = [features(name, entry, census) for name, entry in census.entries.items()]
+            marks = [name in needed for name in census.entries]
+            found.append(Cut(rows, marks, half_of(cut.session.conversation)))
+    return found
+
+
+def features(name: str, entry: Entry, census: Census) -> list[float]:
+    counts = entry.counts
+    values = [
+        log1p(census.length - entry.last),
+        float(entry.assistant < 0),
+        log1p(entry.messages - 1),
+        *(log1p(counts[who]) for who in (USER, SAID, CALLED, RESULT)),
+        float(counts[USER] > 0),
+        float(counts[RESULT] > 0),
+        float(census.recent.issuperset(subwords(name))),
+        log1p(len(name)),
+        float(entry.messages > 1),
+    ]
+    return [*values, *(float(entry.shape == shape) for shape in Shape), 1.0]
+
+
+def fitted(cuts: list[Cut]) -> list[float]:
+    """Weights by gradient descent with a step that shrinks; the same on every run."""
+    weights = [0.0] * len(FEATURES)
+    weights[-1] = -3.0
+    for number in range(ROUNDS):
+        step = RATE / (1 + number / 20)
+        for cut in cuts:
+            gradient = [0.0] * len(weights)
+            for row, needed in zip(cut.rows, cut.needed, strict=True):
+                error = probability(row, weights) - needed
+                for place, value in enumerate(row):
+                    if value:
+                        gradient[place] += error * value
+            scale = step / max(sum(cut.needed), 1) / 10
+            weights = [weight * (1 - DECAY) - scale * slope for weight, slope in zip(weights, gradient, strict=True)]
+    return weights
+
+
+def probability(row: list[float], weights: list[float]) -> float:
+    score = sum(value * weight for value, weight in zip(row, weights, strict=True) if value)
+    return 1 / (1 + exp(-max(min(score, 30.0), -30.0)))
+
+
+def recall(cuts: list[Cut], weights: list[float], share: float) -> float:
+    """Needed names among the best of each cut, on average."""
+    found = []
+    for cut in cuts:
+        order = sorted(range(len(cut.rows)), key=lambda place: -probability(cut.rows[place], weights))
+        best = order[: max(int(len(order) * share), 1)]
+        if any(cut.needed):
+            found.append(sum(cut.needed[place] for place in best) / sum(cut.needed))
+    return sum(found) / len(found)
+
+
+if __name__ == "__main__":
+    main()
