@@ -37,7 +37,7 @@ class ModelSummarizer:
     """A summarizer that asks a model over HTTP: `compact(..., summarizer=ModelSummarizer(endpoint))`.
 
     `main` is the conversation's own model, asked once where the failure table says so. `later` is the same, awaited.
-    A connection lives as long as one summary takes.
+    A connection lives as long as one call takes.
     """
 
     def __init__(
@@ -196,7 +196,9 @@ def _certificates(httpx: Any) -> Any:
 
 
 def _options(httpx: Any) -> dict[str, Any]:
-    return {"follow_redirects": False, "verify": _certificates(httpx)}
+    """No connection is used twice: a server that broke one answer may close it while the next call is on its way."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return {"follow_redirects": False, "verify": _certificates(httpx), "limits": limits}
 
 
 def _arguments(request: HttpRequest) -> dict[str, Any]:
