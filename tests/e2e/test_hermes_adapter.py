@@ -173,7 +173,7 @@ def _(make):
 
 @probe("fallback")
 def _(make):
-    engine = make()
+    engine = make("a session whose summary fails") if make is midfold else make()
     first = engine.compress(talk(0, 60), current_tokens=120_000)
     failing.append(ValueError("no summary today"))
     second = engine.compress(reloaded(first) + talk(60, 60), current_tokens=120_000)

@@ -95,8 +95,12 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     left -= used
     for key, budget in _shares(int(room * _sections_share(ask, room))):
         carried = [] if key == "critical" else _lines(getattr(old, key))
-        sections[key], used = _fit(list(dict.fromkeys([*carried, *facts.lines(key)])), budget, topic)
-        left -= used
+        known, spent = _fit(carried, budget // 2, topic)
+        new, used = _fit(
+            [line for line in dict.fromkeys(facts.lines(key)) if line not in carried], budget - spent, topic
+        )
+        sections[key] = "\n".join(filter(None, [known, new]))
+        left -= spent + used
     body, book = cover(ask, StructuredSummary(**sections), max(left, 0))
     return f"{NOTICE}\n\n{ask.redact(body.render())}", book
 
