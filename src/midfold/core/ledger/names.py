@@ -40,7 +40,7 @@ class Name(NamedTuple):
 
 SHORTEST, LONGEST = 4, 200
 CHUNK = re.compile(
-    r"(?<![\w~/@.+-])[A-Za-z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{2,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
+    r"(?<![\w~/@.+-])[A-Za-z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{1,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
     re.ASCII,
 )
 """A run of characters that names are made of, with one that ordinary words do not have behind their first letter."""
