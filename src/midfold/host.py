@@ -33,7 +33,7 @@ from midfold.engines import Compressor, ContextEngine
 from midfold.engines.compressor import MOST_STRIKES
 from midfold.models import learn_limit
 from midfold.providers import summarizer_for
-from midfold.summarize import Summarizer, drive
+from midfold.summarize import Summarizer, drive, drive_async
 from midfold.summarize.cooldown import Guard, cleared
 from midfold.wire import Document, read
 from midfold.wire.document import tool_of
@@ -213,17 +213,29 @@ class EngineHost:
         if not self.config.compression.enabled and not force and keep_last_exchanges is None:
             return messages
         document = read(messages)
-        request = self.request(
-            document,
-            prompt_tokens=current_tokens,
-            focus=focus_topic,
-            force=force,
-            keep_last_exchanges=keep_last_exchanges,
-        )
-        guard = self.guard(force=force)
-        outcome = drive(self.engine.compress(request), guard)
+        asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
+        request, guard = self.request(document, prompt_tokens=current_tokens, **asked), self.guard(force=force)
+        return self._settled(document, drive(self.engine.compress(request), guard), guard)
+
+    async def compress_async(
+        self,
+        messages: Any,
+        current_tokens: int | None = None,
+        focus_topic: str | None = None,
+        force: bool = False,
+        keep_last_exchanges: int | None = None,
+    ) -> Any:
+        """The same, for an event loop: a summarizer with a `later` is awaited, any other runs in a thread."""
+        if not self.config.compression.enabled and not force and keep_last_exchanges is None:
+            return messages
+        document = read(messages)
+        asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
+        request, guard = self.request(document, prompt_tokens=current_tokens, **asked), self.guard(force=force)
+        return self._settled(document, await drive_async(self.engine.compress(request), guard.later), guard)
+
+    def _settled(self, document: Document, outcome: Outcome, guard: Guard) -> Any:
         self.state, self.last = guard.settled(outcome.state), outcome.receipt
-        return self._committed(document, outcome) if outcome.changed else messages
+        return self._committed(document, outcome) if outcome.changed else document.source
 
     def prepare(self, messages: Any, current_tokens: int | None = None) -> Prepared | None:
         """A compaction ahead of time, for `swap`. The host stays as it is, so another thread may do this."""

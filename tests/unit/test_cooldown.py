@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import midfold
 from midfold.core.failures import FAILURES, KEEPS_HISTORY, cooldown, waiting_time
 from midfold.errors import FailureKind, SummaryFailed
-from midfold.testing.doubles import FakeClock
+from midfold.testing.doubles import FakeClock, ScriptedSummarizer
 from tests.support.build import WINDOW, assistant, system, user, work
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,3 +102,27 @@ def test_the_page_shows_the_table_of_the_code() -> None:
     script = ROOT / "tools" / "gen_failures_doc.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("kind", ["network", "timeout"])
+def test_the_same_holds_for_a_compaction_that_is_awaited(kind: FailureKind) -> None:
+    clock, model = FakeClock(), Flaky(kind)
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=model, clock=clock)
+
+    async def run() -> list[bool]:
+        return [await host.compress_async(SESSION) is SESSION for _ in range(2)]
+
+    assert asyncio.run(run()) == [kind in KEEPS_HISTORY] * 2
+    assert model.asked == 1
+    clock.advance(cooldown(kind) + 1)
+    model.kind = ""
+    assert asyncio.run(host.compress_async(SESSION)) is not SESSION
+    assert (model.asked, host.state.failure) == (2, "")
+
+
+def test_a_summarizer_that_can_be_awaited_is_awaited() -> None:
+    script = ScriptedSummarizer(["## Goal\nPort the parser."])
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=script)
+    asyncio.run(host.compress_async(SESSION))
+    assert host.last is not None
+    assert (host.last.summary.source, script.left) == ("model", 0)

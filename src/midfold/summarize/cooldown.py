@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -26,16 +27,29 @@ class Guard:
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
         if self._left > 0:
-            kind = self._before.failure
-            note = f"no model was asked: {self._left:,.0f} s of the pause after a failure ({kind}) are left"
-            return SummaryAnswer(failure=kind, notes=(note,))
+            return self._paused()
         try:
             self._asked = coerced(self._summarize(ask))
-        except SummaryFailed as failed:
-            self._asked = SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after, calls=failed.calls)
-        except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-            self._asked = SummaryAnswer(failure="other")
+        except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+            self._asked = _failed(error)
         return self._asked
+
+    async def later(self, ask: SummaryAsk) -> SummaryAnswer:
+        """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
+        if self._left > 0:
+            return self._paused()
+        awaited = getattr(self._summarize, "later", None)
+        try:
+            given = await (awaited(ask) if awaited is not None else asyncio.to_thread(self._summarize, ask))
+            self._asked = coerced(given)
+        except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+            self._asked = _failed(error)
+        return self._asked
+
+    def _paused(self) -> SummaryAnswer:
+        kind = self._before.failure
+        note = f"no model was asked: {self._left:,.0f} s of the pause after a failure ({kind}) are left"
+        return SummaryAnswer(failure=kind, notes=(note,))
 
     def settled(self, state: CompactionState) -> CompactionState:
         """The state after the compaction: a new pause after a new failure, none after a summary."""
@@ -48,6 +62,12 @@ class Guard:
             return msgspec.structs.replace(state, cooldown_until=0.0)
         until = self._clock() + cooldown(failure, self._asked.retry_after)
         return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
+
+
+def _failed(error: Exception) -> SummaryAnswer:
+    if isinstance(error, SummaryFailed):
+        return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
+    return SummaryAnswer(failure="other")
 
 
 def cleared(state: CompactionState) -> CompactionState:
