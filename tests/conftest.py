@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from support.postgres import Server, server
 
 settings.register_profile(
-    "test", derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow]
+    "test", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
