@@ -173,4 +173,5 @@ def test_random_bytes_never_break_it() -> None:
     dice = random.Random(7)
     for _ in range(200):
         text = "".join(dice.choice("ab_/.-:#\n\t \"'{}[]()~@+0123é漢") for _ in range(dice.randrange(400)))
-        ledger(ask_of([user(text), assistant(text[::-1] or "x")]), 100)
+        book = ledger(ask_of([user(text), assistant(text[::-1] or "x")]), 100)
+        assert estimate_text(book.text) <= 130
