@@ -210,28 +210,28 @@ class EngineHost:
         keep_last_exchanges: int | None = None,
     ) -> Any:
         """The conversation folded, in the caller's shape; the very same object if there was nothing to do."""
-        if not self.config.compression.enabled and not force and keep_last_exchanges is None:
-            return messages
-        document = read(messages)
         asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
-        request, guard = self.request(document, prompt_tokens=current_tokens, **asked), self.guard(force=force)
-        return self._settled(document, drive(self.engine.compress(request), guard), guard)
+        if self._is_off(asked):
+            return messages
+        document, guard = read(messages), self.guard(force=force)
+        flow = self.engine.compress(self.request(document, prompt_tokens=current_tokens, **asked))
+        return self._settled(document, drive(flow, guard), guard)
 
-    async def compress_async(
-        self,
-        messages: Any,
-        current_tokens: int | None = None,
-        focus_topic: str | None = None,
-        force: bool = False,
-        keep_last_exchanges: int | None = None,
-    ) -> Any:
-        """The same, for an event loop: a summarizer with a `later` is awaited, any other runs in a thread."""
-        if not self.config.compression.enabled and not force and keep_last_exchanges is None:
+    async def compress_async(self, messages: Any, current_tokens: int | None = None, **asked: Any) -> Any:
+        """The same, for an event loop: a summarizer with a `later` is awaited, any other runs in a thread.
+
+        `asked` are fields of a `CompactionRequest`: `focus`, `force`, `keep_last_exchanges`, `target_tokens`.
+        """
+        if self._is_off(asked):
             return messages
-        document = read(messages)
-        asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
-        request, guard = self.request(document, prompt_tokens=current_tokens, **asked), self.guard(force=force)
-        return self._settled(document, await drive_async(self.engine.compress(request), guard.later), guard)
+        document, guard = read(messages), self.guard(force=bool(asked.get("force")))
+        flow = self.engine.compress(self.request(document, prompt_tokens=current_tokens, **asked))
+        return self._settled(document, await drive_async(flow, guard.later), guard)
+
+    def _is_off(self, asked: Mapping[str, Any]) -> bool:
+        """Whether this would be an automatic compaction, and those are disabled."""
+        forced = asked.get("force") or asked.get("keep_last_exchanges") is not None
+        return not self.config.compression.enabled and not forced
 
     def _settled(self, document: Document, outcome: Outcome, guard: Guard) -> Any:
         self.state, self.last = guard.settled(outcome.state), outcome.receipt
