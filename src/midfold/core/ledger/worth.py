@@ -12,28 +12,28 @@ from math import exp, log1p
 from midfold.core.ledger.census import CALLED, RESULT, SAID, USER, Census, Entry, subwords
 from midfold.core.ledger.names import Shape
 
-INTERCEPT = -3.04
+INTERCEPT = -3.06
 SINCE_LAST = -0.40
 NEVER_BY_ASSISTANT = -1.25
-MORE_MESSAGES = 0.03
-BY_COUNT = {USER: 0.10, SAID: 0.62, CALLED: 0.48, RESULT: -0.05}
+MORE_MESSAGES = 0.04
+BY_COUNT = {USER: 0.09, SAID: 0.64, CALLED: 0.47, RESULT: -0.05}
 BY_USER = 0.50
 IN_RESULT = -0.95
 TOPICAL = 0.39
 LENGTH = 0.56
 REPEATED = 0.70
 BY_SHAPE = {
-    Shape.PATH: 0.15,
+    Shape.PATH: 0.14,
     Shape.URL: -0.26,
     Shape.NUMBER: 0.74,
     Shape.HASH: -0.09,
     Shape.SNAKE: -0.48,
-    Shape.CAMEL: 0.38,
+    Shape.CAMEL: 0.35,
     Shape.DOTTED: -0.10,
-    Shape.KEBAB: -0.29,
+    Shape.KEBAB: -0.28,
     Shape.CONSTANT: 0.25,
     Shape.FLAG: -0.15,
-    Shape.MIXED: -0.05,
+    Shape.MIXED: -0.06,
     Shape.VERSION: -0.16,
 }
 _LOGS = [log1p(number) for number in range(4_096)]
