@@ -17,6 +17,10 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml tools/bootstrap.py
 	@$(PYTHON) tools/bootstrap.py $(VENV) requirements/dev.txt
 	@touch $(VENV)/.run $@
 
+$(VENV)/.all: requirements/all.txt pyproject.toml tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py $(VENV) requirements/all.txt
+	@touch $(VENV)/.run $(VENV)/.dev $@
+
 demo: $(VENV)/.run  ## show the main job on a real transcript
 	@$(BIN)/midfold inspect examples/coding-session.json
 	@echo
@@ -34,7 +38,7 @@ test: check  ## everything that must hold, in a few minutes
 	$(BIN)/pytest -q tests/test_imports.py
 	$(BIN)/pytest -q -n auto --ignore=tests/test_imports.py
 
-test-all: $(VENV)/.dev  ## as test, with the shared transcripts and the Hermes package required
+test-all: $(VENV)/.all  ## as test, with the shared transcripts and the Hermes package required
 	MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
 
 soak: $(VENV)/.dev  ## the long runs at full size

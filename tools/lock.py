@@ -17,9 +17,11 @@ COMMON = [
     "--custom-compile-command=make lock",
     "--quiet",
 ]
+EXTRAS = ["--extra=gateway", "--extra=models", "--extra=postgres", "--extra=tokens", "--extra=trajectories"]
 SETS = {
     "run": ["pyproject.toml", "--group=build"],
-    "dev": ["pyproject.toml", "--group=build", "--group=dev", "--all-extras"],
+    "dev": ["pyproject.toml", "--group=build", "--group=dev", *EXTRAS],
+    "all": ["pyproject.toml", "--group=build", "--group=dev", "--group=all", *EXTRAS],
     "uv": ["-"],
     "e2e": ["-", "--override=requirements/e2e-without.in"],
 }
