@@ -27,6 +27,7 @@ from midfold.wire import read
 @click.option("--force", is_flag=True, help="Fold even below the threshold.")
 @click.option("--preview", is_flag=True, help="Only show what would stay and what would be folded; write nothing.")
 @click.option("--local", is_flag=True, help="Make the summary without a model, whatever the settings say.")
+@click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
@@ -41,6 +42,7 @@ def command(
     force: bool,
     preview: bool,
     local: bool,
+    picture: str | None,
     config: str | None,
     as_json: bool,
 ) -> None:
@@ -65,6 +67,10 @@ def command(
         config=loaded,
         summarizer=chosen(loaded, own_model, local=local or preview),
     )
+    if picture is not None:
+        from midfold.cli.fold_picture import drawn
+
+        Path(picture).write_text(drawn(result, Path(name_of(file)).stem), encoding="utf-8")
     _show(result, preview=preview, as_json=as_json)
     if output is not None and not preview:
         _write(result, output, name_of(file))

@@ -34,8 +34,7 @@ def show(out: Console, result: Compaction) -> None:
         if report.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")
         return
-    before = _before(result)
-    after = _after(result) if result.changed else before
+    before, after = segments(result)
     most = max(sum(tokens for _, _, tokens in before), 1)
     out.print()
     out.print(Text("before ") + _strip(before, most))
@@ -53,6 +52,12 @@ def handoff(out: Console, result: Compaction) -> None:
         if found is not None and found.kind == "fold":
             out.print()
             out.print(Panel(Text(found.body), title=f"handoff ({message.role})", border_style=COLOURS["handoff"]))
+
+
+def segments(result: Compaction) -> tuple[Segments, Segments]:
+    """Head, fold and tail before, and what stands there now."""
+    before = _before(result)
+    return before, _after(result) if result.changed else before
 
 
 def _before(result: Compaction) -> Segments:
