@@ -67,16 +67,17 @@ def rejection(text: str, ask: SummaryAsk) -> FailureKind:
         return "malformed"
     if not headings and _REFUSAL.match(body):
         return "filtered"
-    source = source_tokens(ask)
-    if source > SHORTEST_SOURCE and estimate_text(body) > source:
-        return "ineffective"
-    return ""
+    enough = max(estimate_text(body), SHORTEST_SOURCE + 1)
+    source = source_tokens(ask, enough)
+    return "ineffective" if SHORTEST_SOURCE < source < enough else ""
 
 
-def source_tokens(ask: SummaryAsk) -> int:
-    """About how many tokens the summary stands for."""
+def source_tokens(ask: SummaryAsk, enough: int) -> int:
+    """About how many tokens the summary stands for; counted up to what is enough to know."""
     length = len(ask.previous)
     for message in ask.messages:
+        if length // 4 >= enough:
+            break
         for part in message.parts:
             if isinstance(part, Text | ToolResult):
                 length += len(part.text)
