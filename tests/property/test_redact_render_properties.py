@@ -102,7 +102,6 @@ def test_texts_that_are_searched_together_are_found_as_when_each_is_searched_alo
     assert changed <= with_credentials(many)
 
 
-
 @pytest.mark.parametrize("kind", MAKERS)
 @given(before=texts, after=texts, seed=st.integers(0, 10**9), gap=st.sampled_from([" ", "\n", "\t"]))
 @settings(max_examples=25)
