@@ -80,9 +80,18 @@ _TAGGED = (
 )
 
 
+_BEGINNINGS = (
+    r"i(?:gnor|mportant)|d(?:isregard|o not|on't|eveloper)|for(?:get|ward)|override|bypass|n(?:ew |ever |ote)|without|"
+    r"s(?:ystem|end)|a(?:dmin|ct as|ttention|i|ssistant|gent)|human|u(?:ser|pload|rgent)|r(?:eveal|un |m -rf)|"
+    r"p(?:rint|ost)|l(?:eak|lm)|e(?:xfiltrate|mail|xecute )|c(?:url|laude|hatgpt)|model|gpt|"
+    r"you (?:are|must|should|shall|need|have)"
+)
+"""How the rules above begin: a place where none does is passed in one look."""
+
+
 def _compiled(words: Sequence[str], *others: str) -> re.Pattern[str]:
     """For text in small letters. One look for the beginning of a word, not one for each rule: ten times as fast."""
-    return re.compile("|".join([rf"\b(?:{'|'.join(words)})", *others]))
+    return re.compile("|".join([rf"\b(?={_BEGINNINGS})(?:{'|'.join(words)})", *others]))
 
 
 _ORDER = _compiled(_CERTAIN, _CHINESE)
@@ -163,6 +172,8 @@ class _Said:
         names = [item.text for item in identifiers(line) if item.kind in ("url", "path", "id")]
         strange = [name for name in names if name not in self._trusted]
         words = _WORD.findall(line)
+        if not strange and len(words) < FEWEST_WORDS:
+            return False
         enough = 0.8 * len(words) if len(words) >= FEWEST_WORDS else len(words) + 1
         return any(
             any(name in window for name in strange) or sum(word in window for word in words) >= enough

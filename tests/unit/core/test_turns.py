@@ -43,7 +43,7 @@ def test_credentials_among_many_turns_are_taken_out_as_when_each_turn_is_searche
     turns += ['open quote at the end: password="' + "hunter22x", "harmless", "x" * 7_000 + " api_key=" + "9f8b7c6d5e4f"]
     messages = tuple(Message("user", (Text(turn),)) for turn in turns)
     together = serialize_turns(messages, redact)
-    assert together == serialize_turns(messages, lambda text: redact(text))
+    assert together == serialize_turns(messages, lambda text: str(redact(text)))
     assert "hunter" not in together
     assert together.count("[REDACTED:") == 9
 
