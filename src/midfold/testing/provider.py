@@ -128,6 +128,7 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+        head_pause = 0.0
 
         def do_POST(self) -> None:
             self._handle()
@@ -147,7 +148,16 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
             if answer.ending == "reset":
                 self._reset()
 
+        def flush_headers(self) -> None:
+            """The head at once, or byte by byte."""
+            head = b"".join(getattr(self, "_headers_buffer", ()))
+            self._headers_buffer: list[bytes] = []
+            for piece in (head[at : at + 1] for at in range(len(head))) if self.head_pause else (head,):
+                self.wfile.write(piece)
+                stopped.wait(self.head_pause)
+
         def _write(self, answer: Answer) -> None:
+            self.head_pause = answer.head_pause
             self.send_response(answer.status)
             self.send_header("content-type", answer.content_type)
             for name, header in answer.headers.items():
