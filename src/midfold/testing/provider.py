@@ -129,6 +129,7 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
         head_pause = 0.0
+        _headers_buffer: list[bytes]
 
         def do_POST(self) -> None:
             self._handle()
@@ -149,12 +150,8 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
                 self._reset()
 
         def flush_headers(self) -> None:
-            """The head at once, or byte by byte."""
-            head = b"".join(getattr(self, "_headers_buffer", ()))
-            self._headers_buffer: list[bytes] = []
-            for piece in (head[at : at + 1] for at in range(len(head))) if self.head_pause else (head,):
-                self.wfile.write(piece)
-                stopped.wait(self.head_pause)
+            _write_slowly(self.wfile.write, self._headers_buffer, self.head_pause, stopped)
+            self._headers_buffer = []
 
         def _write(self, answer: Answer) -> None:
             self.head_pause = answer.head_pause
@@ -185,6 +182,14 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
             """Tests print nothing."""
 
     return Handler
+
+
+def _write_slowly(write: Callable[[bytes], Any], pieces: list[bytes], pause: float, stopped: threading.Event) -> None:
+    """Bytes at once, or one by one with a pause after each."""
+    data = b"".join(pieces)
+    for piece in (data[at : at + 1] for at in range(len(data))) if pause else (data,):
+        write(piece)
+        stopped.wait(pause)
 
 
 def _json(data: bytes) -> Any:
