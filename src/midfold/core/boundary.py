@@ -25,7 +25,16 @@ from midfold.core.laws import is_human, legal_cuts
 from midfold.core.message import OPAQUE, Message, Opaque, Text, Transcript
 from midfold.core.tokens import Meter
 
-NOTICE_TAGS = ("system-reminder", "task-notification", "system-notification", "background-task", "todo-snapshot")
+NOTICE_TAGS = (
+    "system-reminder",
+    "task-notification",
+    "system-notification",
+    "background-task",
+    "todo-snapshot",
+    "local-command-caveat",
+    "local-command-stdout",
+    "local-command-stderr",
+)
 SMALLEST_FLOOR = 2
 """The messages that stay at the end when the usual floor would leave nothing to fold."""
 
