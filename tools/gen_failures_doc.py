@@ -13,7 +13,7 @@ from midfold.core.failures import FAILURES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "failures.md"
 MARK = "<!-- Below this line: tools/gen_failures_doc.py. Do not edit. -->"
-COLUMNS = ("failure", "what the receipt says", "class", "tried again", "main model", "cooldown", "then")
+COLUMNS = ("failure", "what the receipt says", "class", "tried again", "main model", "cooldown", "then", "remedy")
 
 
 def table() -> str:
@@ -22,7 +22,7 @@ def table() -> str:
     for kind, row in FAILURES.items():
         again = f"{row.retries}x" + (f" after {row.wait:g} s" if row.wait else "") if row.retries else "no"
         main = "once" if row.main_model else "no"
-        cells = (f"`{kind}`", row.told, row.retry_class, again, main, f"{row.cooldown:g} s", row.then)
+        cells = (f"`{kind}`", row.told, row.retry_class, again, main, f"{row.cooldown:g} s", row.then, row.remedy)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

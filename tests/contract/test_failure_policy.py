@@ -64,6 +64,11 @@ def test_each_failure_keeps_the_conversation_or_leads_to_the_local_summary(kind:
         assert result.report.status == "compacted"
         assert (facts.source, facts.confidence) == ("local", "lower")
         assert "Locally generated" in result.state.summary
+    assert facts.cooldown == FAILURES[kind].cooldown
+    assert facts.done.startswith(FAILURES[kind].told)
+    assert ("nothing was folded" in facts.done) is (kind in KEEPS_HISTORY)
+    assert f"{FAILURES[kind].cooldown:,} s" in facts.next
+    assert FAILURES[kind].remedy in facts.next
     assert result.state.failure == kind
     assert result.state.cooldown_until == clock.now + FAILURES[kind].cooldown, "the pause begins when the calls ended"
 
@@ -95,7 +100,9 @@ def test_while_it_cools_down_no_model_is_asked_and_the_outcome_stays_the_same(ki
         assert len(provider.requests) == asked
         assert any("no model was asked" in notice for notice in second.report.notices)
         assert second.report.status == first.report.status
-        assert second.report.summary.failure == kind
+        facts = second.report.summary
+        assert (facts.failure, facts.cooldown, facts.calls) == (kind, FAILURES[kind].cooldown / 2, 0)
+        assert f"{facts.cooldown:,.0f} s" in facts.next
         assert second.state.cooldown_until == first.state.cooldown_until, "looking again does not make it longer"
         assert (second.messages is MESSAGES) is (kind in KEEPS_HISTORY)
 
@@ -120,14 +127,16 @@ def test_a_summary_ends_the_pause() -> None:
     state = compact(ScriptedSummarizer([SummaryFailed("rate_limit")]), clock).state
     after = compact(ScriptedSummarizer([GOOD]), clock, state=state, force=True)
     assert (after.state.failure, after.state.cooldown_until) == ("", 0.0)
-    assert after.report.summary.source == "model"
+    facts = after.report.summary
+    assert (facts.source, facts.failure, facts.cooldown, facts.done, facts.next) == ("model", "", 0, "", "")
 
 
 def test_a_pause_that_the_provider_asked_for_is_kept() -> None:
     clock = FakeClock(START)
     with ScriptedProvider([error(429, headers={"retry-after": "3600"})]) as provider:
         result = compact(ModelSummarizer(provider.endpoint(), clock=clock, sleep=clock.sleep), clock)
-    assert result.report.summary.retry_after == 3_600
+    assert (result.report.summary.retry_after, result.report.summary.cooldown) == (3_600, 3_600)
+    assert "3,600 s" in result.report.summary.next
     assert result.state.cooldown_until == START + 3_600
     assert clock.slept == []
 

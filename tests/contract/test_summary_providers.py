@@ -81,6 +81,24 @@ def test_a_body_that_trickles_is_bounded_as_a_whole(way: str, status: int) -> No
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("status", [200, 500])
+def test_headers_that_trickle_are_bounded_as_a_whole(way: str, status: int) -> None:
+    """Each byte comes in time, all of them together would take a minute."""
+    with ScriptedProvider(then=raw(b"{}", "application/json", status).slow_head(0.1)) as provider:
+        started = time.monotonic()
+        made = make(way, provider.endpoint("openai", timeout=0.4), clock=time.time)
+    assert made.failure.kind == "timeout"
+    assert len(provider.requests) == 1
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_headers_that_trickle_in_time_are_headers(way: str) -> None:
+    with ScriptedProvider([summary("openai", GOOD).slow_head(0.001)]) as provider:
+        assert make(way, provider.endpoint("openai", timeout=20)).text == GOOD
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_an_answer_that_never_begins_is_a_timeout(way: str) -> None:
     with ScriptedProvider([openai_json(GOOD).slow(3)]) as provider:
         started = time.monotonic()

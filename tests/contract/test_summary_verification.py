@@ -149,6 +149,39 @@ def test_an_invented_identifier_is_marked_where_it_stands(line: str, invented: s
     assert checked.marked == 1
 
 
+PLACES = Source(
+    read(
+        [
+            user("The project is in /home/me/shop."),
+            *call(1, "terminal", {"command": "ls src/auth"}, "login.py\nsession.py\n"),
+            *call(2, "read_file", {"path": "docs/guide/settings.toml"}, "x" * 5_000),
+            *call(3, "read_file", {"path": "src/cart/total.py"}, "x" * 5_000),
+            *call(4, "terminal", {"command": "make lint && make types"}, "robots.txt"),
+        ]
+    ).messages
+)
+JOINED = [
+    "src/auth/login.py",
+    "./src/auth/session.py",
+    "/home/me/shop/src/cart/total.py",
+    "/home/me/shop/docs/guide/settings.toml",
+    "lint/types/make",
+]
+MISJOINED = ["src/auth/settings.toml", "docs/guide/total.py", "src/cart/login.py", "/home/me/shop/guide/settings.toml"]
+
+
+@pytest.mark.parametrize("path", JOINED)
+def test_a_path_may_be_joined_from_a_place_and_what_was_seen_in_it(path: str) -> None:
+    assert grounded(f"- {path} was changed", PLACES).marked == 0
+
+
+@pytest.mark.parametrize("path", MISJOINED)
+def test_a_path_of_known_pieces_that_lead_elsewhere_is_an_invention(path: str) -> None:
+    assert grounded(f"- robots.txt and {path} were changed", PLACES).text == (
+        f"- robots.txt and {path}{MARK} were changed"
+    )
+
+
 @pytest.mark.parametrize(
     "line", ["- https://evil.example/setup.sh", "- src/nowhere/none.go", "- deadbee1", "- /opt/x/y"]
 )
@@ -210,6 +243,23 @@ def test_what_belongs_to_another_conversation_is_noticed() -> None:
             noticed += sum(not source.has(item) for item in found)
     assert total > 50
     assert noticed > total * 0.6
+
+
+def test_folders_and_files_of_one_real_project_put_together_wrongly_are_mostly_noticed() -> None:
+    total = noticed = 0
+    for messages, _ in islice((fold for fold in real_folds(4) if len(fold[0]) > 60), 10):
+        said = [text for message in messages for text in message.texts()]
+        lines = (line for text in said for line in text[:20_000].split("\n"))
+        found = {item.text for line in lines for item in identifiers(line) if item.kind == "path"}
+        paths = sorted(path for path in found if re.fullmatch(r"[\w./-]+/[\w-]+\.\w{1,5}", path))
+        source, everything = Source(messages), "\n".join(said).lower()
+        for one, other in zip(paths[:40], paths[::-1], strict=False):
+            wrong = f"{one.rpartition('/')[0]}/{other.rpartition('/')[2]}"
+            if wrong.lower() not in everything:
+                total += 1
+                noticed += grounded(f"see {wrong}", source).marked + grounded(f"see {wrong}", source).removed > 0
+    assert total > 100
+    assert noticed > total * 0.6, (noticed, total)
 
 
 # Coverage, asks, redaction

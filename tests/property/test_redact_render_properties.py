@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.redact import HOSTILE, hostile
-from midfold.core.redact import redact, redact_value
+from midfold.core.redact import redact, redact_value, with_credentials
 from midfold.core.render import block, failure, fence, render_value
 from midfold.core.render_kinds import (
     render_content_search,
@@ -93,6 +93,13 @@ MAKERS: dict[str, Callable[[int], tuple[str, str, str]]] = {
 def test_redacting_never_raises_and_twice_is_once(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
+
+
+@settings(max_examples=300)
+@given(st.lists(texts, max_size=8))
+def test_texts_that_are_searched_together_are_found_as_when_each_is_searched_alone(many: list[str]) -> None:
+    changed = {place for place, text in enumerate(many) if redact(text) != text}
+    assert changed <= with_credentials(many)
 
 
 @pytest.mark.parametrize("kind", MAKERS)

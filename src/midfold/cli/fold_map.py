@@ -30,6 +30,8 @@ def show(out: Console, result: Compaction) -> None:
     out.print(f"threshold {report.threshold_tokens:,} of a {report.context_length:,}-token window")
     for line in (*report.notices, *report.impossible):
         out.print(Text(clean(line), style="yellow"))
+    for line in filter(None, (report.summary.done, report.summary.next)):
+        out.print(Text(line, style="yellow"))
     if report.boundary is None:
         if report.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")

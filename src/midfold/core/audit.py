@@ -25,12 +25,14 @@ from midfold.core.grounding import Source, grounded
 from midfold.core.handoff import unwrapped
 from midfold.core.hostile import harmless, quoted
 from midfold.core.ledger.book import Book
-from midfold.core.message import Text, ToolCall, ToolResult
+from midfold.core.message import TEXT, Text, ToolCall, ToolResult
 from midfold.core.summary import StructuredSummary, parse_summary
 from midfold.errors import FailureKind
 
 SCANNED_FOR_MODEL = 150_000
 """Characters read for what a model's summary left out; fewer than for a summary made without one."""
+FEWEST_READ = 150
+"""Characters of a text that are read at least; where that is too much in all, older messages are not read."""
 SHORTEST_SOURCE = 400
 """Tokens; a shorter fold may well have a summary as long as itself."""
 _REFUSAL = re.compile(
@@ -67,16 +69,17 @@ def rejection(text: str, ask: SummaryAsk) -> FailureKind:
         return "malformed"
     if not headings and _REFUSAL.match(body):
         return "filtered"
-    source = source_tokens(ask)
-    if source > SHORTEST_SOURCE and estimate_text(body) > source:
-        return "ineffective"
-    return ""
+    enough = max(estimate_text(body), SHORTEST_SOURCE + 1)
+    source = source_tokens(ask, enough)
+    return "ineffective" if SHORTEST_SOURCE < source < enough else ""
 
 
-def source_tokens(ask: SummaryAsk) -> int:
-    """About how many tokens the summary stands for."""
+def source_tokens(ask: SummaryAsk, enough: int) -> int:
+    """About how many tokens the summary stands for; counted up to what is enough to know."""
     length = len(ask.previous)
     for message in ask.messages:
+        if length // 4 >= enough:
+            break
         for part in message.parts:
             if isinstance(part, Text | ToolResult):
                 length += len(part.text)
@@ -92,9 +95,22 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     summary = _with_asks(parse_summary(checked.text), ask)
     left = ask.budget_tokens - estimate_text(summary.render())
     room = min(max(left, ask.budget_tokens // 6), ask.budget_tokens // 4)
-    body, book = cover(ask, summary, room, SCANNED_FOR_MODEL)
+    body, book = cover(_newest(ask), summary, room, SCANNED_FOR_MODEL)
     quiet = quoted(body.render(), ask.messages, ask.redact)
     return Audit(ask.redact(harmless(quiet.text)), checked.marked, checked.removed, quiet.lines, book)
+
+
+def _newest(ask: SummaryAsk) -> SummaryAsk:
+    """The part of a very long fold that is read for facts: its newest messages, and whatever a user said."""
+    left = SCANNED_FOR_MODEL
+    start = len(ask.messages)
+    while start and left > 0:
+        start -= 1
+        left -= FEWEST_READ * max(len(ask.messages[start].parts), 1)
+    if start == 0:
+        return ask
+    users = (message for message in ask.messages[:start] if message.role == "user" and message.kinds & TEXT)
+    return msgspec.structs.replace(ask, messages=(*users, *ask.messages[start:]))
 
 
 def trusted(ask: SummaryAsk, text: str) -> Audit:

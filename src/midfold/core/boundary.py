@@ -22,10 +22,19 @@ import msgspec
 
 from midfold.core.handoff import generated
 from midfold.core.laws import is_human, legal_cuts
-from midfold.core.message import Message, Opaque, Text, Transcript
+from midfold.core.message import OPAQUE, Message, Opaque, Text, Transcript
 from midfold.core.tokens import Meter
 
-NOTICE_TAGS = ("system-reminder", "task-notification", "system-notification", "background-task", "todo-snapshot")
+NOTICE_TAGS = (
+    "system-reminder",
+    "task-notification",
+    "system-notification",
+    "background-task",
+    "todo-snapshot",
+    "local-command-caveat",
+    "local-command-stdout",
+    "local-command-stderr",
+)
 SMALLEST_FLOOR = 2
 """The messages that stay at the end when the usual floor would leave nothing to fold."""
 
@@ -165,7 +174,8 @@ def _sealed(messages: Transcript, plan: Plan) -> set[int]:
     return {
         index
         for index in range(plan.head_end, plan.tail_start)
-        if any(isinstance(part, Opaque) and part.kind == "compaction" for part in messages[index].parts)
+        if messages[index].kinds & OPAQUE
+        and any(isinstance(part, Opaque) and part.kind == "compaction" for part in messages[index].parts)
     }
 
 

@@ -111,6 +111,8 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["model", "local"] = "model"
     failure: FailureKind = ""
     retry_after: float = 0.0
+    pause_left: float = 0.0
+    """Seconds that are left of the pause after an earlier failure: nobody was asked."""
     model: str = ""
     calls: int = 0
     recovered_from: FailureKind = ""

@@ -17,7 +17,7 @@ RetryClass = Literal["none", "transient", "permanent"]
 
 
 class Treatment(NamedTuple):
-    """One row: what is tried, what is waited for, and what becomes of the fold."""
+    """One row: what is tried, what is waited for, what becomes of the fold, and what a person can do about it."""
 
     retry_class: RetryClass
     retries: int
@@ -26,24 +26,60 @@ class Treatment(NamedTuple):
     cooldown: float
     then: Literal["keep", "local"]
     told: str
+    remedy: str
 
 
+_SETTING = "auxiliary.compression"
 FAILURES: dict[FailureKind, Treatment] = {
-    "no_provider": Treatment("permanent", 0, 0, False, 600, "local", "no summary model is configured"),
-    "auth": Treatment(
-        "permanent", 0, 0, False, 300, "keep", "the key, a permission or the account's quota was refused"
+    "no_provider": Treatment(
+        "permanent", 0, 0, False, 600, "local", "no summary model is configured",
+        f"configure one under {_SETTING}, or let summaries be local",
     ),
-    "network": Treatment("transient", 2, 1, False, 30, "keep", "the provider could not be reached"),
-    "timeout": Treatment("transient", 0, 0, True, 60, "local", "the provider did not finish in time"),
-    "rate_limit": Treatment("transient", 1, 5, False, 60, "local", "the provider asked for fewer requests"),
-    "unavailable": Treatment("transient", 2, 1, True, 60, "local", "the provider answered with a server error"),
-    "model_not_found": Treatment("permanent", 0, 0, True, 600, "local", "the provider does not know the summary model"),
-    "overflow": Treatment("transient", 2, 0, True, 60, "local", "the fold did not fit the summary model's window"),
-    "malformed": Treatment("transient", 1, 0, True, 30, "local", "the answer was not a summary"),
-    "filtered": Treatment("permanent", 0, 0, True, 60, "local", "the provider or the model declined to answer"),
-    "ineffective": Treatment("transient", 1, 0, True, 30, "local", "the summary was longer than what it stands for"),
-    "other": Treatment("none", 0, 0, False, 30, "local", "the summarizer failed"),
-}
+    "auth": Treatment(
+        "permanent", 0, 0, False, 300, "keep", "the key, a permission or the account's quota was refused",
+        f"give a key that is accepted ({_SETTING}.api_key_env), or settle the account",
+    ),
+    "network": Treatment(
+        "transient", 2, 1, False, 30, "keep", "the provider could not be reached",
+        f"check the network and the address ({_SETTING}.base_url)",
+    ),
+    "timeout": Treatment(
+        "transient", 0, 0, True, 60, "local", "the provider did not finish in time",
+        f"give it more time ({_SETTING}.timeout), or choose a faster model",
+    ),
+    "rate_limit": Treatment(
+        "transient", 1, 5, False, 60, "local", "the provider asked for fewer requests",
+        "wait, or use another key or model",
+    ),
+    "unavailable": Treatment(
+        "transient", 2, 1, True, 60, "local", "the provider answered with a server error",
+        "wait until the provider has mended it",
+    ),
+    "model_not_found": Treatment(
+        "permanent", 0, 0, True, 600, "local", "the provider does not know the summary model",
+        f"correct {_SETTING}.model",
+    ),
+    "overflow": Treatment(
+        "transient", 2, 0, True, 60, "local", "the fold did not fit the summary model's window",
+        f"correct {_SETTING}.context_length, or choose a model with a larger window",
+    ),
+    "malformed": Treatment(
+        "transient", 1, 0, True, 30, "local", "the answer was not a summary",
+        "choose another model if it goes on",
+    ),
+    "filtered": Treatment(
+        "permanent", 0, 0, True, 60, "local", "the provider or the model declined to answer",
+        "choose another model for this conversation",
+    ),
+    "ineffective": Treatment(
+        "transient", 1, 0, True, 30, "local", "the summary was longer than what it stands for",
+        "choose another model if it goes on",
+    ),
+    "other": Treatment(
+        "none", 0, 0, False, 30, "local", "the summarizer failed",
+        "see what your summarizer raises",
+    ),
+}  # fmt: skip
 
 KEEPS_HISTORY: frozenset[FailureKind] = frozenset(kind for kind, row in FAILURES.items() if row.then == "keep")
 """Failures after which nothing is folded, whatever is allowed: they say nothing about the conversation."""
@@ -62,3 +98,31 @@ def waiting_time(kind: FailureKind, attempt: int, asked: float = 0.0) -> float |
 def cooldown(kind: FailureKind, asked: float = 0.0) -> float:
     """Seconds without automatic calls after the failure."""
     return max(FAILURES[kind].cooldown, asked)
+
+
+class Account(NamedTuple):
+    """What a receipt says of a failed summary: what was done about it, and what happens next."""
+
+    retry_class: RetryClass
+    cooldown: float
+    """Seconds from now without automatic calls."""
+    done: str
+    next: str
+
+
+def account(kind: FailureKind, *, kept: bool, asked: float = 0.0, left: float = 0.0) -> Account:
+    """The account of a failure: `kept` says that nothing was folded; `left` is what an earlier pause has left."""
+    row = FAILURES[kind]
+    pause = left or cooldown(kind, asked)
+    done = (
+        "nothing was folded, every message is as it was"
+        if kept
+        else "a local summary stands for the fold, every original is behind its handle"
+    )
+    again = "the same is expected again" if row.retry_class == "permanent" else "it may have passed by then"
+    return Account(
+        row.retry_class,
+        pause,
+        f"{row.told}: {done}",
+        f"no automatic compaction asks the model for {pause:,.0f} s, a forced one does at once; {again}: {row.remedy}",
+    )

@@ -1,8 +1,8 @@
 """Text from tools that gives orders stays data: it is quoted, and it cannot break the frame it stands in.
 
 Rules of this file:
-1. Tags and markers that a model may take for structure (roles, reminders, chat templates, our own frame) lose their
-   shape, whoever wrote them. Type parameters in code keep theirs.
+1. Tags and markers that a model may take for structure (roles, reminders, frames of any name, chat templates, our own
+   frame) lose their shape, whoever wrote them. Type parameters and placeholders in code keep theirs.
 2. A line that gives orders to the assistant, and that no user wrote, is told as what it is: an order found in data.
    What only may be an order (`you must run`, `the agent should`) is one if a tool result says it, and nobody else.
 3. A line among goals, asks and next steps that rests on such an order (its address, its words) is told the same way.
@@ -41,6 +41,15 @@ _TAGS = re.compile(
     r"(?:/?>|\s[^<>\n]{0,200}>))",
     re.I,
 )
+_COMPOUND = re.compile(r"<(/?)(?=([a-z][a-z0-9]{0,30}(?:[-_][a-z0-9]{1,30}){1,6})(?:/?>|\s[^<>\n]{0,200}>))", re.I)
+_CLOSING = re.compile(r"</([a-z][\w-]{0,200})\s?>", re.I)
+_HARNESS_WORDS = (
+    "local caveat reminder stdout stderr hook notification persisted environment collaboration instruction instructions"
+    " directive override policy guardrails system developer assistant"
+)
+_HARNESS = frozenset(_HARNESS_WORDS.split())
+"""Words in the names of tags by which programs around a model speak to it."""
+_ALONE = " \t>*-"
 _TEMPLATES = re.compile(r"<\|(?=[\w ]{1,40}\|>)|\[(?=/?(?:INST|SYS)\])|<<(?=/?SYS>>)")
 _FRAMES = re.compile(r"\[(?=end of context|context compaction\])", re.I)
 _ROLES = "System|Human|User|Assistant|Developer"
@@ -80,9 +89,18 @@ _TAGGED = (
 )
 
 
+_BEGINNINGS = (
+    r"i(?:gnor|mportant)|d(?:isregard|o not|on't|eveloper)|for(?:get|ward)|override|bypass|n(?:ew |ever |ote)|without|"
+    r"s(?:ystem|end)|a(?:dmin|ct as|ttention|i|ssistant|gent)|human|u(?:ser|pload|rgent)|r(?:eveal|un |m -rf)|"
+    r"p(?:rint|ost)|l(?:eak|lm)|e(?:xfiltrate|mail|xecute )|c(?:url|laude|hatgpt)|model|gpt|"
+    r"you (?:are|must|should|shall|need|have)"
+)
+"""How the rules above begin: a place where none does is passed in one look."""
+
+
 def _compiled(words: Sequence[str], *others: str) -> re.Pattern[str]:
     """For text in small letters. One look for the beginning of a word, not one for each rule: ten times as fast."""
-    return re.compile("|".join([rf"\b(?:{'|'.join(words)})", *others]))
+    return re.compile("|".join([rf"\b(?={_BEGINNINGS})(?:{'|'.join(words)})", *others]))
 
 
 _ORDER = _compiled(_CERTAIN, _CHINESE)
@@ -104,7 +122,7 @@ class Quoted(NamedTuple):
 def harmless(text: str) -> str:
     """The text without structure of its own."""
     text = _FRAMES.sub("(", text.replace(END_MARKER, "(end marker)").replace(MARKER, "(marker)"))
-    text = _TAGS.sub(_without_shape, text)
+    text = _without_frames(_TAGS.sub(_without_shape, text))
     text = _TEMPLATES.sub("‹", text)
     return _ROLE_LINES.sub(r"\1(\2)", text)
 
@@ -115,6 +133,34 @@ def _without_shape(match: re.Match[str]) -> str:
     before = match.string[match.start() - 1 : match.start()]
     is_type = not slash and before.isalnum() and name[0].isupper() and not name.isupper()
     return "<" if is_type else f"‹{slash}"
+
+
+def _without_frames(text: str) -> str:
+    """The text with tags of compound names (`<local-command-caveat>`) out of shape, where they frame something.
+
+    A tag that is closed, closes, stands alone on its line or has a telling name does. `<branch-name>` in the middle of
+    a line only says what goes there, and `vector<size_t>` is code.
+    """
+    if "-" not in text and "_" not in text:
+        return text
+    closed = {name.lower() for name in _CLOSING.findall(text)}
+
+    def shapeless(match: re.Match[str]) -> str:
+        slash, name = match.groups()
+        before = text[max(match.start() - 10, 0) : match.start()]
+        if not slash and (before[-1:].isalnum() or before.endswith(("_", ":", "#include "))):
+            return match.group()
+        word = name.lower()
+        telling = not _HARNESS.isdisjoint(re.split("[-_]", word))
+        return f"‹{slash}" if slash or word in closed or telling or _is_alone(text, match) else match.group()
+
+    return _COMPOUND.sub(shapeless, text)
+
+
+def _is_alone(text: str, tag: re.Match[str]) -> bool:
+    end = tag.end() + len(tag.group(2))
+    before = text[max(text.rfind("\n", 0, tag.start()) + 1, tag.start() - 10) : tag.start()]
+    return not before.strip(_ALONE) and text[end : end + 2].rstrip("\n") in (">", "/>")
 
 
 def is_suspicious(text: str) -> bool:
@@ -163,6 +209,8 @@ class _Said:
         names = [item.text for item in identifiers(line) if item.kind in ("url", "path", "id")]
         strange = [name for name in names if name not in self._trusted]
         words = _WORD.findall(line)
+        if not strange and len(words) < FEWEST_WORDS:
+            return False
         enough = 0.8 * len(words) if len(words) >= FEWEST_WORDS else len(words) + 1
         return any(
             any(name in window for name in strange) or sum(word in window for word in words) >= enough

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from midfold.core.message import Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Transcript
+from midfold.core.message import CALL, THINKING, Message, Opaque, Part, Text, ToolResult, Transcript
 from midfold.core.pairing import Pairing, pair
 
 UNREADABLE = frozenset({"block", "content", "message", "item", "unreadable"})
@@ -46,9 +46,12 @@ class CallsAnswered:
         _mark(forbidden, start, end)
         if pairing.waiting:
             _mark(forbidden, pairing.waiting[0].message, pairing.waiting[-1].message)
-        for index in range(1, len(messages)):
-            if _only_calls(messages[index - 1]) and _only_calls(messages[index]):
+        follows_calls = False
+        for index, message in enumerate(messages):
+            is_calls = message.kinds == CALL
+            if is_calls and follows_calls:
                 forbidden[index] = 1
+            follows_calls = is_calls
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         found = [f"messages[{place.message}] answers no call" for place in pairing.orphans]
@@ -60,10 +63,9 @@ class ThinkingKept:
     """Reasoning that is an item of its own belongs to the item after it; providers reject one without the other."""
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
-        for index in range(1, len(messages)):
-            before = messages[index - 1]
-            if before.role == "assistant" and before.parts and all(isinstance(part, Thinking) for part in before.parts):
-                forbidden[index] = 1
+        for index, message in enumerate(messages):
+            if message.kinds == THINKING and message.role == "assistant":
+                forbidden[index + 1] = 1
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         return ()
@@ -141,8 +143,3 @@ def is_empty(message: Message) -> bool:
 def _mark(forbidden: bytearray, start: int, end: int) -> None:
     if end > start:
         forbidden[start + 1 : end + 1] = b"\1" * (end - start)
-
-
-def _only_calls(message: Message) -> bool:
-    """An item of a Responses batch: nothing but calls."""
-    return bool(message.parts) and all(isinstance(part, ToolCall) for part in message.parts)

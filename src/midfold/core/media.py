@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from midfold.core.laws import is_human
-from midfold.core.message import Media, Message, Part, Text, ToolResult, Transcript
+from midfold.core.message import IMAGE, Media, Message, Part, Text, ToolResult, Transcript, kinds_of
 from midfold.core.tokens import media_units
 
 
@@ -32,7 +32,7 @@ def newest_picture(messages: Transcript) -> int | None:
     """The newest human turn with an image; without one, the newest message with an image."""
     newest = None
     for index in range(len(messages) - 1, -1, -1):
-        if has_images(messages[index].parts):
+        if messages[index].kinds & IMAGE:
             if is_human(messages[index]):
                 return index
             newest = index if newest is None else newest
@@ -40,10 +40,7 @@ def newest_picture(messages: Transcript) -> int | None:
 
 
 def has_images(parts: tuple[Part, ...]) -> bool:
-    return any(
-        (isinstance(part, Media) and part.kind == "image") or (isinstance(part, ToolResult) and has_images(part.parts))
-        for part in parts
-    )
+    return bool(kinds_of(parts) & IMAGE)
 
 
 def replace_historical_media(
@@ -56,7 +53,7 @@ def replace_historical_media(
     changed: dict[int, str] = {}
     out = list(messages)
     for index in range(newest):
-        if has_images(messages[index].parts):
+        if messages[index].kinds & IMAGE:
             changed[index] = handle(messages[index])
             out[index] = messages[index].with_parts(_without(messages[index].parts, changed[index]))
     return tuple(out), changed

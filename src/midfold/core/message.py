@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -21,6 +21,8 @@ from midfold.core import jsonio
 Role = Literal["system", "user", "assistant", "tool", "other"]
 
 DIGEST_SIZE = 16
+TEXT, CALL, RESULT, IMAGE, MEDIA, THINKING, OPAQUE = (1 << bit for bit in range(7))
+"""Kinds of parts: the bits of `Message.kinds`. A message has an image also where it stands in a result."""
 NULL = Raw(b"null")
 """The wire of what was read from null; None says that something was read from nothing, or has changed."""
 
@@ -28,6 +30,7 @@ NULL = Raw(b"null")
 class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
     """What a message is made of. `wire` is the block it was read from, and no part of its value."""
 
+    bit: ClassVar[int] = 0
     wire: Any = None
 
     def value(self) -> tuple[Any, ...]:
@@ -44,12 +47,14 @@ class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
 
 
 class Text(Part, frozen=True, eq=False, gc=False):
+    bit: ClassVar[int] = TEXT
     text: str
 
 
 class ToolCall(Part, frozen=True, eq=False, gc=False):
     """A request to run a tool. `arguments` is JSON text as the model wrote it, or as near to it as the dialect has."""
 
+    bit: ClassVar[int] = CALL
     id: str
     name: str
     arguments: str
@@ -58,6 +63,7 @@ class ToolCall(Part, frozen=True, eq=False, gc=False):
 class ToolResult(Part, frozen=True, eq=False, gc=False):
     """The answer to one call."""
 
+    bit: ClassVar[int] = RESULT
     call_id: str
     parts: tuple[Part, ...]
     is_error: bool = False
@@ -65,12 +71,16 @@ class ToolResult(Part, frozen=True, eq=False, gc=False):
 
     @property
     def text(self) -> str:
+        if len(self.parts) == 1:
+            only = self.parts[0]
+            return only.text if isinstance(only, Text) else ""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
 class Media(Part, frozen=True, eq=False, gc=False):
     """An image, document, sound or file. `data` is its base64 text, its address or its file id."""
 
+    bit: ClassVar[int] = MEDIA
     kind: Literal["image", "document", "audio", "video", "file"]
     data: str
     mime: str | None = None
@@ -79,6 +89,7 @@ class Media(Part, frozen=True, eq=False, gc=False):
 class Thinking(Part, frozen=True, eq=False, gc=False):
     """Reasoning. A `signature` binds it to the provider that wrote it: it is kept or dropped, never edited."""
 
+    bit: ClassVar[int] = THINKING
     text: str
     signature: str | None = None
     redacted: bool = False
@@ -87,6 +98,7 @@ class Thinking(Part, frozen=True, eq=False, gc=False):
 class Opaque(Part, frozen=True, eq=False, gc=False):
     """Something midfold carries and counts but does not read. `body` is its JSON text."""
 
+    bit: ClassVar[int] = OPAQUE
     kind: str
     body: str
 
@@ -131,6 +143,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     _digest: bytes | None = None
     units: int | None = None
     """The default estimate's memo; see core.tokens."""
+    _kinds: int | None = None
 
     @classmethod
     def over(cls, wire: Any, reader: Reader) -> Message:
@@ -148,6 +161,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
         if self._parts is None:
             self._read()
         return self._parts  # type: ignore[return-value]
+
+    @property
+    def kinds(self) -> int:
+        """Which kinds of parts it has, so that nobody need look at each."""
+        if self._kinds is None:
+            self._kinds = kinds_of(self.parts)
+        return self._kinds
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -238,6 +258,19 @@ class Tool(msgspec.Struct, frozen=True):
 
     name: str
     body: str
+
+
+def kinds_of(parts: tuple[Part, ...]) -> int:
+    """The bits of the kinds of these parts."""
+    found = 0
+    for part in parts:
+        bit = part.bit
+        found |= bit
+        if bit == RESULT:
+            found |= kinds_of(part.parts) & IMAGE  # type: ignore[attr-defined]
+        elif bit == MEDIA and part.kind == "image":  # type: ignore[attr-defined]
+            found |= IMAGE
+    return found
 
 
 def plain(wire: Any) -> Any:

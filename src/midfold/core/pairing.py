@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.core.message import Message, Thinking, ToolCall, ToolResult, Transcript
+from midfold.core.message import CALL, RESULT, THINKING, Message, ToolCall, ToolResult, Transcript
 
 
 class Place(NamedTuple):
@@ -40,7 +40,10 @@ class Pairing(NamedTuple):
 def pair(messages: Transcript) -> Pairing:
     walk = _Walk()
     for index, message in enumerate(messages):
-        walk.turn(message)
+        if walk.open:
+            walk.turn(message)
+        if not message.kinds & (CALL | RESULT):
+            continue
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
                 walk.call(Place(index, number), part.id)
@@ -63,13 +66,11 @@ class _Walk:
 
     def turn(self, message: Message) -> None:
         """A user speaks, or the assistant goes on without calling: whatever is still open was given up."""
-        if not self.open:
-            return
         if message.role == "user":
-            if not any(isinstance(part, ToolResult) for part in message.parts):
+            if not message.kinds & RESULT:
                 self.interrupted = self.moved_on = True
         elif message.role == "assistant" and message.parts:
-            self.moved_on = not any(isinstance(part, ToolCall | Thinking) for part in message.parts)
+            self.moved_on = not message.kinds & (CALL | THINKING)
 
     def call(self, place: Place, call_id: str) -> None:
         if self.interrupted:
@@ -90,15 +91,16 @@ class _Walk:
             call = waiting.pop(0)
             self.answers[call] = place
             if not waiting:
-                self.open = {name: places for name, places in self.open.items() if places}
+                many = len(self.open) > 1
+                self.open = {name: places for name, places in self.open.items() if places} if many else {}
         else:
             self.orphans.append(place)
 
     def close(self) -> None:
         """The batch is over: what is still open stays unanswered."""
-        left = [place for places in self.open.values() for place in places]
-        self.unanswered.extend(sorted(left))
-        self.open = {}
+        if self.open:
+            self.unanswered.extend(sorted(place for places in self.open.values() for place in places))
+            self.open = {}
         self.interrupted = self.moved_on = False
 
     def finish(self) -> tuple[Place, ...]:

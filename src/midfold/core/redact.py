@@ -11,19 +11,23 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from midfold.core.redact_keys import MARK, Span, kind_of_name
 from midfold.core.redact_rules import credentials
 
-__all__ = ["Redactor", "is_sensitive_key", "redact", "redact_value"]
+__all__ = ["Redactor", "is_sensitive_key", "redact", "redact_value", "with_credentials"]
 
 Redactor = Callable[[str], str]
 
 MOST_PASSES = 4
 SHORTEST = 8
 DEEPEST = 200
+SEAM = "\n\0\n"
+"""Between texts that are searched as one: no credential goes across it."""
 _WEAK_KINDS = frozenset({"token", "session", "cookie", "authorization", "credential"})
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "title", "enum", "schema"})
 _PLACEHOLDER = re.compile(
@@ -40,6 +44,20 @@ def redact(text: str) -> str:
             break
         text = _replaced(text, spans)
     return text
+
+
+def with_credentials(texts: Sequence[str]) -> set[int]:
+    """The places of the texts that `redact` would change: many short ones are searched in one go."""
+    spans = credentials(SEAM.join(texts))
+    if not spans:
+        return set()
+    starts = list(accumulate((len(text) + len(SEAM) for text in texts), initial=0))
+    return {
+        place
+        for span in spans
+        for place in range(bisect_right(starts, span.start) - 1, bisect_right(starts, span.end - 1))
+        if place < len(texts)
+    }
 
 
 def _replaced(text: str, spans: Iterable[Span]) -> str:

@@ -6,6 +6,7 @@ Rules of this file:
 2. A value in quotes is read to its quote, a bare value over at most `LONGEST_BARE` characters: no place costs more than
    a constant, or than what lies before the next quote.
 3. Code is not a credential: calls, look-ups, attributes, annotations, placeholders and names of variables stay.
+4. A line break and a NUL end a text, so that many texts can be searched as one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import NamedTuple
 LONGEST_BARE = 96
 LONGEST_NAME = 64
 MARK = "[REDACTED:"
+END = r"\Z|(?=\n\0)"
+"""The end of a text, or of one among many."""
 
 
 class Span(NamedTuple):
@@ -89,11 +92,11 @@ _SEPARATOR = re.compile(
 )
 _AFTER_NAME = frozenset(b"\"'`]\\*:= \t>")
 _QUOTED = {
-    '"': re.compile(r'"([^"\\\s]*+(?:\\[^\s][^"\\\s]*+)*+)(?:"|\Z)'),
-    "'": re.compile(r"'([^'\\\s]*+(?:\\[^\s][^'\\\s]*+)*+)(?:'|\Z)"),
-    "`": re.compile(r"`([^`\s]*+)(?:`|\Z)"),
+    '"': re.compile(rf'"([^"\\\s]*+(?:\\[^\s][^"\\\s]*+)*+)(?:"|{END})'),
+    "'": re.compile(rf"'([^'\\\s]*+(?:\\[^\s][^'\\\s]*+)*+)(?:'|{END})"),
+    "`": re.compile(rf"`([^`\s]*+)(?:`|{END})"),
 }
-_QUOTED_INSIDE = {quote: re.compile(rf"\\{{1,7}}+{quote}([^{quote}\s]*+)(?:{quote}|\Z)") for quote in "\"'`"}
+_QUOTED_INSIDE = {quote: re.compile(rf"\\{{1,7}}+{quote}([^{quote}\s]*+)(?:{quote}|{END})") for quote in "\"'`"}
 _OPENING = re.compile(r"""\\{0,7}+(["'`])""")
 _BARE = re.compile(rf"""[^\s"'`,;&|<>(){{}}\[\]\\]{{1,{LONGEST_BARE}}}+""")
 _BARE_REST = re.compile(r"""[^\s"'`,;&|<>(){}\[\]\\]*+""")
@@ -137,10 +140,9 @@ _WORDS_OF_CODE = _words(
 )
 
 
-def assignments(text: str, low: bytes, needle: bytes) -> Iterator[Span]:
+def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
     """The values of names that end in a telling word."""
     word = WORDS[needle]
-    at = low.find(needle)
     while at >= 0:
         span = _named(text, low, at, word)
         if span is not None:

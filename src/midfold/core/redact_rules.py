@@ -117,14 +117,13 @@ _END = re.compile(r"-----END (?:(?!PRIVATE)[A-Z0-9]{1,12} ){0,3}+PRIVATE KEY(?: 
 _GAP = r"""(?:[\s"'+,>|]|\\{1,4}+[nrt"']|[0-9]{1,6}[→|:])*+"""
 _KEY_BODY = re.compile(
     rf"(?:{_GAP}[A-Za-z-]{{4,20}}: [^\n\\]{{1,120}}+){{0,4}}+(?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*+"
-    rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:-----END|\.\.\.|…|\Z)))?"
+    rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:-----END|\.\.\.|…|\0|\Z)))?"
 )
 _LONGEST_KEY = 65_536
 
 
-def private_keys(text: str, low: bytes, needle: bytes) -> Iterator[Span]:
+def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[Span]:
     """Whole PEM blocks; of a block that was cut off, everything that still looks like key."""
-    start = low.find(needle)
     end = 0
     while start >= 0:
         begin = _BEGIN.match(text, start)
@@ -148,9 +147,8 @@ _USER_INFO = re.compile(
 _OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…")
 
 
-def addresses(text: str, low: bytes, mark: bytes) -> Iterator[Span]:
+def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[Span]:
     """The password of `scheme://user:password@host`, or a token that stands in the user's place."""
-    at = low.find(mark)
     while at >= 0:
         info = _USER_INFO.match(text, at + len(mark))
         if info is not None:
@@ -198,10 +196,9 @@ _HEADERS = {
 }
 
 
-def headers(text: str, low: bytes, needle: bytes) -> Iterator[Span]:
+def headers(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
     """Authorization and Cookie headers wherever they are quoted, `Bearer …`, and signed addresses."""
     pattern, kind = _HEADERS[needle]
-    at = low.find(needle)
     while at >= 0:
         match = pattern.match(text, at)
         after = at + len(needle)
@@ -219,16 +216,17 @@ def _is_credential(value: str) -> bool:
     return _DIGIT_OR_PADDING.search(value) is not None
 
 
-Finder = Callable[[str, bytes, bytes], Iterable[Span]]
+Finder = Callable[[str, bytes, bytes, int], Iterable[Span]]
 _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
     *((word, ((word, assignments),)) for word in WORDS if word != b"key"),
     (b"key", ((b"key", assignments), (b"-----begin ", private_keys))),
     (b"auth", ((b"auth", headers), (b"authorization", headers))),
     (b"bearer ", ((b"bearer ", headers),)),
     (b"cookie", ((b"cookie", headers),)),
-    (b"@", ((b"://", addresses), (b":\\/\\/", addresses))),
     (b"://", ((b"sig=", headers), (b"signature=", headers))),
+    (b"@", ((b"://", addresses), (b":\\/\\/", addresses))),
 )
+"""A gate, and what can only be there where the gate is."""
 
 
 def credentials(text: str) -> list[Span]:
@@ -239,7 +237,10 @@ def credentials(text: str) -> list[Span]:
         return spans
     low = raw.lower()
     for gate, finders in _FINDERS:
-        if gate in low:
+        first = low.find(gate)
+        if first >= 0:
             for needle, find in finders:
-                spans += find(text, low, needle)
+                at = first if needle == gate else low.find(needle)
+                if at >= 0:
+                    spans += find(text, low, needle, at)
     return spans

@@ -43,6 +43,13 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
     retry_class: Literal["", "none", "transient", "permanent"] = ""
     retry_after: float = 0.0
+    """Seconds the provider asked to be left alone."""
+    cooldown: float = 0.0
+    """Seconds from now in which no automatic compaction asks the model; 0 without a failure."""
+    done: str = ""
+    """What was done about the failure."""
+    next: str = ""
+    """What happens next, and what a person can do about it."""
     recovered_from: str = ""
     """What the summary model failed with before the conversation's own model wrote this."""
     updated_previous: bool = False

@@ -7,9 +7,12 @@ Reasoning is left out: it is not the conversation, and providers forbid showing 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from midfold.core.message import Media, Message, Opaque, Text, ToolCall, ToolResult, Transcript
+from midfold.core.redact import redact as our_rules
+from midfold.core.redact import with_credentials
 
 Redact = Callable[[str], str]
 MOST_CHARACTERS = 400_000
@@ -19,8 +22,11 @@ LONGEST, SHORTEST = 6_000, 60
 SMALLEST_WITH_TROUBLE = 240
 TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", "panic")
 """Words of trouble; looked for literally, because tool results are long."""
+LONGEST_WORD = max(map(len, TROUBLE))
 SMALLEST_MARGIN, MARGIN = 160, 256
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
+BATCH = 256
+"""Messages that are searched for credentials in one go."""
 
 
 def serialize_turns(messages: Transcript, redact: Redact, most: int = MOST_CHARACTERS) -> str:
@@ -30,10 +36,12 @@ def serialize_turns(messages: Transcript, redact: Redact, most: int = MOST_CHARA
     left = most * 4 // 5
     shown = len(messages)
     while shown and left > 0:
-        shown -= 1
-        piece = turn_text(messages[shown], room, redact)
-        left -= len(piece) + 2
-        newest.append(piece)
+        for piece in reversed(turn_texts(messages[max(shown - BATCH, 0) : shown], room, redact)):
+            shown -= 1
+            left -= len(piece) + 2
+            newest.append(piece)
+            if left <= 0:
+                break
     older = older_asks(messages[:shown], redact, most // 5) if shown else []
     return "\n\n".join(piece for piece in [*older, *reversed(newest)] if piece)
 
@@ -82,8 +90,33 @@ def clip_result(text: str, room: int, redact: Redact) -> str:
 
 def trouble(text: str, start: int, end: int) -> int:
     """Where a text first speaks of an error, between two places; -1 if it does not."""
-    found = [place for word in TROUBLE if (place := text.find(word, start, end)) >= 0]
-    return min(found, default=-1)
+    first = -1
+    for word in TROUBLE:
+        place = text.find(word, start, end)
+        if place >= 0:
+            first = place if first < 0 else min(first, place)
+            end = min(end, first + LONGEST_WORD)
+    return first
+
+
+def turn_texts(messages: Transcript, room: int, redact: Redact) -> list[str]:
+    """Messages as texts. Our own rules look at all pieces at once; only what has a credential is written again."""
+    if redact is not our_rules:
+        return [turn_text(message, room, redact) for message in messages]
+    pieces: list[str] = []
+    ends: list[int] = []
+    texts: list[str] = []
+
+    def unchanged(piece: str) -> str:
+        pieces.append(piece)
+        return piece
+
+    for message in messages:
+        texts.append(turn_text(message, room, unchanged))
+        ends.append(len(pieces))
+    for place in {bisect_right(ends, piece) for piece in with_credentials(pieces)}:
+        texts[place] = turn_text(messages[place], room, redact)
+    return texts
 
 
 def turn_text(message: Message, room: int, redact: Redact) -> str:
@@ -95,12 +128,12 @@ def part_texts(message: Message, room: int, redact: Redact) -> Iterator[str]:
     """The parts of one message as texts."""
     who = message.role.upper()
     for part in message.parts:
-        match part:
-            case Text(text=text) if text.strip():
-                yield f"[{who}]: {clip(text, room, redact)}"
-            case ToolCall(name=name, arguments=arguments):
-                yield f"[{who} CALLS {name}]: {clip(arguments, room // 2, redact)}"
-            case ToolResult(is_error=failed):
-                yield f"[RESULT{' (failed)' if failed else ''}]: {clip_result(part.text, room, redact)}"
-            case Media(kind=kind) | Opaque(kind=kind):
-                yield f"[{who}]: ({kind})"
+        if isinstance(part, Text):
+            if part.text.strip():
+                yield f"[{who}]: {clip(part.text, room, redact)}"
+        elif isinstance(part, ToolCall):
+            yield f"[{who} CALLS {part.name}]: {clip(part.arguments, room // 2, redact)}"
+        elif isinstance(part, ToolResult):
+            yield f"[RESULT{' (failed)' if part.is_error else ''}]: {clip_result(part.text, room, redact)}"
+        elif isinstance(part, Media | Opaque):
+            yield f"[{who}]: ({part.kind})"

@@ -17,7 +17,7 @@ from midfold.core.audit import Audit, audited, local_audit, trusted
 from midfold.core.boundary import Plan
 from midfold.core.compaction import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
-from midfold.core.failures import FAILURES
+from midfold.core.failures import account
 from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.core.media import replace_historical_media
 from midfold.core.message import Message, Role, Text, Transcript
@@ -94,10 +94,12 @@ def _why(job: Job) -> str:
 
 
 def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> SummaryFacts:
+    kind, asked = answer.failure, answer.retry_after
+    told = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
     return SummaryFacts(
+        **told,
         model=answer.model,
         calls=answer.calls,
-        retry_class=FAILURES[answer.failure].retry_class if answer.failure else "",
         retry_after=answer.retry_after,
         recovered_from=answer.recovered_from,
         unverified=checked.unverified,

@@ -60,6 +60,7 @@ class Compressor(ContextEngine):
                 source="local",
                 failure=failure,
                 retry_after=answer.retry_after,
+                pause_left=answer.pause_left,
                 calls=answer.calls,
                 notes=answer.notes,
             )

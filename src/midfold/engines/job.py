@@ -25,7 +25,7 @@ from midfold.core.compaction import (
     SummaryAnswer,
     SummaryAsk,
 )
-from midfold.core.failures import FAILURES
+from midfold.core.failures import FAILURES, account
 from midfold.core.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.core.laws import legal_cuts, opens
 from midfold.core.message import Message, Transcript
@@ -236,11 +236,9 @@ class Job:
         return self.outcome(self.messages, receipt, state)
 
     def aborted(self, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
-        row = FAILURES[failure]
-        reason = f"the summary failed ({failure}): {row.told}; the conversation stays as it was"
-        summary = SummaryFacts(
-            failure=failure, retry_class=row.retry_class, retry_after=answer.retry_after, calls=answer.calls
-        )
+        reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
+        told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
+        summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **told._asdict())
         receipt = self.receipt(status="aborted", reason=reason, plan=plan, summary=summary)
         return self.outcome(self.messages, receipt, msgspec.structs.replace(self.state, failure=failure))
 

@@ -13,7 +13,7 @@ from midfold.core.archive import Archive, fold_id, handle_of
 from midfold.core.boundary import Plan
 from midfold.core.compaction import Outcome
 from midfold.core.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
-from midfold.core.message import Media, Message, Part, Text, ToolCall, ToolResult, Transcript
+from midfold.core.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import Pairing, Place, pair
 from midfold.core.report import Digest
 from midfold.engines.job import Job
@@ -57,7 +57,7 @@ def _could_suffice(job: Job, plan: Plan) -> bool:
 
 
 def _is_prunable(message: Message) -> bool:
-    return any(isinstance(part, ToolResult | ToolCall) for part in message.parts)
+    return bool(message.kinds & (CALL | RESULT))
 
 
 class _Prune:

@@ -6,7 +6,9 @@ is taken from every n-th older message.
 
 from __future__ import annotations
 
-from midfold.core.message import Opaque, Part, Text, Thinking, ToolCall, ToolResult, Transcript
+from typing import Any
+
+from midfold.core.message import CALL, OPAQUE, RESULT, TEXT, THINKING, Part, Transcript
 from midfold.core.tokens import MESSAGE_UNITS, Meter, media_units
 
 MANY = 600
@@ -31,25 +33,31 @@ def rough_units(messages: Transcript, meter: Meter) -> list[int]:
         measured[role] = measured.get(role, 0) + meter.units(message)
     rates = {role: measured[role] / length for role, length in lengths.items() if length}
     return [
-        meter.units(message)
-        if not OLDEST <= index < exact_from
-        else MESSAGE_UNITS + int(characters(message.parts) * rates.get(message.role, USUAL_RATE))
-        for index, message in enumerate(messages)
+        *map(meter.units, messages[:OLDEST]),
+        *(
+            MESSAGE_UNITS + int(characters(message.parts) * rates.get(message.role, USUAL_RATE))
+            for message in messages[OLDEST:exact_from]
+        ),
+        *map(meter.units, messages[exact_from:]),
     ]
 
 
 def characters(parts: tuple[Part, ...]) -> int:
     """The length of what is counted in a message, pictures by their price."""
     total = 0
+    part: Any
     for part in parts:
-        if isinstance(part, ToolResult):
-            total += 24 + characters(part.parts)
-        elif isinstance(part, Text | Thinking):
+        bit = part.bit
+        if bit == RESULT:
+            inner = part.parts
+            only = inner[0] if len(inner) == 1 else None
+            total += 24 + (len(only.text) if only is not None and only.bit == TEXT else characters(inner))
+        elif bit in (TEXT, THINKING):
             total += len(part.text)
-        elif isinstance(part, ToolCall):
+        elif bit == CALL:
             total += 48 + len(part.arguments)
-        elif isinstance(part, Opaque):
+        elif bit == OPAQUE:
             total += len(part.body)
         else:
-            total += media_units(part) * 4  # type: ignore[arg-type]
+            total += media_units(part) * 4
     return total

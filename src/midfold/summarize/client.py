@@ -2,7 +2,7 @@
 
 Rules of this file:
 1. Every transport error becomes one of the failure kinds; no key and no body gets into a text.
-2. A body that trickles is bounded by the endpoint's timeout as a whole, not by each read.
+2. An answer that trickles, its headers included, is bounded by the endpoint's timeout as a whole, not by each read.
 3. Redirects are not followed: a key goes to the address it was configured for, or nowhere.
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.errors import MissingExtra, SummaryFailed
 from midfold.summarize.calls import Call, HttpRequest, Reply, http_request
+from midfold.summarize.deadline import Deadline
 from midfold.summarize.endpoint import Endpoint
 from midfold.summarize.flow import Pause, Progress, Steps, summarise
 from midfold.summarize.replies import ReplyReader
@@ -82,16 +83,20 @@ class ModelSummarizer:
     def _send(self, client: httpx2.Client, call: Call) -> Reply:
         """One call over HTTP."""
         httpx = _httpx()
-        request, body = http_request(call), _Body(call, self._clock)
+        request, body, deadline = http_request(call), _Body(call, self._clock), Deadline(call.endpoint.timeout)
+        traced = {"trace": deadline.trace}
         try:
-            with client.stream("POST", request.url, **_arguments(request)) as response:
+            with deadline, client.stream("POST", request.url, extensions=traced, **_arguments(request)) as response:
                 body.begin(response)
                 for chunk in response.iter_bytes():
                     if not body.take(chunk):
                         break
+                if deadline.passed:
+                    raise body.failure() or _late(call)
                 return body.reply()
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-            raise body.failure() or _transport_failure(httpx, error, call) from None
+            late = _late(call) if deadline.passed else None
+            raise body.failure() or late or _transport_failure(httpx, error, call) from None
 
     async def _send_later(self, client: httpx2.AsyncClient, call: Call) -> Reply:
         import asyncio
@@ -205,12 +210,16 @@ def _arguments(request: HttpRequest) -> dict[str, Any]:
     return {"content": request.body, "headers": request.headers, "timeout": min(request.timeout, 600.0)}
 
 
+def _late(call: Call) -> SummaryFailed:
+    return SummaryFailed("timeout", f"{call.endpoint.place} did not finish in time")
+
+
 def _transport_failure(httpx: Any, error: Exception, call: Call) -> SummaryFailed:
     place = call.endpoint.place
     if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError | httpx.UnsupportedProtocol):
         return SummaryFailed("network", f"{place} could not be reached")
     if isinstance(error, httpx.TimeoutException | TimeoutError):
-        return SummaryFailed("timeout", f"{place} did not finish in time")
+        return _late(call)
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
         return SummaryFailed("malformed", f"{place} closed its answer early or broke the protocol")
     return SummaryFailed("network", f"the connection to {place} failed")

@@ -49,7 +49,7 @@ class Guard:
     def _paused(self) -> SummaryAnswer:
         kind = self._before.failure
         note = f"no model was asked: {self._left:,.0f} s of the pause after a failure ({kind}) are left"
-        return SummaryAnswer(failure=kind, notes=(note,))
+        return SummaryAnswer(failure=kind, notes=(note,), pause_left=self._left)
 
     def settled(self, state: CompactionState) -> CompactionState:
         """The state after the compaction: a new pause after a new failure, none after a summary."""

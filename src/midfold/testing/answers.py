@@ -32,6 +32,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pieces: tuple[bytes, ...] = ()
     pause: float = 0.0
     """Seconds before the head of the answer, and between the pieces of its body."""
+    head_pause: float = 0.0
+    """Seconds between the bytes of the head."""
     ending: Ending = "whole"
     promised: int | None = None
     """The content-length; without one the body is sent in chunks."""
@@ -44,6 +46,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """The same, trickling: in pieces of `size` bytes, or as it is cut already."""
         pieces = self.pieces if size is None else _cut(self.body, size)
         return msgspec.structs.replace(self, pieces=pieces, pause=pause)
+
+    def slow_head(self, pause: float) -> Answer:
+        """The same, its status line and headers trickling byte by byte."""
+        return msgspec.structs.replace(self, head_pause=pause)
 
     def in_pieces(self, size: int) -> Answer:
         return msgspec.structs.replace(self, pieces=_cut(self.body, size))

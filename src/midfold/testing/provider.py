@@ -128,6 +128,8 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+        head_pause = 0.0
+        _headers_buffer: list[bytes]
 
         def do_POST(self) -> None:
             self._handle()
@@ -147,7 +149,12 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
             if answer.ending == "reset":
                 self._reset()
 
+        def flush_headers(self) -> None:
+            _write_slowly(self.wfile.write, self._headers_buffer, self.head_pause, stopped)
+            self._headers_buffer = []
+
         def _write(self, answer: Answer) -> None:
+            self.head_pause = answer.head_pause
             self.send_response(answer.status)
             self.send_header("content-type", answer.content_type)
             for name, header in answer.headers.items():
@@ -175,6 +182,14 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
             """Tests print nothing."""
 
     return Handler
+
+
+def _write_slowly(write: Callable[[bytes], Any], pieces: list[bytes], pause: float, stopped: threading.Event) -> None:
+    """Bytes at once, or one by one with a pause after each."""
+    data = b"".join(pieces)
+    for piece in (data[at : at + 1] for at in range(len(data))) if pause else (data,):
+        write(piece)
+        stopped.wait(pause)
 
 
 def _json(data: bytes) -> Any:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from midfold import Media, Message, Text, Thinking, ToolCall, ToolResult
-from midfold.core.turns import clip, serialize_turns
+from midfold.core.redact import redact
+from midfold.core.turns import clip, serialize_turns, trouble
 
 MESSAGES = (
     Message("user", (Text("look"), Media("image", "AA"))),
@@ -35,3 +36,19 @@ def test_the_longer_the_fold_the_less_of_each_message_and_never_too_much_in_all(
     text = serialize_turns(messages, lambda text: text)
     assert len(text) < 2_000_000
     assert "start 4999" in text
+
+
+def test_credentials_among_many_turns_are_taken_out_as_when_each_turn_is_searched_alone() -> None:
+    turns = [f"step {n}: " + ("password=" + "hunter" + f"{n}x" if n % 97 == 0 else "nothing here") for n in range(600)]
+    turns += ['open quote at the end: password="' + "hunter22x", "harmless", "x" * 7_000 + " api_key=" + "9f8b7c6d5e4f"]
+    messages = tuple(Message("user", (Text(turn),)) for turn in turns)
+    together = serialize_turns(messages, redact)
+    assert together == serialize_turns(messages, lambda text: str(redact(text)))
+    assert "hunter" not in together
+    assert together.count("[REDACTED:") == 9
+
+
+def test_the_first_word_of_trouble_is_found_whichever_it_is() -> None:
+    text = "fine\n" * 100 + "Exception: an Error\n" + "error\n" * 50 + "fatal: denied"
+    assert text[trouble(text, 0, len(text)) :].startswith("xception: an Error")
+    assert trouble(text, 0, 300) == -1
