@@ -24,10 +24,14 @@ from midfold.errors import StoreError
 from midfold.host import EngineHost
 from midfold.session import Session
 from midfold.store import CompactionLease, SqlStore, open_database
+from midfold.store.appending import PLAINEST
+from midfold.store.given import Given, given
 from midfold.store.leases import TTL
 from midfold.store.portable import exported, imported
+from midfold.store.prefixes import Prefix
 from midfold.store.protocol import SessionInfo
 from midfold.store.ranking import Hit, search
+from midfold.wire.sniff import DIALECTS
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -103,6 +107,21 @@ class Sessions:
         All words must occur; "in quotes" literally, `beginning*` as a beginning.
         """
         return search(self.store, query, self.redactor, limit, name=session, **filters)
+
+    def given(self, messages: Any, *, dialect: str | None = None) -> Given:
+        """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
+        return given(messages, dialect=dialect, otherwise=lambda: DIALECTS[PLAINEST])
+
+    def find_prefix(
+        self, messages: Any, *, dialect: str | None = None, least: int = 1, under: str = ""
+    ) -> Prefix | None:
+        """The session that has the longest beginning of this history: for clients that do not say who they are.
+
+        It shares at least the first `least` messages, and its name begins with `under`. `sync` there adds what is new;
+        where the session goes on otherwise, it makes a branch.
+        """
+        entries = self.given(messages, dialect=dialect).entries
+        return self.store.find_prefix(entries, least=least, under=under)
 
     def export(self, name: str) -> Iterator[bytes]:
         """A session as JSON lines: its messages byte for byte, its compactions, its state."""

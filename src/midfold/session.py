@@ -21,7 +21,7 @@ import msgspec
 from midfold.cache import PromptCacheHint, system_and_3
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Outcome
-from midfold.core.message import Message, Transcript
+from midfold.core.message import Message
 from midfold.core.redact import redact
 from midfold.core.report import Receipt, Status
 from midfold.core.tokens import Count
@@ -31,13 +31,12 @@ from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
 from midfold.live import Kept, Live, commit_of
 from midfold.store import SqlStore
-from midfold.store.bodies import Entry
+from midfold.store.given import Given, given, of_messages
 from midfold.store.leases import held
 from midfold.store.protocol import Item, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.summarize import begin, local_summarizer, resume
-from midfold.wire import Document, read
 from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
@@ -91,24 +90,21 @@ class Session:
 
     def append(self, messages: Any, *, key: str | None = None) -> range:
         """Adds exactly these messages and gives their positions. A `key` that was used before adds nothing again."""
-        document = self._read(messages)
-        entries = [Entry(message, document.dialect) for message in document.messages]
-        name = document.dialect.name
-        return self.store.append(self.name, entries, dialect=name, model=self.host.model, key=key).positions
+        dialect, entries = self._given(messages)
+        return self.store.append(self.name, entries, dialect=dialect.name, model=self.host.model, key=key).positions
 
     def sync(self, messages: Any) -> Sync:
         """A client's whole history, or the view it was given and what came after: adds what is new."""
-        document = self._read(messages)
-        entries = [Entry(message, document.dialect) for message in document.messages]
-        done = self.store.sync(self.name, entries, dialect=document.dialect.name, model=self.host.model)
+        dialect, entries = self._given(messages)
+        done = self.store.sync(self.name, entries, dialect=dialect.name, model=self.host.model)
         session = self if done.session == self.name else self._other(done.session)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
-    def _read(self, messages: Any) -> Document:
-        values = [messages] if isinstance(messages, dict) and "role" in messages else messages
-        if isinstance(values, list | tuple) and values and all(isinstance(item, Message) for item in values):
-            return _of_messages(tuple(values), self._known_dialect(self._kept.view()))
-        return read(values, dialect=self._dialect)
+    def _given(self, messages: Any) -> Given:
+        return given(messages, dialect=self._dialect, otherwise=self._otherwise)
+
+    def _otherwise(self) -> type[Dialect]:
+        return self._known_dialect(self._kept.view())
 
     def _other(self, name: str) -> Session:
         return Session(self.store, name, self.host.like(), dialect=self._dialect, clock=self.clock)
@@ -263,7 +259,7 @@ class Session:
 
     def _request(self, live: Live | None, **asked: Any) -> CompactionRequest:
         messages = () if live is None else live.messages
-        document = _of_messages(messages, self._known_dialect(live))
+        document = of_messages(messages, self._known_dialect(live))
         size = self.host.size
         prompt = size.tokens if live is not None and size.basis != "estimated" else None
         return self.host.request(document, prompt_tokens=prompt, **asked)
@@ -287,15 +283,6 @@ class Session:
             self.host.state = state
             self._kept.remember(live, cooldown=cooldown)
         return outcome.receipt
-
-
-def _of_messages(messages: Transcript, dialect: type[Dialect]) -> Document:
-    """Messages that are read already, by the dialect that has read them, or by the session's if we made them."""
-    readers = {message.key[1] for message in messages}
-    known = next((found for found in DIALECTS.values() if found.read in readers), dialect)
-    document = Document([], known, ())
-    document.messages = messages
-    return document
 
 
 def _asked_for(request: CompactionRequest) -> bool:

@@ -16,12 +16,13 @@ from midfold.core.message import Message, Transcript
 from midfold.core.report import Receipt
 from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreError
-from midfold.store import appending, checking, committing, removing, syncing
-from midfold.store.bodies import ROLES, Entry, inflated, stored_message
+from midfold.store import appending, checking, committing, prefixes, removing, syncing
+from midfold.store.bodies import ROLES, Entry, chain_of, inflated, stored_message
 from midfold.store.database import FOREVER, Database
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
+from midfold.store.prefixes import Prefix
 from midfold.store.protocol import Appended, Commit, Found, Item, Record, SessionInfo, Stored, Synced
 from midfold.store.sqlite import SQLite
 from midfold.wire.dialect import Dialect
@@ -71,8 +72,22 @@ class SqlStore:
         )
 
     def sync(self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced:
+        """A history that is there as it is costs no write; what is hashed is hashed before the session is locked."""
         _checked(name)
-        return self.database.write(lambda tx: syncing.sync(tx, name, entries, dialect=dialect, model=model))
+        chains = list(chain_of(entry.digest for entry in entries))
+        known = self.info(name)
+        if known is not None and entries and (known.count, known.chain) == (len(entries), chains[-1]):
+            return Synced(name, known.count, 0, branched=False)
+        return self.database.write(lambda tx: syncing.sync(tx, name, entries, chains, dialect=dialect, model=model))
+
+    def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None:
+        """The session that has the longest beginning of this history, of at least `least` messages.
+
+        `under`: only sessions whose names begin so.
+        """
+        digests = [entry.digest for entry in entries]
+        chains = list(chain_of(digests))
+        return self.database.read(lambda tx: prefixes.longest(tx, digests, chains, least=least, under=under))
 
     # Reading
 

@@ -49,6 +49,20 @@ INSERT INTO appends (session, key, first, count, digest) VALUES (:session, :key,
 -- name: chain_at
 SELECT chain FROM messages WHERE session = :session AND position = :position
 
+-- name: knows_chain
+SELECT 1
+FROM bodies b JOIN messages m ON m.body = b.id JOIN sessions s ON s.id = m.session
+WHERE b.digest = :digest AND m.position = :position AND m.chain = :chain
+  AND substr(s.name, 1, length(CAST(:under AS text))) = :under LIMIT 1
+
+-- name: session_with_chain
+SELECT s.name, s.count
+FROM bodies b JOIN messages m ON m.body = b.id JOIN sessions s ON s.id = m.session
+WHERE b.digest = :digest AND m.position = :position AND m.chain = :chain
+  AND substr(s.name, 1, length(CAST(:under AS text))) = :under
+ORDER BY CASE WHEN s.count = m.position + 1 THEN 0 ELSE 1 END, CASE WHEN s.ended IS NULL THEN 0 ELSE 1 END,
+         s.updated DESC, s.id DESC LIMIT 1
+
 -- name: messages
 SELECT m.position, m.role, m.at, b.codec, b.data
 FROM messages m JOIN bodies b ON b.id = m.body
