@@ -116,6 +116,7 @@ def _branch(
     branch = tip(tx, _name(line, number))
     assert branch is not None
     tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
+    tx.run("copy_prompts", source=source.id, target=branch.id, stop=shared)
     _copy_compactions(tx, source, branch, shared)
     grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))
     if not rest:

@@ -120,8 +120,8 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
     broken = copy("store", "check", "--json")
     assert broken.exit_code == 1 and any("alice" in line for line in json.loads(broken.stdout)["problems"])
     new = Shell(f"sqlite:///{tmp_path}/new.db")
-    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql"]
-    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql"]
+    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql", "0002_prompts.sql"]
+    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql", "0002_prompts.sql"]
 
 
 def test_which_store(shell: Shell, tmp_path: Path) -> None:
