@@ -26,6 +26,7 @@ from midfold.session import Session
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.appending import PLAINEST
 from midfold.store.given import Given, given, values_of
+from midfold.store.indexing import Progress
 from midfold.store.leases import TTL
 from midfold.store.portable import exported, imported
 from midfold.store.prefixes import Prefix
@@ -158,6 +159,10 @@ class Sessions:
     def check(self, *, deep: bool = False) -> list[str]:
         """What is wrong with the store; nothing if all is well."""
         return list(self.store.check(deep=deep))
+
+    def reindex(self, progress: Progress | None = None) -> int:
+        """Makes the search index anew, while the store is used; says how many messages it holds."""
+        return self.store.reindex(progress)
 
     def backup(self, target: str) -> None:
         self.store.backup(target)

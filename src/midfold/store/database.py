@@ -67,6 +67,14 @@ class Tx(ABC):
         """Takes a body out of the index."""
 
     @abstractmethod
+    def begin_reindex(self, *, everything: bool) -> int:
+        """From now on bodies wait to be indexed anew: all, or what follows older rules. Says how many there are."""
+
+    @abstractmethod
+    def index_some(self, after: int, most: int) -> list[int]:
+        """Indexes the next of those that wait, by their ids; none left if it gives none."""
+
+    @abstractmethod
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         """Candidates, the newest first."""
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from midfold.core.words import Query, Term
+from midfold.core.words import VERSION, Query, Term, search_text
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.store.bodies import Entry, deflated
+from midfold.store.bodies import Entry, deflated, inflated, searchable
 from midfold.store.database import Again, Database, How, Tx
 from midfold.store.queries import Flavour
 
@@ -73,7 +73,7 @@ class PostgresTx(Tx):
                 for digest, (body, indexed) in found.items()
                 if not indexed and self.run("mark_indexed", id=body)
             ]
-            self.many("index_words", _chunks(mine))
+            self.many("index_words", _chunks((body, entry.tokens) for body, entry in mine))
         return added | {digest: body for digest, (body, _) in found.items()}
 
     def _added(self, entries: list[Entry], index: bool) -> dict[bytes, int]:
@@ -97,6 +97,17 @@ class PostgresTx(Tx):
     def unindex(self, body: int, tokens: str) -> None:
         self.run("unindex_words", id=body)
 
+    def begin_reindex(self, *, everything: bool) -> int:
+        if everything:
+            self.run("age_words")
+        return self.number("stale_words", words=VERSION)
+
+    def index_some(self, after: int, most: int) -> list[int]:
+        rows = self.all("old_words", after=after, most=most, version=VERSION)
+        mine = [row for row in rows if self.run("unindex_old_words", id=row[0], version=VERSION)]
+        self.many("index_words", _chunks((body, _tokens(codec, data)) for body, codec, data in mine))
+        return [body for body, *_ in rows]
+
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         words = {f"word_{place}": _tsquery(term) for place, term in enumerate(query.terms)}
         having = " AND ".join(
@@ -112,17 +123,21 @@ def _body(entry: Entry, index: bool) -> dict[str, Any]:
     return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
 
 
-def _chunks(bodies: list[tuple[int, Entry]]) -> Iterator[dict[str, Any]]:
-    for body, entry in bodies:
+def _tokens(codec: int, data: bytes) -> str:
+    return search_text(searchable(inflated(codec, bytes(data))))
+
+
+def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:
+    for body, tokens in bodies:
         chunk: list[str] = []
         number = size = 0
-        for token in sorted(set(entry.tokens.split())):
+        for token in sorted(set(tokens.split())):
             if size > CHUNK_BYTES:
-                yield {"id": body, "chunk": number, "tokens": chunk}
+                yield {"id": body, "version": VERSION, "chunk": number, "tokens": chunk}
                 number, size, chunk = number + 1, 0, []
             chunk.append(token)
             size += len(token.encode()) + 8
-        yield {"id": body, "chunk": number, "tokens": chunk}
+        yield {"id": body, "version": VERSION, "chunk": number, "tokens": chunk}
 
 
 def _tsquery(term: Term) -> str:

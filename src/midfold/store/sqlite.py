@@ -40,6 +40,8 @@ MEANINGS = {
 }
 MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
 """Bodies, and their stored bytes, that wait for the index at most."""
+FEW = 2 * MOST_WAITING
+"""Bodies one append indexes at most: after a new beginning there may be many."""
 PAGES_PER_CHECKPOINT = 3_000
 """The log may grow to 12 MB; a page that changes in every append is then written back once for many of them."""
 MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
@@ -94,8 +96,7 @@ class SQLiteTx(Tx):
         self.connection.executemany(self.queries["wait_for_index"], bodies)
         count, size = self.all("size_of_waiting")[0]
         if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
-            self._index([(body, _tokens(*found)) for body, *found in self.all("waiting")])
-            self.run("nothing_waits")
+            self.index_some(0, FEW)
 
     def _index(self, tokens: list[tuple[int, str]]) -> None:
         self.connection.executemany(self.queries["index_words"], tokens)
@@ -104,10 +105,23 @@ class SQLiteTx(Tx):
         if not self.run("wait_no_longer", id=body):
             self.run("unindex_words", id=body, tokens=tokens)
 
+    def begin_reindex(self, *, everything: bool) -> int:
+        self.run("empty_index")
+        self.run("all_wait")
+        return int(self.all("size_of_waiting")[0][0])
+
+    def index_some(self, after: int, most: int) -> list[int]:
+        rows = self.all("waiting", after=after, most=most)
+        self._index([(body, _tokens(*found)) for body, *found in rows])
+        self.connection.executemany(self.queries["wait_no_longer"], [{"id": body} for body, *_ in rows])
+        return [body for body, *_ in rows]
+
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
         waiting = [
-            body for body, codec, data in self.all("waiting") if query.matches(set(_tokens(codec, data).split()))
+            body
+            for body, codec, data in self.all("waiting", after=0, most=-1)
+            if query.matches(set(_tokens(codec, data).split()))
         ]
         # Without a filter every body is a hit, and the newest ones are enough; with one, any of them may be.
         narrow = filters["session"] or filters["role"] is not None or filters["since"] or filters["until"] < FOREVER

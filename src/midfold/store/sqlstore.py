@@ -16,7 +16,7 @@ from midfold.core.message import Message, Transcript
 from midfold.core.report import Receipt
 from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreError
-from midfold.store import appending, checking, committing, prefixes, prompts, removing, syncing
+from midfold.store import appending, checking, committing, indexing, prefixes, prompts, removing, syncing
 from midfold.store.bodies import ROLES, Entry, chain_of, inflated, stored_message
 from midfold.store.database import FOREVER, Database, Tx
 from midfold.store.leases import TTL, Lease, StoredLeases
@@ -247,6 +247,10 @@ class SqlStore:
 
     def check(self, *, deep: bool = False) -> Iterator[str]:
         return checking.problems(self.database, self.sessions(1 << 31), deep=deep)
+
+    def reindex(self, progress: indexing.Progress | None = None) -> int:
+        """Makes the search index anew while others read and write; says how many bodies it holds."""
+        return indexing.reindex(self.database, progress)
 
     def backup(self, target: str) -> None:
         self.database.backup(target)

@@ -138,3 +138,10 @@ def test_which_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database " * 200, encoding="ascii")
     with pytest.raises(SchemaError):
         Shell(f"sqlite:///{tmp_path}/text.db")("sessions", "list")
+
+
+def test_the_index_is_made_anew(shell: Shell) -> None:
+    before = shell.json("sessions", "search", "schema")
+    assert shell.json("store", "reindex")["indexed"] > 0
+    assert "are indexed" in shell("store", "reindex").stdout
+    assert shell.json("sessions", "search", "schema") == before

@@ -296,3 +296,12 @@ SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions
 -- name: chained
 SELECT m.position, m.chain, b.digest FROM messages m JOIN bodies b ON b.id = m.body
 WHERE m.session = :session AND m.position >= :start ORDER BY m.position LIMIT :most
+
+-- name: oldest_words
+SELECT coalesce(min(words), 0) FROM midfold_migrations
+
+-- name: newest_words
+SELECT coalesce(max(words), 0) FROM midfold_migrations
+
+-- name: set_words
+UPDATE midfold_migrations SET words = :words WHERE words <> :words

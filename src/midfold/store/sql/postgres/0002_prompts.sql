@@ -14,3 +14,7 @@ CREATE TABLE prompts (
     PRIMARY KEY (session, kind, number)
 );
 CREATE INDEX prompts_body ON prompts (body) WHERE body IS NOT NULL;
+
+-- Which rules the tokens follow: those of words.VERSION when they were made.
+ALTER TABLE words ADD COLUMN version smallint NOT NULL DEFAULT 1;
+ALTER TABLE words ALTER COLUMN version DROP DEFAULT;
