@@ -25,6 +25,7 @@ from midfold.host import EngineHost
 from midfold.session import Session
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.appending import PLAINEST
+from midfold.store.database import CONNECTIONS
 from midfold.store.given import Given, given, values_of
 from midfold.store.indexing import Progress
 from midfold.store.leases import TTL
@@ -186,13 +187,15 @@ def open_sessions(
     redactor: Redactor | None = None,
     lease_seconds: float = TTL,
     redacts: bool | None = None,
+    connections: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Sessions:
     """The sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; a new store is made if there is none.
 
     Without a `summarizer` summaries are made locally. `lease_seconds` is how long a crashed compaction can block the
     next one. `redacts` (default: `store.redact` of the settings) redacts messages before they are stored: what is
-    unfolded then is no longer exactly what was said.
+    unfolded then is no longer exactly what was said. Any number of threads may use the sessions; they share
+    `connections` (default: `store.connections`).
     """
     if redacts is None:
         redacts = config is not None and config.store.redact
@@ -200,6 +203,8 @@ def open_sessions(
         from midfold.plugins import resolve_engine
 
         engine = resolve_engine(config.context.engine).engine
-    store = SqlStore(open_database(url, clock=clock), ttl=lease_seconds)
+    if connections is None:
+        connections = CONNECTIONS if config is None else config.store.connections
+    store = SqlStore(open_database(url, connections=connections, clock=clock), ttl=lease_seconds)
     asked: dict[str, Any] = {"summarizer": summarizer, "redactor": redactor, "redacts": redacts, "clock": clock}
     return Sessions(store, config=config, engine=engine, **asked)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from midfold.core.words import VERSION, Query, Term, search_text
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry, deflated, inflated, searchable
-from midfold.store.database import Again, Database, How, Tx
+from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
 from midfold.store.queries import Flavour
 
 CHUNK_BYTES = 400_000
@@ -153,8 +153,8 @@ class Postgres(Database):
         "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
     }
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
+    def __init__(self, url: str, *, connections: int = CONNECTIONS) -> None:
+        super().__init__(connections)
         self._driver = _driver()
         self.errors = (self._driver.Error,)
         self.url = url

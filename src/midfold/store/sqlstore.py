@@ -18,7 +18,7 @@ from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreError
 from midfold.store import appending, checking, committing, indexing, prefixes, prompts, removing, syncing
 from midfold.store.bodies import ROLES, Entry, chain_of, inflated, stored_message
-from midfold.store.database import FOREVER, Database, Tx
+from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
@@ -259,8 +259,8 @@ class SqlStore:
         self.database.close()
 
 
-def open_database(url: str, *, clock: Callable[[], float] = time.time) -> Database:
-    """`sqlite:///path.db`, `postgresql://...` or `memory:`."""
+def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
+    """`sqlite:///path.db`, `postgresql://...` or `memory:`; this process opens at most so many connections."""
     address, _, query = url.partition("?")
     if address in ("memory:", "memory://"):
         return Memory(clock=clock)
@@ -273,11 +273,11 @@ def open_database(url: str, *, clock: Callable[[], float] = time.time) -> Databa
             options["timeout"] = float(options.get("timeout", 30.0))
         except ValueError:
             raise StoreError(f"{address}: timeout is not a number of seconds") from None
-        return SQLite(address.removeprefix("sqlite:///"), clock=clock, **options)
+        return SQLite(address.removeprefix("sqlite:///"), connections=connections, clock=clock, **options)
     if address.startswith(("postgresql://", "postgres://")):
         from midfold.store.postgres import Postgres
 
-        return Postgres(url)
+        return Postgres(url, connections=connections)
     raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
 
 
