@@ -24,8 +24,17 @@ CHUNK_BYTES = 400_000
 LOCK = 7310593858020254829
 AGAIN = ("40001", "40P01", "23503")
 """Serialization failure, deadlock, foreign key violation."""
-UNAVAILABLE = ("08", "53", "57", "25006", "55P03")
-"""Connection lost, no resources (disk full), server shutting down, read-only, lock not available."""
+UNAVAILABLE = {
+    "08": "the connection was lost",
+    "53100": "the server's disk is full",
+    "53": "the server has no room left",
+    "57": "the server is shutting down or has cancelled the call",
+    "58": "the server could not read or write a file",
+    "XX000": "the server failed",
+    "25006": "the database cannot be written",
+    "55P03": "somebody else has held a lock for too long",
+}
+"""States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
 FIND = """
 SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
 FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
@@ -176,8 +185,11 @@ class Postgres(Database):
         if code in AGAIN:
             return Again(f"{what} ({code})")
         told = getattr(getattr(error, "diag", None), "message_primary", None) or what
-        if code.startswith(UNAVAILABLE) or (not code and isinstance(error, self._driver.OperationalError)):
-            return StoreUnavailable(f"{self.where}: {told} ({code or 'no connection'})")
+        meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
+        if not code and isinstance(error, self._driver.OperationalError):
+            meaning = "there is no connection"
+        if meaning is not None:
+            return StoreUnavailable(f"{self.where}: {meaning}: {told}{f' ({code})' if code else ''}")
         if code.startswith(("42P01", "3F", "42501")):
             return SchemaError(f"{self.where}: {told} ({code})")
         return StoreError(f"{self.where}: {told} ({code or what})")
