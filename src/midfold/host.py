@@ -117,6 +117,11 @@ class EngineHost:
         self._chosen = None
         self._derive()
 
+    def update_prompt(self, system: Any, tools: Sequence[Any] = ()) -> None:
+        """Another system prompt or other tools beside the messages."""
+        self.system, self.tools = system, list(tools)
+        self._derive()
+
     def guard(self, *, force: bool = False) -> Guard:
         """Who is asked for a summary now, if the session is not cooling down after a failure."""
         return Guard(self._summarizer(), self.state, self.clock, force=force)

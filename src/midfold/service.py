@@ -24,10 +24,16 @@ from midfold.errors import StoreError
 from midfold.host import EngineHost
 from midfold.session import Session
 from midfold.store import CompactionLease, SqlStore, open_database
+from midfold.store.appending import PLAINEST
+from midfold.store.database import CONNECTIONS
+from midfold.store.given import Given, given, values_of
+from midfold.store.indexing import Progress
 from midfold.store.leases import TTL
 from midfold.store.portable import exported, imported
+from midfold.store.prefixes import Prefix
 from midfold.store.protocol import SessionInfo
 from midfold.store.ranking import Hit, search
+from midfold.wire.sniff import DIALECTS
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -47,9 +53,11 @@ class Sessions:
         engine: ContextEngine | None = None,
         summarizer: Summarizer | None = None,
         redactor: Redactor | None = None,
+        redacts: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
+        self.redacts = redacts
         self.config = config
         self.engine = engine
         self.summarizer = summarizer
@@ -73,8 +81,14 @@ class Sessions:
         dialect: str | None = None,
         protection: Protection | None = None,
     ) -> Session:
-        """One session by its name; it comes into being with its first message."""
-        known = self.store.info(name)
+        """One session by its name; it comes into being with its first message.
+
+        Without `system` and `tools` it has those that were last stored with it.
+        """
+        known, written = self.store.info(name), None
+        if known is not None and system is None and not tools:
+            written = self.store.prompt(known)
+            system, tools = values_of(written)
         host = EngineHost(
             self.engine,
             model=model or (known.model if known else None),
@@ -88,7 +102,8 @@ class Sessions:
             tools=tools,
             clock=self.clock,
         )
-        return Session(self.store, name, host, dialect=dialect, clock=self.clock)
+        more: dict[str, Any] = {"redacts": self.redacts, "written": written, "clock": self.clock}
+        return Session(self.store, name, host, dialect=dialect, **more)
 
     def __contains__(self, name: str) -> bool:
         return self.store.info(name) is not None
@@ -104,13 +119,29 @@ class Sessions:
         """
         return search(self.store, query, self.redactor, limit, name=session, **filters)
 
+    def given(self, messages: Any, *, dialect: str | None = None) -> Given:
+        """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
+        redactor = self.redactor if self.redacts else None
+        return given(messages, dialect=dialect, otherwise=lambda: DIALECTS[PLAINEST], redactor=redactor)
+
+    def find_prefix(
+        self, messages: Any, *, dialect: str | None = None, least: int = 1, under: str = ""
+    ) -> Prefix | None:
+        """The session that has the longest beginning of this history: for clients that do not say who they are.
+
+        It shares at least the first `least` messages, and its name begins with `under`. `sync` there adds what is new;
+        where the session goes on otherwise, it makes a branch.
+        """
+        entries = self.given(messages, dialect=dialect).entries
+        return self.store.find_prefix(entries, least=least, under=under)
+
     def export(self, name: str) -> Iterator[bytes]:
         """A session as JSON lines: its messages byte for byte, its compactions, its state."""
         return exported(self.store, name)
 
     def load(self, lines: Iterator[bytes] | Sequence[bytes], *, name: str | None = None) -> str:
         """A session from what `export` wrote, under its own name or another; gives the name."""
-        return imported(self.store, lines, name)
+        return imported(self.store, lines, name, redactor=self.redactor if self.redacts else None)
 
     def delete(self, name: str) -> None:
         """The session, and every body that no other session refers to. There is no way back."""
@@ -129,6 +160,10 @@ class Sessions:
     def check(self, *, deep: bool = False) -> list[str]:
         """What is wrong with the store; nothing if all is well."""
         return list(self.store.check(deep=deep))
+
+    def reindex(self, progress: Progress | None = None) -> int:
+        """Makes the search index anew, while the store is used; says how many messages it holds."""
+        return self.store.reindex(progress)
 
     def backup(self, target: str) -> None:
         self.store.backup(target)
@@ -151,16 +186,25 @@ def open_sessions(
     summarizer: Summarizer | None = None,
     redactor: Redactor | None = None,
     lease_seconds: float = TTL,
+    redacts: bool | None = None,
+    connections: int | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Sessions:
     """The sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; a new store is made if there is none.
 
     Without a `summarizer` summaries are made locally. `lease_seconds` is how long a crashed compaction can block the
-    next one.
+    next one. `redacts` (default: `store.redact` of the settings) redacts messages before they are stored: what is
+    unfolded then is no longer exactly what was said. Any number of threads may use the sessions; they share
+    `connections` (default: `store.connections`).
     """
+    if redacts is None:
+        redacts = config is not None and config.store.redact
     if engine is None and config is not None:
         from midfold.plugins import resolve_engine
 
         engine = resolve_engine(config.context.engine).engine
-    store = SqlStore(open_database(url, clock=clock), ttl=lease_seconds)
-    return Sessions(store, config=config, engine=engine, summarizer=summarizer, redactor=redactor, clock=clock)
+    if connections is None:
+        connections = CONNECTIONS if config is None else config.store.connections
+    store = SqlStore(open_database(url, connections=connections, clock=clock), ttl=lease_seconds)
+    asked: dict[str, Any] = {"summarizer": summarizer, "redactor": redactor, "redacts": redacts, "clock": clock}
+    return Sessions(store, config=config, engine=engine, **asked)

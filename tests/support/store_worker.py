@@ -23,10 +23,11 @@ def main(url: str, name: str, sessions: int, seconds: float, seed: int) -> None:
     import midfold
 
     choice = random.Random(seed)
-    end = time.monotonic() + seconds
     number = 0
     with midfold.open(url, lease_seconds=5) as store:
+        store.session("s0", context_length=WINDOW)
         os.write(1, b"ready\n")
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             session = store.session(f"s{choice.randrange(sessions)}", context_length=WINDOW)
             kind = choice.random()

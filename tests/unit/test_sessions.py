@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,28 +20,6 @@ from support.build import anthropic_work, work
 WINDOW = 64_000
 TALK = long_tool_heavy_conversation().messages
 Open = Callable[..., Sessions]
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens the same store again and again; `memory:` is the same one because it is kept."""
-    opened: list[Sessions] = []
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-    else:
-        url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/s.db?synchronous=normal"
-
-    def connect(**options: Any) -> Sessions:
-        sessions = midfold.open(url, **options)
-        if opened and url == "memory:":
-            sessions.store = opened[0].store
-        opened.append(sessions)
-        return sessions
-
-    yield connect
-    assert opened[0].check(deep=True) == []
-    for sessions in opened:
-        sessions.close()
 
 
 def begun(sessions: Sessions, name: str = "s", messages: list[dict[str, Any]] = TALK) -> midfold.Session:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -27,7 +29,7 @@ def command() -> None:
 @click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
 @with_json
 def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -> None:
-    """Make a store, or bring its schema up to date, in one transaction.
+    """Make a store, or bring its schema up to date, in one transaction; then its search index, if need be.
 
     A store that a newer midfold has written is refused.
     """
@@ -36,7 +38,8 @@ def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -
         raise StoreError(NO_STORE)
     database = open_database(address)
     try:
-        done = pending(database) if dry_run else apply(database)
+        with bar("indexing") as progress:
+            done = pending(database) if dry_run else apply(database, progress)
     finally:
         database.close()
     names = [migration.name for migration in done]
@@ -64,6 +67,33 @@ def check(sessions: Sessions, deep: bool, as_json: bool) -> None:
         click.echo("\n".join(problems) or "all is well")
     if problems:
         sys.exit(1)
+
+
+@command.command()
+@with_store
+@with_json
+def reindex(sessions: Sessions, as_json: bool) -> None:
+    """Make the search index anew: if check says that it disagrees with the messages.
+
+    Others may use the store meanwhile. After an update that needs it, this happens by itself when the store is opened.
+    """
+    with bar("indexing") as progress:
+        count = sessions.reindex(progress)
+    emit_json({"indexed": count}) if as_json else click.echo(f"{count:,} different messages are indexed")
+
+
+@contextmanager
+def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Progress on standard error, if somebody is looking."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(label, total=None, visible=False)
+        yield lambda done, total: shown.update(task, completed=done, total=total, visible=True)
 
 
 @command.command()

@@ -172,6 +172,13 @@ class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lease_seconds: Annotated[
         Positive, Meta(description="how long a compaction that crashed can keep others from compacting its session")
     ] = 60
+    connections: Annotated[Positive, Meta(description="connections to the database that one process opens at most")] = (
+        16
+    )
+    redact: Annotated[
+        bool,
+        Meta(description="redact messages before they are stored; unfolding then no longer gives the exact original"),
+    ] = False
 
 
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

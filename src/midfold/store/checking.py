@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from midfold.core.words import VERSION
 from midfold.store.bodies import chained, digest_of, inflated
 from midfold.store.database import Database, Tx
 from midfold.store.protocol import SessionInfo
@@ -28,6 +29,9 @@ def problems(database: Database, sessions: list[SessionInfo], *, deep: bool) -> 
         count = database.read(lambda tx, name=name: tx.number(name))  # type: ignore[misc]
         if count:
             yield f"{count} {what}"
+    stale = database.read(lambda tx: tx.number("stale_words", words=VERSION))
+    if stale:
+        yield f"{stale} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
     for session in sessions:
         found = database.read(lambda tx, session=session: list(_session(tx, session, deep)))  # type: ignore[misc]
         yield from (f"session {session.name}: {problem}" for problem in found)

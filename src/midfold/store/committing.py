@@ -71,6 +71,7 @@ def _continued(tx: Tx, name: str, session: Tip, new: Commit, child: str, dialect
     for _, _, at, codec, data in tx.all("messages", **values):
         entries.append(Entry(stored_message(codec, data, dialect), dialect, at))
     extend(tx, begun, entries, dialect=session.dialect)
+    tx.run("carry_prompts", source=session.id, target=begun.id)
     tx.run("set_memory", id=begun.id, memory=new.memory, compaction=0, compactions=0)
     return begun.id
 

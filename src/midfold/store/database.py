@@ -8,6 +8,8 @@ Rules of this file:
 4. A connection that was idle may be dead. That shows when the transaction begins, before anything was done: a new one
    is opened, once.
 5. A connection never crosses a fork.
+6. Any number of threads may use a database. Each waits for one of a bounded number of connections: a server has only
+   so many, and everybody's share of it should be known.
 """
 
 from __future__ import annotations
@@ -22,15 +24,19 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.core.words import Query
-from midfold.errors import StoreError
+from midfold.errors import StoreError, StoreUnavailable
 from midfold.store.bodies import Entry
 from midfold.store.queries import Flavour, queries
+from midfold.store.turns import Turns
 
 T = TypeVar("T")
 How = Literal["read", "write", "alone"]
 MOST_TRIES = 12
 LONGEST_PAUSE = 0.05
-MOST_IDLE = 8
+CONNECTIONS = 16
+"""Connections a process opens at most, unless it is told otherwise."""
+LONGEST_WAIT = 30.0
+"""Seconds a thread waits for a connection."""
 FOREVER = 1 << 62
 """Later than any message."""
 
@@ -67,6 +73,14 @@ class Tx(ABC):
         """Takes a body out of the index."""
 
     @abstractmethod
+    def begin_reindex(self, *, everything: bool) -> int:
+        """From now on bodies wait to be indexed anew: all, or what follows older rules. Says how many there are."""
+
+    @abstractmethod
+    def index_some(self, after: int, most: int) -> list[int]:
+        """Indexes the next of those that wait, by their ids; none left if it gives none."""
+
+    @abstractmethod
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         """Candidates, the newest first."""
 
@@ -87,9 +101,15 @@ class Database(ABC):
     """How errors call it; never with a password."""
     errors: tuple[type[Exception], ...]
 
-    def __init__(self) -> None:
+    def __init__(self, connections: int = CONNECTIONS) -> None:
+        self.connections = connections
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Without any connection, as in a process that was just begun."""
         self._idle: list[Any] = []
         self._lock = threading.Lock()
+        self._free = Turns(self.connections)
         self._owner = os.getpid()
 
     @abstractmethod
@@ -179,23 +199,31 @@ class Database(ABC):
             return connection
 
     def _connection(self) -> tuple[Any, bool]:
+        if self._owner != os.getpid():
+            self._begin_anew()
+        if not self._free.acquire(timeout=LONGEST_WAIT):
+            raise StoreUnavailable(
+                f"{self.where}: all {self.connections} connections of this process were in use for {LONGEST_WAIT:.0f} s"
+            )
         with self._lock:
-            if self._owner != os.getpid():
-                self._idle, self._owner = [], os.getpid()
             if self._idle:
                 return self._idle.pop(), False
         try:
             return self.connect(), True
-        except self.errors as error:
-            raise self._final(error) from error
+        except BaseException as error:  # whatever it was, there is no connection to give the place back
+            self._free.release()
+            if isinstance(error, self.errors):
+                raise self._final(error) from error
+            raise
 
     def _put_back(self, connection: Any) -> None:
-        with self._lock:
-            if len(self._idle) < MOST_IDLE and self.is_alive(connection):
+        if self.is_alive(connection):
+            with self._lock:
                 self._idle.append(connection)
-                return
-        with suppress(*self.errors):
-            connection.close()
+        else:
+            with suppress(*self.errors):
+                connection.close()
+        self._free.release()
 
     def close(self) -> None:
         with self._lock:

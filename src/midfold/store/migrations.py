@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from midfold.core.words import VERSION as WORDS
 from midfold.errors import SchemaError
+from midfold.store import indexing
 from midfold.store.database import Database, Tx
 from midfold.store.queries import Flavour
 
@@ -64,6 +65,8 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
     if not tx.connection.execute(PRESENT[database.flavour]).fetchone()[0]:
         return list(known)
     applied = dict(tx.all("versions"))
+    if tx.number("newest_words") > WORDS:
+        raise SchemaError(f"{database.where}: its search index was made by a newer midfold: update this one")
     ours = {migration.number: migration for migration in known}
     newer = sorted(set(applied) - set(ours))
     if newer:
@@ -77,10 +80,15 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
     return [migration for migration in known if migration.number not in applied]
 
 
-def migrate(database: Database) -> list[Migration]:
-    """Brings the schema up to date; says what was applied."""
-    if not pending(database):
-        return []
+def migrate(database: Database, progress: indexing.Progress | None = None) -> list[Migration]:
+    """Brings the schema and the search index up to date; says what was applied."""
+    done = _applied(database) if pending(database) else []
+    if indexing.is_stale(database):
+        indexing.reindex(database, progress, everything=False)
+    return done
+
+
+def _applied(database: Database) -> list[Migration]:
 
     def apply(tx: Tx) -> list[Migration]:
         tx.connection.execute(ALONE[database.flavour])

@@ -1,4 +1,5 @@
-"""A session as JSON lines, and back: one line about the session, one per message, one per compaction.
+"""A session as JSON lines, and back: one line about the session, one per change of its system prompt or tools, one per
+message, one per compaction.
 
 A message keeps its exact bytes; one with a line break in them is written as base64. Loading makes the same positions,
 compactions and handles in another store.
@@ -7,19 +8,23 @@ compactions and handles in another store.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from midfold.core.compaction import Redactor
 from midfold.core.message import Message
 from midfold.errors import StoreConflict, StoreError
-from midfold.store import appending
+from midfold.store import appending, prompts
 from midfold.store.bodies import Entry, inflated
 from midfold.store.database import Tx
-from midfold.store.protocol import SessionInfo
+from midfold.store.prompts import Prompted
+from midfold.store.protocol import PromptKind, SessionInfo
+from midfold.store.redacting import redacted
 from midfold.store.sqlstore import SqlStore
 from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
@@ -58,6 +63,18 @@ class Packed(msgspec.Struct):
         return b64decode(self.base64)
 
 
+class Beside(msgspec.Struct):
+    """A change of the system prompt or of the tools; no `base64` means there is none from here on."""
+
+    prompt: PromptKind
+    position: int
+    at: int
+    base64: str | None
+
+    def prompted(self) -> Prompted:
+        return Prompted(self.prompt, self.position, self.at, None if self.base64 is None else b64decode(self.base64))
+
+
 _line = msgspec.json.Decoder(Line).decode
 _packed = msgspec.json.Decoder(Packed).decode
 
@@ -80,6 +97,15 @@ class Compaction(msgspec.Struct, kw_only=True):
     bodies: list[str]
 
 
+class Parsed(NamedTuple):
+    """The lines of a file by their kind."""
+
+    header: Header
+    beside: list[Prompted]
+    messages: list[Line | Packed]
+    compactions: list[Compaction]
+
+
 def exported(store: SqlStore, name: str) -> Iterator[bytes]:
     info = store.must(name)
     header = Header(
@@ -93,6 +119,8 @@ def exported(store: SqlStore, name: str) -> Iterator[bytes]:
         memory=Raw(info.memory or b"{}"),
     )
     yield msgspec.json.encode(header)
+    for kind, position, at, body in store.database.read(lambda tx: prompts.history(tx, info.id)):
+        yield msgspec.json.encode(Beside(kind, position, at, None if body is None else b64encode(body).decode()))
     for row in store.history_of(info, 0):
         data = bytes(row.message.wire)
         plain = b"\n" not in data and b"\r" not in data and _is_json(data)
@@ -143,19 +171,31 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
     )
 
 
-def imported(store: SqlStore, lines: Iterable[bytes], name: str | None = None) -> str:
-    header, messages, compactions = _parsed(lines)
+def imported(
+    store: SqlStore, lines: Iterable[bytes], name: str | None = None, *, redactor: Redactor | None = None
+) -> str:
+    header, beside, messages, compactions = _parsed(lines)
     dialect = DIALECTS[header.dialect]
     target = name or header.session
-    entries = [Entry(_message(line.data(), dialect), dialect, line.at) for line in messages]
+
+    def clean(data: bytes) -> bytes:
+        return data if redactor is None else redacted(data, redactor)
+
+    entries = [Entry(_message(clean(line.data()), dialect), dialect, line.at) for line in messages]
+    beside = [row._replace(data=None if row.data is None else clean(row.data)) for row in beside]
 
     def load(tx: Tx) -> None:
         if appending.tip(tx, target) is not None:
             raise StoreConflict(f"there is a session {target} already; load it under another name")
         session = appending.made(tx, target, header.dialect, header.model)
         appending.extend(tx, session, entries, dialect=header.dialect)
+        numbers: Counter[str] = Counter()
+        for prompted in beside:
+            numbers[prompted.kind] += 1
+            prompts.add(tx, session.id, numbers[prompted.kind], prompted)
         for compaction in compactions:
-            _load_compaction(tx, session.id, compaction, dialect)
+            bodies = [clean(b64decode(body)) for body in compaction.bodies]
+            _load_compaction(tx, session.id, compaction, bodies, dialect)
         values = {"compaction": header.compaction, "compactions": header.compactions, "memory": bytes(header.memory)}
         tx.run("set_compaction", id=session.id, ended=None, now=session.now, **values)
 
@@ -163,8 +203,9 @@ def imported(store: SqlStore, lines: Iterable[bytes], name: str | None = None) -
     return target
 
 
-def _parsed(lines: Iterable[bytes]) -> tuple[Header, list[Line | Packed], list[Compaction]]:
+def _parsed(lines: Iterable[bytes]) -> Parsed:
     header: Header | None = None
+    beside: list[Prompted] = []
     messages: list[Line | Packed] = []
     compactions: list[Compaction] = []
     read = 0
@@ -175,6 +216,8 @@ def _parsed(lines: Iterable[bytes]) -> tuple[Header, list[Line | Packed], list[C
                 continue
             if header is None:
                 header = msgspec.json.decode(line, type=Header)
+            elif line.startswith(b'{"prompt"'):
+                beside.append(msgspec.json.decode(line, type=Beside).prompted())
             elif line.startswith(b'{"seq"'):
                 compactions.append(msgspec.json.decode(line, type=Compaction))
             else:
@@ -184,15 +227,15 @@ def _parsed(lines: Iterable[bytes]) -> tuple[Header, list[Line | Packed], list[C
         raise StoreError(f"line {read}: not a line of an exported session") from error
     if header is None or header.midfold != FORMAT or header.dialect not in DIALECTS:
         raise StoreError(f"line 1: expected an exported session of format {FORMAT}")
-    return header, messages, compactions
+    return Parsed(header, beside, messages, compactions)
 
 
 def _message(data: bytes, dialect: type[Dialect]) -> Message:
     return Message.over(Raw(data), dialect.read)
 
 
-def _load_compaction(tx: Tx, session: int, compaction: Compaction, dialect: type[Dialect]) -> None:
-    entries = [Entry(_message(b64decode(body), dialect), dialect) for body in compaction.bodies]
+def _load_compaction(tx: Tx, session: int, compaction: Compaction, datas: list[bytes], dialect: type[Dialect]) -> None:
+    entries = [Entry(_message(data, dialect), dialect) for data in datas]
     ids = tx.add_bodies(entries, index=False)
     bodies = [ids[entry.digest] for entry in entries]
 

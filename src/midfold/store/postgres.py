@@ -14,18 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from midfold.core.words import Query, Term
+from midfold.core.words import VERSION, Query, Term, search_text
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.store.bodies import Entry, deflated
-from midfold.store.database import Again, Database, How, Tx
+from midfold.store.bodies import Entry, deflated, inflated, searchable
+from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
 from midfold.store.queries import Flavour
 
 CHUNK_BYTES = 400_000
 LOCK = 7310593858020254829
 AGAIN = ("40001", "40P01", "23503")
 """Serialization failure, deadlock, foreign key violation."""
-UNAVAILABLE = ("08", "53", "57", "25006", "55P03")
-"""Connection lost, no resources (disk full), server shutting down, read-only, lock not available."""
+UNAVAILABLE = {
+    "08": "the connection was lost",
+    "53100": "the server's disk is full",
+    "53": "the server has no room left",
+    "57": "the server is shutting down or has cancelled the call",
+    "58": "the server could not read or write a file",
+    "XX000": "the server failed",
+    "25006": "the database cannot be written",
+    "55P03": "somebody else has held a lock for too long",
+}
+"""States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
 FIND = """
 SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
 FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
@@ -73,7 +82,7 @@ class PostgresTx(Tx):
                 for digest, (body, indexed) in found.items()
                 if not indexed and self.run("mark_indexed", id=body)
             ]
-            self.many("index_words", _chunks(mine))
+            self.many("index_words", _chunks((body, entry.tokens) for body, entry in mine))
         return added | {digest: body for digest, (body, _) in found.items()}
 
     def _added(self, entries: list[Entry], index: bool) -> dict[bytes, int]:
@@ -97,6 +106,17 @@ class PostgresTx(Tx):
     def unindex(self, body: int, tokens: str) -> None:
         self.run("unindex_words", id=body)
 
+    def begin_reindex(self, *, everything: bool) -> int:
+        if everything:
+            self.run("age_words")
+        return self.number("stale_words", words=VERSION)
+
+    def index_some(self, after: int, most: int) -> list[int]:
+        rows = self.all("old_words", after=after, most=most, version=VERSION)
+        mine = [row for row in rows if self.run("unindex_old_words", id=row[0], version=VERSION)]
+        self.many("index_words", _chunks((body, _tokens(codec, data)) for body, codec, data in mine))
+        return [body for body, *_ in rows]
+
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         words = {f"word_{place}": _tsquery(term) for place, term in enumerate(query.terms)}
         having = " AND ".join(
@@ -112,17 +132,21 @@ def _body(entry: Entry, index: bool) -> dict[str, Any]:
     return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
 
 
-def _chunks(bodies: list[tuple[int, Entry]]) -> Iterator[dict[str, Any]]:
-    for body, entry in bodies:
+def _tokens(codec: int, data: bytes) -> str:
+    return search_text(searchable(inflated(codec, bytes(data))))
+
+
+def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:
+    for body, tokens in bodies:
         chunk: list[str] = []
         number = size = 0
-        for token in sorted(set(entry.tokens.split())):
+        for token in sorted(set(tokens.split())):
             if size > CHUNK_BYTES:
-                yield {"id": body, "chunk": number, "tokens": chunk}
+                yield {"id": body, "version": VERSION, "chunk": number, "tokens": chunk}
                 number, size, chunk = number + 1, 0, []
             chunk.append(token)
             size += len(token.encode()) + 8
-        yield {"id": body, "chunk": number, "tokens": chunk}
+        yield {"id": body, "version": VERSION, "chunk": number, "tokens": chunk}
 
 
 def _tsquery(term: Term) -> str:
@@ -138,8 +162,8 @@ class Postgres(Database):
         "alone": f"BEGIN; SELECT pg_advisory_xact_lock({LOCK})",
     }
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
+    def __init__(self, url: str, *, connections: int = CONNECTIONS) -> None:
+        super().__init__(connections)
         self._driver = _driver()
         self.errors = (self._driver.Error,)
         self.url = url
@@ -161,8 +185,11 @@ class Postgres(Database):
         if code in AGAIN:
             return Again(f"{what} ({code})")
         told = getattr(getattr(error, "diag", None), "message_primary", None) or what
-        if code.startswith(UNAVAILABLE) or (not code and isinstance(error, self._driver.OperationalError)):
-            return StoreUnavailable(f"{self.where}: {told} ({code or 'no connection'})")
+        meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
+        if not code and isinstance(error, self._driver.OperationalError):
+            meaning = "there is no connection"
+        if meaning is not None:
+            return StoreUnavailable(f"{self.where}: {meaning}: {told}{f' ({code})' if code else ''}")
         if code.startswith(("42P01", "3F", "42501")):
             return SchemaError(f"{self.where}: {told} ({code})")
         return StoreError(f"{self.where}: {told} ({code or what})")

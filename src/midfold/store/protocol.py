@@ -16,8 +16,17 @@ from midfold.core.message import Message, Transcript
 from midfold.core.report import Receipt
 from midfold.store.bodies import Entry
 from midfold.store.leases import CompactionLease, Lease
+from midfold.store.prefixes import Prefix
 
 Kind = Literal["root", "branch", "continuation"]
+PromptKind = Literal["system", "tools"]
+
+
+class Prompt(NamedTuple):
+    """What stands beside the messages, each as JSON; None if nothing does."""
+
+    system: bytes | None = None
+    tools: bytes | None = None
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,9 +152,26 @@ class Store(Protocol):
     def info(self, name: str) -> SessionInfo | None: ...
     def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]: ...
     def append(
-        self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None, key: str | None = None
+        self,
+        name: str,
+        entries: Sequence[Entry],
+        *,
+        dialect: str,
+        model: str | None = None,
+        key: str | None = None,
+        prompt: Prompt | None = None,
     ) -> Appended: ...
-    def sync(self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced: ...
+    def sync(
+        self,
+        name: str,
+        entries: Sequence[Entry],
+        *,
+        dialect: str,
+        model: str | None = None,
+        prompt: Prompt | None = None,
+    ) -> Synced: ...
+    def prompt(self, info: SessionInfo) -> Prompt: ...
+    def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None: ...
     def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
     def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]: ...
     def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]: ...

@@ -8,7 +8,7 @@ from midfold.store.appending import tip
 from midfold.store.bodies import inflated, searchable
 from midfold.store.database import Tx
 
-ROWS = ("messages", "pieces", "handles", "compactions", "appends")
+ROWS = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
 
 
 def delete(tx: Tx, name: str) -> None:

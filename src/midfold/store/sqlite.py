@@ -7,7 +7,9 @@ Rules of this file:
 3. `synchronous=full`, the default, means an acknowledged append survives a power failure; `normal` survives the end of
    the process, and is faster.
 4. The search index holds tokens and no text. Removing a row means giving it the same tokens again.
-5. New bodies wait for the index in small batches, and are searched by reading them meanwhile: a transaction of the
+5. Threads of one process that want to write wait for each other in turn. SQLite would let them ask again and again, and
+   whoever is unlucky waits for seconds.
+6. New bodies wait for the index in small batches, and are searched by reading them meanwhile: a transaction of the
    index costs more than everything else an append does.
 """
 
@@ -19,13 +21,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from midfold.core.words import Query, search_text
 from midfold.errors import SchemaError, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry, deflated, inflated, searchable
-from midfold.store.database import FOREVER, Database, How, Tx
+from midfold.store.database import CONNECTIONS, FOREVER, Database, How, Tx
 from midfold.store.queries import Flavour
+from midfold.store.turns import Turns
 
 MEANINGS = {
     "SQLITE_FULL": "the disk, or the size the database may have, is full",
@@ -40,10 +43,13 @@ MEANINGS = {
 }
 MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
 """Bodies, and their stored bytes, that wait for the index at most."""
+FEW = 2 * MOST_WAITING
+"""Bodies one append indexes at most: after a new beginning there may be many."""
 PAGES_PER_CHECKPOINT = 3_000
 """The log may grow to 12 MB; a page that changes in every append is then written back once for many of them."""
 MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 
 class SQLiteTx(Tx):
@@ -94,8 +100,7 @@ class SQLiteTx(Tx):
         self.connection.executemany(self.queries["wait_for_index"], bodies)
         count, size = self.all("size_of_waiting")[0]
         if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
-            self._index([(body, _tokens(*found)) for body, *found in self.all("waiting")])
-            self.run("nothing_waits")
+            self.index_some(0, FEW)
 
     def _index(self, tokens: list[tuple[int, str]]) -> None:
         self.connection.executemany(self.queries["index_words"], tokens)
@@ -104,10 +109,23 @@ class SQLiteTx(Tx):
         if not self.run("wait_no_longer", id=body):
             self.run("unindex_words", id=body, tokens=tokens)
 
+    def begin_reindex(self, *, everything: bool) -> int:
+        self.run("empty_index")
+        self.run("all_wait")
+        return int(self.all("size_of_waiting")[0][0])
+
+    def index_some(self, after: int, most: int) -> list[int]:
+        rows = self.all("waiting", after=after, most=most)
+        self._index([(body, _tokens(*found)) for body, *found in rows])
+        self.connection.executemany(self.queries["wait_no_longer"], [{"id": body} for body, *_ in rows])
+        return [body for body, *_ in rows]
+
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
         match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
         waiting = [
-            body for body, codec, data in self.all("waiting") if query.matches(set(_tokens(codec, data).split()))
+            body
+            for body, codec, data in self.all("waiting", after=0, most=-1)
+            if query.matches(set(_tokens(codec, data).split()))
         ]
         # Without a filter every body is a hit, and the newest ones are enough; with one, any of them may be.
         narrow = filters["session"] or filters["role"] is not None or filters["since"] or filters["until"] < FOREVER
@@ -125,13 +143,33 @@ class SQLite(Database):
     begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
 
     def __init__(
-        self, path: str, *, synchronous: str = "full", timeout: float = 30.0, clock: Clock = time.time
+        self,
+        path: str,
+        *,
+        synchronous: str = "full",
+        timeout: float = 30.0,
+        connections: int = CONNECTIONS,
+        clock: Clock = time.time,
     ) -> None:
-        super().__init__()
+        super().__init__(connections)
         if synchronous not in ("full", "normal"):
             raise StoreError(f"sqlite: synchronous is {synchronous!r}, expected full or normal")
         self.path, self.synchronous, self.timeout, self.clock = path, synchronous, timeout, clock
         self.where = f"sqlite {path}"
+
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        self._writing = Turns(1)
+
+    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+        if self._owner != os.getpid():
+            self._begin_anew()
+        if not self._writing.acquire(timeout=self.timeout):
+            raise StoreUnavailable(f"{self.where}: {MEANINGS['SQLITE_LOCKED']}")
+        try:
+            return super().write(work, how=how)
+        finally:
+            self._writing.release()
 
     def connect(self) -> sqlite3.Connection:
         path = Path(self.path)

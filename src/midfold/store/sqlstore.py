@@ -16,13 +16,14 @@ from midfold.core.message import Message, Transcript
 from midfold.core.report import Receipt
 from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreError
-from midfold.store import appending, checking, committing, removing, syncing
-from midfold.store.bodies import ROLES, Entry, inflated, stored_message
-from midfold.store.database import FOREVER, Database
+from midfold.store import appending, checking, committing, indexing, prefixes, prompts, removing, syncing
+from midfold.store.bodies import ROLES, Entry, chain_of, inflated, stored_message
+from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
-from midfold.store.protocol import Appended, Commit, Found, Item, Record, SessionInfo, Stored, Synced
+from midfold.store.prefixes import Prefix
+from midfold.store.protocol import Appended, Commit, Found, Item, Prompt, Record, SessionInfo, Stored, Synced
 from midfold.store.sqlite import SQLite
 from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
@@ -63,16 +64,65 @@ class SqlStore:
         return [_info(row) for row in self.database.rows("sessions", **values)]
 
     def append(
-        self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None, key: str | None = None
+        self,
+        name: str,
+        entries: Sequence[Entry],
+        *,
+        dialect: str,
+        model: str | None = None,
+        key: str | None = None,
+        prompt: Prompt | None = None,
     ) -> Appended:
+        """`prompt`: what stands beside these messages, if it is to be remembered."""
         _checked(name)
-        return self.database.write(
-            lambda tx: appending.append(tx, name, entries, dialect=dialect, model=model, key=key)
-        )
 
-    def sync(self, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced:
+        def append(tx: Tx) -> Appended:
+            done = appending.append(tx, name, entries, dialect=dialect, model=model, key=key)
+            if prompt is not None and not done.repeated:
+                _keep(tx, name, prompt, done.positions.start)
+            return done
+
+        return self.database.write(append)
+
+    def sync(
+        self,
+        name: str,
+        entries: Sequence[Entry],
+        *,
+        dialect: str,
+        model: str | None = None,
+        prompt: Prompt | None = None,
+    ) -> Synced:
+        """A history that is there as it is costs no write; what is hashed is hashed before the session is locked."""
         _checked(name)
-        return self.database.write(lambda tx: syncing.sync(tx, name, entries, dialect=dialect, model=model))
+        chains = list(chain_of(entry.digest for entry in entries))
+        known = self.info(name)
+        if known is not None and entries and (known.count, known.chain) == (len(entries), chains[-1]):
+            identity = known.id
+            if prompt is None or self.database.read(lambda tx: prompts.is_kept(tx, identity, prompt)):
+                return Synced(name, known.count, 0, branched=False)
+
+        def sync(tx: Tx) -> Synced:
+            done = syncing.sync(tx, name, entries, chains, dialect=dialect, model=model)
+            if prompt is not None:
+                _keep(tx, done.session, prompt, done.common)
+            return done
+
+        return self.database.write(sync)
+
+    def prompt(self, info: SessionInfo) -> Prompt:
+        """The system prompt and the tools that were last sent with the session."""
+        rows = self.database.rows("current_prompts", session=info.id)
+        return Prompt(**{kind: inflated(codec, bytes(data)) for kind, codec, data in rows})
+
+    def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None:
+        """The session that has the longest beginning of this history, of at least `least` messages.
+
+        `under`: only sessions whose names begin so.
+        """
+        digests = [entry.digest for entry in entries]
+        chains = list(chain_of(digests))
+        return self.database.read(lambda tx: prefixes.longest(tx, digests, chains, least=least, under=under))
 
     # Reading
 
@@ -198,6 +248,10 @@ class SqlStore:
     def check(self, *, deep: bool = False) -> Iterator[str]:
         return checking.problems(self.database, self.sessions(1 << 31), deep=deep)
 
+    def reindex(self, progress: indexing.Progress | None = None) -> int:
+        """Makes the search index anew while others read and write; says how many bodies it holds."""
+        return indexing.reindex(self.database, progress)
+
     def backup(self, target: str) -> None:
         self.database.backup(target)
 
@@ -205,8 +259,8 @@ class SqlStore:
         self.database.close()
 
 
-def open_database(url: str, *, clock: Callable[[], float] = time.time) -> Database:
-    """`sqlite:///path.db`, `postgresql://...` or `memory:`."""
+def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
+    """`sqlite:///path.db`, `postgresql://...` or `memory:`; this process opens at most so many connections."""
     address, _, query = url.partition("?")
     if address in ("memory:", "memory://"):
         return Memory(clock=clock)
@@ -219,12 +273,18 @@ def open_database(url: str, *, clock: Callable[[], float] = time.time) -> Databa
             options["timeout"] = float(options.get("timeout", 30.0))
         except ValueError:
             raise StoreError(f"{address}: timeout is not a number of seconds") from None
-        return SQLite(address.removeprefix("sqlite:///"), clock=clock, **options)
+        return SQLite(address.removeprefix("sqlite:///"), connections=connections, clock=clock, **options)
     if address.startswith(("postgresql://", "postgres://")):
         from midfold.store.postgres import Postgres
 
-        return Postgres(url)
+        return Postgres(url, connections=connections)
     raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
+
+
+def _keep(tx: Tx, name: str, prompt: Prompt, position: int) -> None:
+    session = appending.tip(tx, name)
+    assert session is not None
+    prompts.keep(tx, session, prompt, position)
 
 
 def _checked(name: str) -> None:

@@ -35,14 +35,17 @@ class Offer(NamedTuple):
         return self.start + len(self.entries)
 
 
-def sync(tx: Tx, name: str, entries: Sequence[Entry], *, dialect: str, model: str | None = None) -> Synced:
+def sync(
+    tx: Tx, name: str, entries: Sequence[Entry], chains: list[bytes], *, dialect: str, model: str | None = None
+) -> Synced:
+    """`chains` are those of the entries from an empty history on."""
     session = made(tx, name, dialect, model)
     if not entries:
         return Synced(name, 0, 0, branched=False, ahead=session.count)
     root = session.root or session.id
     best: tuple[int, str, Tip, Offer] | None = None
     for line, own in _lines(tx, name, session, root):
-        for offer in _offers(tx, own, entries):
+        for offer in _offers(tx, own, entries, chains):
             common = _common(tx, own, offer)
             if common == min(own.count, offer.total) and (common or line == name):
                 rest = offer.entries[common - offer.start :]
@@ -67,9 +70,9 @@ def _lines(tx: Tx, name: str, session: Tip, root: int) -> Iterator[tuple[str, Ti
             yield other, own
 
 
-def _offers(tx: Tx, session: Tip, entries: Sequence[Entry]) -> Iterator[Offer]:
+def _offers(tx: Tx, session: Tip, entries: Sequence[Entry], chains: list[bytes]) -> Iterator[Offer]:
     """The history as given, and as it is if it begins with a view of ours."""
-    yield Offer(0, entries, list(chain_of(entry.digest for entry in entries)))
+    yield Offer(0, entries, chains)
     digests = [entry.digest for entry in entries]
     seq = session.compaction
     while seq:
@@ -113,6 +116,7 @@ def _branch(
     branch = tip(tx, _name(line, number))
     assert branch is not None
     tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
+    tx.run("copy_prompts", source=source.id, target=branch.id, stop=shared)
     _copy_compactions(tx, source, branch, shared)
     grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))
     if not rest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,10 +15,17 @@ from midfold.wire.splice import message_bytes, message_value
 class View:
     """Some messages of a session: its history, or what the model sees of it."""
 
-    def __init__(self, items: tuple[Item, ...], dialect: type[Dialect], system: Message | None = None) -> None:
+    def __init__(
+        self,
+        items: tuple[Item, ...],
+        dialect: type[Dialect],
+        system: Message | None = None,
+        tools: Sequence[Any] = (),
+    ) -> None:
         self.items = items
         self.dialect = dialect
         self.prompt = system
+        self.tools = list(tools)
 
     @cached_property
     def transcript(self) -> Transcript:

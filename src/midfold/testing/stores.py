@@ -25,11 +25,13 @@ from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreError
 from midfold.store.bodies import digest_of
 from midfold.store.leases import Lease
 from midfold.store.protocol import Store
-from midfold.testing.store_base import CHAT, StoreBase, bytes_of, entries, raw
+from midfold.testing.store_base import CHAT, bytes_of, entries, raw
+from midfold.testing.store_prefixes import PrefixContract
+from midfold.testing.store_prompts import PromptContract
 from midfold.wire.openai_chat import OpenAIChat
 
 
-class StoreContract(StoreBase):
+class StoreContract(PrefixContract, PromptContract):
     """Subclass this in a test module and give it a fixture `connect`."""
 
     # Messages

@@ -120,8 +120,8 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
     broken = copy("store", "check", "--json")
     assert broken.exit_code == 1 and any("alice" in line for line in json.loads(broken.stdout)["problems"])
     new = Shell(f"sqlite:///{tmp_path}/new.db")
-    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql"]
-    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql"]
+    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql", "0002_prompts.sql"]
+    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql", "0002_prompts.sql"]
 
 
 def test_which_store(shell: Shell, tmp_path: Path) -> None:
@@ -138,3 +138,10 @@ def test_which_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database " * 200, encoding="ascii")
     with pytest.raises(SchemaError):
         Shell(f"sqlite:///{tmp_path}/text.db")("sessions", "list")
+
+
+def test_the_index_is_made_anew(shell: Shell) -> None:
+    before = shell.json("sessions", "search", "schema")
+    assert shell.json("store", "reindex")["indexed"] > 0
+    assert "are indexed" in shell("store", "reindex").stdout
+    assert shell.json("sessions", "search", "schema") == before

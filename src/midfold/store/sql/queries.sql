@@ -49,6 +49,20 @@ INSERT INTO appends (session, key, first, count, digest) VALUES (:session, :key,
 -- name: chain_at
 SELECT chain FROM messages WHERE session = :session AND position = :position
 
+-- name: knows_chain
+SELECT 1
+FROM bodies b JOIN messages m ON m.body = b.id JOIN sessions s ON s.id = m.session
+WHERE b.digest = :digest AND m.position = :position AND m.chain = :chain
+  AND substr(s.name, 1, length(CAST(:under AS text))) = :under LIMIT 1
+
+-- name: session_with_chain
+SELECT s.name, s.count
+FROM bodies b JOIN messages m ON m.body = b.id JOIN sessions s ON s.id = m.session
+WHERE b.digest = :digest AND m.position = :position AND m.chain = :chain
+  AND substr(s.name, 1, length(CAST(:under AS text))) = :under
+ORDER BY CASE WHEN s.count = m.position + 1 THEN 0 ELSE 1 END, CASE WHEN s.ended IS NULL THEN 0 ELSE 1 END,
+         s.updated DESC, s.id DESC LIMIT 1
+
 -- name: messages
 SELECT m.position, m.role, m.at, b.codec, b.data
 FROM messages m JOIN bodies b ON b.id = m.body
@@ -129,6 +143,34 @@ SELECT :target, seq, place, first, count, body FROM pieces WHERE session = :sour
 INSERT INTO handles (session, handle, seq, place, first, count, body)
 SELECT :target, handle, seq, place, first, count, body FROM handles WHERE session = :source AND seq = :seq
 
+-- name: copy_prompts
+INSERT INTO prompts (session, kind, number, position, at, body)
+SELECT :target, kind, number, position, at, body FROM prompts WHERE session = :source AND position < :stop
+
+-- name: carry_prompts
+INSERT INTO prompts (session, kind, number, position, at, body)
+SELECT :target, p.kind, 1, 0, p.at, p.body FROM prompts p
+WHERE p.session = :source AND p.body IS NOT NULL
+  AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
+
+-- name: add_prompt
+INSERT INTO prompts (session, kind, number, position, at, body)
+VALUES (:session, :kind, :number, :position, :at, :body)
+
+-- name: last_prompts
+SELECT p.kind, p.number, b.digest FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session
+  AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
+
+-- name: current_prompts
+SELECT p.kind, b.codec, b.data FROM prompts p JOIN bodies b ON b.id = p.body
+WHERE p.session = :session
+  AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
+
+-- name: prompts
+SELECT p.kind, p.position, p.at, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session ORDER BY p.kind, p.number
+
 -- name: handle
 SELECT DISTINCT handle FROM handles WHERE session = :session AND handle >= :low AND handle < :high
 ORDER BY handle LIMIT 2
@@ -190,6 +232,7 @@ SELECT holder, fence, expires - {now} FROM leases WHERE session = :session
 SELECT body FROM messages WHERE session = :session
 UNION SELECT body FROM pieces WHERE session = :session AND body IS NOT NULL
 UNION SELECT body FROM handles WHERE session = :session AND body IS NOT NULL
+UNION SELECT body FROM prompts WHERE session = :session AND body IS NOT NULL
 
 -- name: unreferenced
 SELECT b.id, b.indexed, b.codec, b.data FROM bodies b
@@ -197,6 +240,7 @@ WHERE b.id = :id
   AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM pieces p WHERE p.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM handles h WHERE h.body = b.id)
+  AND NOT EXISTS (SELECT 1 FROM prompts q WHERE q.body = b.id)
 {lock}
 
 -- name: delete_body
@@ -213,6 +257,9 @@ DELETE FROM handles WHERE session = :session
 
 -- name: delete_compactions
 DELETE FROM compactions WHERE session = :session
+
+-- name: delete_prompts
+DELETE FROM prompts WHERE session = :session
 
 -- name: delete_appends
 DELETE FROM appends WHERE session = :session
@@ -231,6 +278,7 @@ SELECT count(*) FROM bodies b
 WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM pieces p WHERE p.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM handles h WHERE h.body = b.id)
+  AND NOT EXISTS (SELECT 1 FROM prompts q WHERE q.body = b.id)
 
 -- name: missing_bodies
 SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.id = m.body AND b.indexed = 1)
@@ -239,6 +287,7 @@ SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b
 SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
      + (SELECT count(*) FROM compactions t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
      + (SELECT count(*) FROM appends t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
+     + (SELECT count(*) FROM prompts t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
      + (SELECT count(*) FROM pieces t WHERE NOT EXISTS
            (SELECT 1 FROM compactions c WHERE c.session = t.session AND c.seq = t.seq))
      + (SELECT count(*) FROM handles t WHERE NOT EXISTS
@@ -247,3 +296,12 @@ SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions
 -- name: chained
 SELECT m.position, m.chain, b.digest FROM messages m JOIN bodies b ON b.id = m.body
 WHERE m.session = :session AND m.position >= :start ORDER BY m.position LIMIT :most
+
+-- name: oldest_words
+SELECT coalesce(min(words), 0) FROM midfold_migrations
+
+-- name: newest_words
+SELECT coalesce(max(words), 0) FROM midfold_migrations
+
+-- name: set_words
+UPDATE midfold_migrations SET words = :words WHERE words <> :words

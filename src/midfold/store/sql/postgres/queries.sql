@@ -9,10 +9,24 @@ ON CONFLICT (digest) DO NOTHING
 RETURNING id
 
 -- name: index_words
-INSERT INTO words (body, chunk, tokens) VALUES (:id, :chunk, array_to_tsvector(:tokens::text[]))
+INSERT INTO words (body, chunk, version, tokens) VALUES (:id, :chunk, :version, array_to_tsvector(:tokens::text[]))
 
 -- name: unindex_words
 DELETE FROM words WHERE body = :id
+
+-- name: unindex_old_words
+DELETE FROM words WHERE body = :id AND version <> :version
+
+-- name: age_words
+UPDATE words SET version = 0
+
+-- name: old_words
+SELECT id, codec, data FROM bodies
+WHERE id IN (SELECT DISTINCT body FROM words WHERE body > :after AND version <> :version ORDER BY body LIMIT :most)
+ORDER BY id FOR UPDATE
+
+-- name: stale_words
+SELECT count(DISTINCT body) FROM words WHERE version <> :words
 
 -- name: orphan_words
 SELECT (SELECT count(*) FROM words w WHERE NOT EXISTS

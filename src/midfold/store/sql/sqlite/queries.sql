@@ -17,6 +17,7 @@ INSERT INTO words (words, rowid, tokens) VALUES ('delete', :id, :tokens)
 
 -- name: waiting
 SELECT b.id, b.codec, b.data FROM waiting w JOIN bodies b ON b.id = w.body
+WHERE w.body > :after ORDER BY w.body LIMIT :most
 
 -- name: size_of_waiting
 SELECT count(*), total(size) FROM waiting
@@ -27,8 +28,12 @@ INSERT INTO waiting (body, size) VALUES (?, ?)
 -- name: wait_no_longer
 DELETE FROM waiting WHERE body = :id
 
--- name: nothing_waits
-DELETE FROM waiting
+-- name: empty_index
+INSERT INTO words (words) VALUES ('delete-all')
+
+-- name: all_wait
+INSERT INTO waiting (body, size) SELECT id, length(data) FROM bodies WHERE indexed = 1
+ON CONFLICT (body) DO NOTHING
 
 -- name: find
 SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
@@ -48,6 +53,9 @@ SELECT (SELECT count(*) FROM words_docsize d WHERE NOT EXISTS
            (SELECT 1 FROM bodies b WHERE b.id = w.body AND b.indexed = 1))
      + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND 1 <>
            (SELECT count(*) FROM words_docsize d WHERE d.id = b.id) + (SELECT count(*) FROM waiting w WHERE w.body = b.id))
+
+-- name: stale_words
+SELECT count(*) FROM words_docsize WHERE (SELECT min(words) FROM midfold_migrations) < :words
 
 -- name: versions
 SELECT number, checksum FROM midfold_migrations ORDER BY number

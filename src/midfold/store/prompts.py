@@ -1,0 +1,70 @@
+"""The system prompt and the tools that stand beside a session's messages.
+
+Rules of this file:
+1. They are bodies like any other, stored once by their hash. A session has a row for each time one of them changed,
+   with the position of the first message it was sent with: so what a request looked like can be told later.
+2. What did not change writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, get_args
+
+from msgspec import Raw
+
+from midfold.core.message import Message
+from midfold.store.appending import Tip
+from midfold.store.bodies import Entry, digest_of, inflated
+from midfold.store.database import Tx
+from midfold.store.protocol import Prompt, PromptKind
+from midfold.wire.openai_chat import OpenAIChat
+
+KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
+
+
+class Prompted(NamedTuple):
+    """One change of a system prompt or of the tools."""
+
+    kind: PromptKind
+    position: int
+    at: int
+    data: bytes | None
+
+
+def keep(tx: Tx, session: Tip, prompt: Prompt, position: int) -> None:
+    """Rows for what is new in it; it was sent with the messages from `position` on."""
+    for kind, number in _changed(tx, session.id, prompt).items():
+        add(tx, session.id, number, Prompted(kind, position, session.now, getattr(prompt, kind)))
+
+
+def is_kept(tx: Tx, session: int, prompt: Prompt) -> bool:
+    return not _changed(tx, session, prompt)
+
+
+def _changed(tx: Tx, session: int, prompt: Prompt) -> dict[PromptKind, int]:
+    """What differs from what is stored, and the number the change gets."""
+    stored = {kind: (number, digest) for kind, number, digest in tx.all("last_prompts", session=session)}
+    found: dict[PromptKind, int] = {}
+    for kind in KINDS:
+        data = getattr(prompt, kind)
+        number, digest = stored.get(kind, (0, None))
+        if (None if digest is None else bytes(digest)) != (None if data is None else digest_of(data)):
+            found[kind] = number + 1
+    return found
+
+
+def add(tx: Tx, session: int, number: int, prompted: Prompted) -> None:
+    body = None
+    if prompted.data is not None:
+        entry = Entry(Message.over(Raw(prompted.data), OpenAIChat.read), OpenAIChat)
+        body = tx.add_bodies([entry], index=False)[entry.digest]
+    values = {"kind": prompted.kind, "number": number, "position": prompted.position, "at": prompted.at}
+    tx.run("add_prompt", session=session, body=body, **values)
+
+
+def history(tx: Tx, session: int) -> list[Prompted]:
+    """Every change, the oldest first."""
+    return [
+        Prompted(kind, position, at, None if data is None else inflated(codec, bytes(data)))
+        for kind, position, at, codec, data in tx.all("prompts", session=session)
+    ]

@@ -1,0 +1,96 @@
+"""A PostgreSQL whose disk is full: a clear error, the history intact, and the next call works once there is room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import midfold
+from midfold.errors import StoreUnavailable
+from midfold.service import Sessions
+from midfold.testing.fixtures import long_tool_heavy_conversation, user
+from support.postgres import Server, server
+
+TALK = long_tool_heavy_conversation().messages
+LIMIT = 3 << 20
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """Its log is in files of 1 MB, so that a limit for files can hit the tables alone."""
+    with server("--wal-segsize=1") as running:
+        yield running
+
+
+def noise(number: int) -> str:
+    """Text that does not compress, and words that fill the index."""
+    return " ".join(os.urandom(6).hex() for _ in range(4_000)) + f" {number}"
+
+
+def filled(sessions: Sessions, told: str) -> int:
+    """Appends until it fails; how many were promised."""
+    session = sessions.session("s", context_length=64_000)
+    done = len(session.history())
+    with pytest.raises(StoreUnavailable) as caught:
+        for number in range(200):
+            session.append([user(noise(number))])
+            done += 1
+    assert told in str(caught.value)
+    return done
+
+
+def assert_intact(sessions: Sessions, promised: int) -> None:
+    session = sessions.session("s", context_length=64_000)
+    assert len(session.history()) == promised
+    assert session.history(0, len(TALK)).messages == TALK
+    assert session.search("schema", limit=1)
+    assert sessions.check(deep=True) == []
+
+
+def test_a_small_disk(own_server: Server) -> None:
+    folder = own_server.folder / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a file system cannot be mounted here; the test with a limit for files stands in")
+    try:
+        shutil.chown(folder, "nobody")
+        with psycopg.connect(own_server.url, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
+        url = own_server.database("on_small_disk") + "%20-cdefault_tablespace%3Dsmall"
+        with midfold.open(url) as sessions:
+            sessions.session("s").append(TALK)
+            promised = filled(sessions, "disk is full")
+            assert_intact(sessions, promised)
+            compacted = sessions.session("s", context_length=64_000)
+            with pytest.raises(StoreUnavailable):
+                for _ in range(50):
+                    compacted.append([user(noise(0))])
+            subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
+            promised = len(compacted.history())
+            compacted.append([user("room again")])
+            assert compacted.compact(force=True).receipt.status == "compacted"
+            assert_intact(sessions, promised + 1)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_files_that_may_not_grow(own_server: Server) -> None:
+    with midfold.open(own_server.database("with_small_files")) as sessions:
+        sessions.session("s").append(TALK)
+        own_server.stop()
+        own_server.start(largest_file=LIMIT)
+        promised = filled(sessions, "File too large")
+        assert_intact(sessions, promised)
+        own_server.stop()
+        own_server.start()
+        assert_intact(sessions, promised)
+        sessions.session("s").append([user("room again")])
+        assert_intact(sessions, promised + 1)
