@@ -141,6 +141,7 @@ class Gateway:
         if query:
             url = f"{url}?{query.decode('latin-1')}"
         headers = to_upstream(exchange.headers, upstream.key, exchange.route.wire)
+        body = await self.steward.marked(exchange, body)
         return await self.client.send(exchange.method, upstream, url, headers, body)
 
     async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:

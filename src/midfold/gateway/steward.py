@@ -26,6 +26,7 @@ from midfold.core.tokens import Count
 from midfold.core.usage import Usage
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.gateway.anchors import Anchors, Key
+from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import Exchange
@@ -44,6 +45,8 @@ PAUSE = 0.25
 REST = 30.0
 """Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
 LONGEST_NAME = 150
+LARGE = 32_768
+"""Bytes of a body that is worth a thread."""
 
 Shrink = Callable[[Transcript, Overflow], Transcript]
 
@@ -86,6 +89,7 @@ class Steward:
     def __init__(self, config: Config, sessions: Sessions | None) -> None:
         self.policy = Policy(config)
         self.sessions = sessions
+        self.caching = Caching(config)
         self.anchors = Anchors()
         self.checkpoints = Checkpoints(sessions)
         self.folder = None if sessions is None else Folder(sessions, self.policy)
@@ -94,6 +98,19 @@ class Steward:
         self._resting: dict[str, float] = {}
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
+
+    async def marked(self, exchange: Exchange, body: bytes) -> bytes:
+        """The body with cache breakpoints, where the planner applies; last of all, so that sizes compare without."""
+        passed = exchange.asked.bypass or self.policy.mode == "passthrough"
+        if passed or not self.caching.wants(exchange, body):
+            return body
+        try:
+            if len(body) < LARGE:
+                return self.caching.marked(exchange, body)
+            return await self.in_thread(self.caching.marked, exchange, body)
+        except MidfoldError as error:
+            _log.warning("a request was not marked: %s", type(error).__name__)
+            return body
 
     async def prepare(self, exchange: Exchange) -> Prepared:
         """The body to send, and in the exchange's account what was done."""

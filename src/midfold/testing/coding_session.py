@@ -83,7 +83,9 @@ class OpenAIChat(Wire):
                 message = stream.get_final_completion().choices[0].message
         else:
             message = self.client.chat.completions.create(**options).choices[0].message
-        calls = [(call.id, call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or ()]
+        calls = [
+            (call.id, call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or ()
+        ]
         kept: dict[str, Any] = {"role": "assistant", "content": message.content}
         if calls:
             kept["tool_calls"] = [
