@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from midfold.config import Config
 from midfold.errors import MidfoldError, UpstreamError
-from midfold.gateway import overflow
+from midfold.gateway import endpoints, overflow
 from midfold.gateway.client import Answer, Client
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
@@ -110,8 +110,18 @@ class Gateway:
             stop()
 
     async def _relayed(self, exchange: Exchange) -> None:
+        if endpoints.is_compacted_here(exchange, self.steward):
+            await endpoints.compacted(exchange, self.steward)
+            return
+        if endpoints.lists_models(exchange, self.upstreams):
+            await endpoints.models(exchange, self.upstreams, self.client)
+            return
         prepared = await self.steward.prepare(exchange)
         answer = await self.send(exchange, prepared.body)
+        if exchange.route.kind == "count" and answer.status in endpoints.UNCOUNTED and exchange.peek is not None:
+            answer.close()
+            await endpoints.counted(exchange, self.steward)
+            return
         if exchange.route.kind == "generate" and overflow.may_be(answer.status):
             again = await self._recovered(exchange, prepared, answer)
             if again is None:

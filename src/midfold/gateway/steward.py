@@ -128,7 +128,8 @@ class Steward:
                 return Prepared(exchange.body)
             if self.must_fold(weighed) and exchange.route.kind == "generate":
                 weighed = await self._folded(exchange, weighed)
-            return self._told(exchange, weighed)
+            self.tell(exchange, weighed)
+            return weighed.prepared()
         except MidfoldError as error:
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
@@ -235,8 +236,8 @@ class Steward:
         self._resting = {key: until for key, until in self._resting.items() if until > now}
         self._resting[name] = now + REST
 
-    def _told(self, exchange: Exchange, weighed: Weighed) -> Prepared:
-        """The request as it is sent, and the account of it."""
+    def tell(self, exchange: Exchange, weighed: Weighed) -> None:
+        """The account of a request that was looked at."""
         account = exchange.account
         account.tokens_after = weighed.size.tokens
         if account.tokens_before is None:
@@ -246,7 +247,6 @@ class Steward:
             account.receipt = receipt_id(weighed.checkpoint)
             if account.action == "relayed":
                 account.action = "checkpoint"
-        return weighed.prepared()
 
     async def recover(self, exchange: Exchange, prepared: Prepared, found: Overflow) -> Prepared | None:
         """A request the provider refused as too large, made smaller; None if it cannot be. Done once per request."""
@@ -274,7 +274,7 @@ class Steward:
         if len(smaller.body) >= len(prepared.body):
             exchange.account.action = action
             return None
-        self._told(exchange, again)
+        self.tell(exchange, again)
         exchange.account.action = "recovered"
         exchange.account.tokens_before = max(before, at_least)
         return smaller
