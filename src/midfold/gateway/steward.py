@@ -20,6 +20,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from midfold.config import Config
 from midfold.core.message import Transcript
 from midfold.core.tokens import Count
@@ -252,32 +254,38 @@ class Steward:
         """A request the provider refused as too large, made smaller; None if it cannot be. Done once per request."""
         if self._reason_to_pass(exchange) is not None or exchange.peek is None:
             return None
-        model = exchange.peek.name
-        if found.limit and found.limit < self.policy.limits(model, exchange.peek.output).window:
-            self.policy.learn(model, found.limit)
-        limits = self.policy.limits(model, exchange.peek.output)
+        before = msgspec.structs.replace(exchange.account)
         try:
-            weighed = await self.in_thread(self.weigh, exchange, limits)
-            if weighed is None:
-                return None
-            before, action = weighed.size.tokens, exchange.account.action
-            at_least = 0 if found.is_bytes else max(found.limit, limits.window, limits.trigger) + 1
-            async with self._turns.setdefault(weighed.name, asyncio.Lock()):
-                again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
-            smaller = again.prepared()
-            if len(smaller.body) >= len(prepared.body) and self.shrink is not None:
-                view = await self.in_thread(self.shrink, again.view, found)
-                smaller = again._replace(view=view).prepared()
+            smaller = await self._smaller(exchange, found, len(prepared.body))
         except MidfoldError as error:
             _log.warning("a refused request could not be made smaller: %s", type(error).__name__)
+            smaller = None
+        if smaller is None:
+            exchange.account = before
             return None
-        if len(smaller.body) >= len(prepared.body):
-            exchange.account.action = action
-            return None
-        self.tell(exchange, again)
         exchange.account.action = "recovered"
-        exchange.account.tokens_before = max(before, at_least)
         return smaller
+
+    async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> Prepared | None:
+        """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
+        assert exchange.peek is not None
+        model, output = exchange.peek.name, exchange.peek.output
+        if 0 < found.limit < self.policy.limits(model, output).window:
+            self.policy.learn(model, found.limit)
+        limits = self.policy.limits(model, output)
+        weighed = await self.in_thread(self.weigh, exchange, limits)
+        if weighed is None:
+            return None
+        at_least = 0 if found.is_bytes else max(found.limit, limits.window) + 1
+        async with self._turns.setdefault(weighed.name, asyncio.Lock()):
+            again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
+        exchange.account.tokens_before = max(weighed.size.tokens, at_least)
+        self.tell(exchange, again)
+        smaller = again.prepared()
+        if len(smaller.body) >= refused and self.shrink is not None:
+            view = await self.in_thread(self.shrink, again.view, found)
+            smaller = again._replace(view=view).prepared()
+        return smaller if len(smaller.body) < refused else None
 
     def observe(self, prepared: Prepared, usage: Usage) -> None:
         """What the provider counted for a request that was looked at."""
