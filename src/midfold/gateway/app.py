@@ -25,6 +25,7 @@ from midfold.gateway.client import Answer, Client
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
+from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
 from midfold.gateway.steward import Prepared, Steward
 from midfold.gateway.tap import Tap, decoded
@@ -59,6 +60,7 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.steward = Steward(config, sessions)
+        self.recall = Recall(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
 
@@ -115,6 +117,9 @@ class Gateway:
             return
         if endpoints.lists_models(exchange, self.upstreams):
             await endpoints.models(exchange, self.upstreams, self.client)
+            return
+        if self.recall is not None and self.recall.applies(exchange):
+            await self.recall.relay(exchange)
             return
         prepared = await self.steward.prepare(exchange)
         answer = await self.send(exchange, prepared.body)

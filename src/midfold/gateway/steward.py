@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -47,6 +48,8 @@ PAUSE = 0.25
 REST = 30.0
 """Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
 LONGEST_NAME = 150
+MOST_NAMED = 10_000
+MUCH_SMALLER = 2
 LARGE = 32_768
 """Bytes of a body that is worth a thread."""
 
@@ -96,8 +99,11 @@ class Steward:
         self.checkpoints = Checkpoints(sessions)
         self.folder = None if sessions is None else Folder(sessions, self.policy)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._resting: dict[str, float] = {}
+        self._lengths: dict[str, int] = {}
+        self.put_back: Callable[[Conversation], Conversation] | None = None
+        """Puts turns back that the client has never seen."""
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
@@ -122,7 +128,7 @@ class Steward:
             return Prepared(exchange.body)
         assert exchange.peek is not None
         limits = self.policy.limits(exchange.peek.name, exchange.peek.output)
-        if len(exchange.body) < limits.floor and not self.policy.may_be_many(exchange.body):
+        if not self._is_worth_reading(exchange, limits):
             return Prepared(exchange.body)
         try:
             weighed = await self.in_thread(self.weigh, exchange, limits)
@@ -136,6 +142,29 @@ class Steward:
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
             return Prepared(exchange.body)
+
+    def _is_worth_reading(self, exchange: Exchange, limits: Limits) -> bool:
+        """Small requests are not read, unless something may have to be put back into them."""
+        self._notice_compaction(exchange)
+        if self.put_back is not None:
+            return True
+        return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
+
+    def _notice_compaction(self, exchange: Exchange) -> None:
+        """A named session whose requests have become much smaller was compacted by its client."""
+        name = exchange.asked.session
+        if name is None:
+            return
+        before, now = self._lengths.get(name, 0), len(exchange.body)
+        if len(self._lengths) >= MOST_NAMED:
+            self._lengths.clear()
+        self._lengths[name] = now
+        if now * MUCH_SMALLER < before:
+            exchange.account.reason = "the client has compacted its history"
+
+    def looks_at(self, exchange: Exchange) -> bool:
+        """Whether this request may be changed at all."""
+        return self._reason_to_pass(exchange) is None
 
     def _reason_to_pass(self, exchange: Exchange) -> tuple[str, str] | None:
         """Why a request is not looked at at all."""
@@ -160,6 +189,8 @@ class Steward:
         conversation = Conversation(document)
         if not conversation.talk:
             return None
+        if self.put_back is not None:
+            conversation = self.put_back(conversation)
         return self.weighed(conversation, self._name(exchange, conversation), limits)
 
     def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
@@ -193,16 +224,23 @@ class Steward:
         if self._resting.get(name, 0.0) > time.monotonic():
             exchange.account.reason = "a fold failed a moment ago"
             return weighed
-        turn = self._turns.setdefault(name, asyncio.Lock())
-        async with turn:
-            before = weighed.size.tokens
+        exchange.account.tokens_before = weighed.size.tokens
+        async with self._turn(name):
             again = await self.in_thread(self._again, weighed)
-            if self.must_fold(again):
-                again = await self.fold(exchange, again)
-            exchange.account.tokens_before = before
-        if not turn.locked():
-            self._turns.pop(name, None)
-        return again
+            return await self.fold(exchange, again) if self.must_fold(again) else again
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """One at a time for each conversation; what nobody waits for is forgotten."""
+        lock, waiting = self._turns.get(name, (asyncio.Lock(), 0))
+        self._turns[name] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._turns.pop(name)
+            if waiting > 1:
+                self._turns[name] = (lock, waiting - 1)
 
     def _again(self, weighed: Weighed) -> Weighed:
         return self.weighed(weighed.conversation, weighed.name, weighed.limits, fresh=True)
@@ -277,7 +315,7 @@ class Steward:
         if weighed is None:
             return None
         at_least = 0 if found.is_bytes else max(found.limit, limits.window) + 1
-        async with self._turns.setdefault(weighed.name, asyncio.Lock()):
+        async with self._turn(weighed.name):
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
         exchange.account.tokens_before = max(weighed.size.tokens, at_least)
         self.tell(exchange, again)
