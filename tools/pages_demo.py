@@ -71,12 +71,11 @@ def conversations(paths: list[str]) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, lines)
 
 
-def replay(sessions: Sessions, clock: Clock, conversation: dict[str, Any], began: float) -> Session:
+def replay(
+    sessions: Sessions, clock: Clock, conversation: dict[str, Any], *, began: float, name: str, window: int
+) -> Session:
     """One conversation, turn by turn, with its own pauses where they were recorded."""
     model = conversation["model"]
-    window = next((size for name, size in WINDOWS.items() if name in model), UNKNOWN_WINDOW)
-    source, last = conversation["id"].partition("/")[0], conversation["id"].rpartition("/")[2]
-    name = f"{source.replace('_', '-')}/{last[:8] if len(last) == UUID else last}"
     session = sessions.session(name, model=model, context_length=window)
     turns, cache = Turns(sessions.store), PrefixCache(Meter())
     first = next(filter(None, map(_seconds, conversation["messages"])), 0.0)
@@ -96,6 +95,11 @@ def replay(sessions: Sessions, clock: Clock, conversation: dict[str, Any], began
     return session
 
 
+def name_of(conversation: dict[str, Any]) -> str:
+    source, last = conversation["id"].partition("/")[0], conversation["id"].rpartition("/")[2]
+    return f"{source.replace('_', '-')}/{last[:8] if len(last) == UUID else last}"
+
+
 def _seconds(message: dict[str, Any]) -> float:
     said = (message.get("_meta") or {}).get("ts")
     return datetime.fromisoformat(said).timestamp() if said else 0.0
@@ -112,7 +116,8 @@ def main(arguments: list[str]) -> int:
     with open_sessions(url, clock=clock) as sessions:
         for number, conversation in enumerate(found):
             began = now - 86_400 * 9 * (1 - number / len(found)) - 3_600
-            session = replay(sessions, clock, conversation, began)
+            window = next((size for part, size in WINDOWS.items() if part in conversation["model"]), UNKNOWN_WINDOW)
+            session = replay(sessions, clock, conversation, began=began, name=name_of(conversation), window=window)
             info = session.info
             if info is not None:
                 print(f"{info.name}: {info.count:,} messages, {info.compactions} compactions", flush=True)

@@ -34,3 +34,15 @@ class Everything:
 
 def everything(name: str) -> bool:
     return True
+
+
+class Under:
+    """For servers whose sessions begin with the name of their owner: everybody sees what begins with their own."""
+
+    def __init__(self, owner: Callable[[Request], str]) -> None:
+        self.owner = owner
+        """The beginning that belongs to the caller; raises an `HTTPException` for a caller it does not know."""
+
+    def sees(self, request: Request, /) -> Sees:
+        mine = self.owner(request)
+        return lambda name: name.startswith(mine)
