@@ -77,8 +77,9 @@ def usage(
     size = facts.size
     points = _requests(turns) if turns else _folds(facts, compactions)
     frame = Frame(width, height, max(size.window, max((point.prompt for point in points), default=0)))
-    body = [*frame.scale("tokens"), *_areas(frame, points, step=bool(turns)), *_limits(frame, size)]
+    body = [*frame.scale("tokens"), *_areas(frame, points, step=bool(turns))]
     body += _marks(frame, facts.name, facts.messages, turns, compactions)
+    body += _limits(frame, size)
     body += _ends(frame, len(turns), "request") if turns else _ends(frame, facts.messages, "message")
     told = f"Now {size.tokens:,} of {size.window:,} tokens ({percent(size.share)}). "
     told += f"{plural(len(turns), 'request')}, {plural(len(compactions), 'compaction')}. "
@@ -144,9 +145,9 @@ def _marks(
     """Where the view was folded; numbers only where there is room for them."""
     made: list[Markup] = []
     free = 0.0
-    times = [turn.at for turn in turns]
+    counts = [turn.messages for turn in turns]
     for item in compactions:
-        share = bisect_left(times, item.at) / len(times) if times else item.upto / max(said, 1)
+        share = bisect_left(counts, item.upto) / len(counts) if counts else item.upto / max(said, 1)
         x = frame.x(min(share, 1.0))
         inside = [line(x, DOT, x, frame.height - frame.bottom, "mark")]
         if x >= free:

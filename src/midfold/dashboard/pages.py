@@ -55,7 +55,7 @@ class Pages:
             "style_path": STYLE_PATH,
             "icon_path": ICON_PATH,
             "per_page": LINES_PER_PAGE,
-            "sections": sections,
+            "outline": outline,
             "marked": marked,
         }
 
@@ -85,12 +85,25 @@ def marked(text: str, query: str) -> Markup:
     return Markup("").join(made)
 
 
-def sections(text: str) -> list[tuple[str, str]]:
-    """A handoff by its headings: (heading, text) in order; what stands before the first has an empty one."""
-    made: list[tuple[str, list[str]]] = [("", [])]
+Outline = list[tuple[str, list[str]]]
+
+
+def outline(text: str) -> Outline:
+    """A handoff by its lines: headings (`h3`, `h4`), items of a list (`ul`), everything else (`p`); in order."""
+    made: Outline = []
     for line in text.split("\n"):
-        if line.startswith("## "):
-            made.append((line[3:].strip(), []))
+        kind, said = _kind(line)
+        if not said.strip():
+            continue
+        if made and made[-1][0] == kind and kind in ("ul", "p"):
+            made[-1][1].append(said)
         else:
-            made[-1][1].append(line)
-    return [(heading, "\n".join(lines).strip()) for heading, lines in made if heading or "".join(lines).strip()]
+            made.append((kind, [said]))
+    return made
+
+
+def _kind(line: str) -> tuple[str, str]:
+    for mark, kind in (("### ", "h4"), ("## ", "h3"), ("- ", "ul")):
+        if line.startswith(mark):
+            return kind, line.removeprefix(mark)
+    return "p", line

@@ -9,7 +9,7 @@ import pytest
 
 from midfold.dashboard import charts, wording
 from midfold.dashboard.facts import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts
-from midfold.dashboard.pages import marked, sections
+from midfold.dashboard.pages import marked, outline
 from midfold.dashboard.svg import tag, ticks
 
 NOTHING = CacheUse(
@@ -160,6 +160,7 @@ def test_numbers_money_shares_and_times_are_worded() -> None:
 
 
 def test_a_handoff_is_shown_by_its_headings_and_hits_by_their_words() -> None:
-    assert sections("intro\n## Goal\na\nb\n## Next\n\nc") == [("", "intro"), ("Goal", "a\nb"), ("Next", "c")]
+    told = outline("intro\n## Goal\n- a\n- b\n\n### Next\nc\n  d")
+    assert told == [("p", ["intro"]), ("h3", ["Goal"]), ("ul", ["a", "b"]), ("h4", ["Next"]), ("p", ["c", "  d"])]
     assert marked("<b> Git git", "git") == "&lt;b&gt; <mark>Git</mark> <mark>git</mark>"
     assert marked("a <", "") == "a &lt;"

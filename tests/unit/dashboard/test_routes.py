@@ -78,6 +78,23 @@ def test_every_face_has_a_page_and_json_that_fits_its_description(sessions: Sess
             assert f'href="/api{"/overview" if path == "/" else path}' in page.text
 
 
+def test_postgresql_shows_the_same(sessions: Sessions, web: Served, postgres_url: str) -> None:
+    with filled(postgres_url) as there, served(there) as other:
+        for name, path in addresses(sessions).items():
+            here, elsewhere = (one.get("/api/overview" if path == "/" else f"/api{path}") for one in (web, other))
+            assert (here.status, elsewhere.status) == (200, 200), name
+            assert _timeless(here.json) == _timeless(elsewhere.json), name
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in ("at", "created", "updated")}
+    if not isinstance(value, list):
+        return value
+    keyed = bool(value) and isinstance(value[0], dict) and "key" in value[0]
+    return [_timeless(item) for item in (sorted(value, key=lambda item: item["key"]) if keyed else value)]
+
+
 def test_the_description_is_one_that_tools_can_read(web: Served) -> None:
     description = web.get("/api/openapi.json").json
     ids = [item["get"]["operationId"] for item in description["paths"].values()]
