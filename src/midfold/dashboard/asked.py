@@ -58,6 +58,8 @@ class Asked:
         self.values: dict[str, Any] = {}
         for param in params:
             source = request.path_params if param.where == "path" else request.query_params
+            if param.where == "query" and len(request.query_params.getlist(param.name)) > 1:
+                raise BadRequest(f"{param.name} is given more than once")
             self.values[param.name] = param.value(source.get(param.name))
 
     @property

@@ -61,10 +61,7 @@ def _parameter(param: Param) -> dict[str, Any]:
         schema = {"type": "integer", "minimum": 0, "maximum": LARGEST}
     elif param.choices:
         schema = {"type": "string", "enum": list(param.choices)}
-    return {
-        "name": param.name,
-        "in": param.where,
-        "required": param.where == "path",
-        "description": param.what,
-        "schema": schema,
-    }
+    described = {"name": param.name, "in": param.where, "description": param.what, "schema": schema}
+    if param.where == "path":
+        return {**described, "required": True}
+    return {**described, "required": False, "allowEmptyValue": True}

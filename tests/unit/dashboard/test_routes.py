@@ -188,6 +188,7 @@ def test_what_is_not_there_is_a_page_and_an_object_that_say_so(web: Served, path
         (f"/sessions/{key_of(CODING)}?start=%D9%A3", "start"),
         (f"/sessions/{key_of(CODING)}/compactions/1?show=lost", "show"),
         ("/search?q=a&role=root", "role"),
+        ("/search?q=a&q=b", "q"),
         (f"/search?q={'a' * 1_001}", "q"),
     ],
 )
