@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
+    "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
     "plugins": "List context engines and choose one.",
     "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",

@@ -1,0 +1,41 @@
+"""`midfold pages`: look at the sessions of a store in a browser."""
+
+from __future__ import annotations
+
+import click
+
+from midfold.cli.output import notice
+from midfold.cli.sessions import with_store
+from midfold.errors import MidfoldError, MissingExtra
+from midfold.service import Sessions
+
+PORT = 8788
+
+
+@click.command(name="pages")
+@with_store
+@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="0 takes a free one.")
+def command(sessions: Sessions, port: int) -> None:
+    """Serve pages about the sessions of a store, on this machine only.
+
+    How full each session is, what folding saved, each compaction before and after, search and unfold; the same as JSON
+    under /api. Nothing in the store is changed. Ctrl-C ends it.
+    """
+    try:
+        import uvicorn
+    except ModuleNotFoundError:
+        raise MissingExtra("midfold pages", "gateway") from None
+    import socket
+
+    from midfold.dashboard import app
+
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise MidfoldError(f"port {port} cannot be used: {error.strerror}; --port 0 takes a free one") from error
+    with listening:
+        notice(f"http://127.0.0.1:{listening.getsockname()[1]}/ shows {sessions.store.where}; Ctrl-C ends it")
+        config = uvicorn.Config(app(sessions, config=sessions.config), log_level="warning", access_log=False)
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,48 @@
+"""Who may see which sessions.
+
+Rules of this file:
+1. Every route asks before it reads. What a caller may not see does not exist for it: the answer is the same 404 as for
+   a session that nobody ever had.
+2. Handles are looked up in a session the caller may see, never in the whole store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+Sees = Callable[[str], bool]
+"""Whether a session of this name may be seen."""
+
+
+class Access(Protocol):
+    """What a server must know to keep its callers apart."""
+
+    def sees(self, request: Request, /) -> Sees:
+        """What the caller of this request may see. May raise an `HTTPException`, such as 401."""
+
+
+class Everything:
+    """For loopback, where the only caller is the owner of the store."""
+
+    def sees(self, request: Request, /) -> Sees:
+        return everything
+
+
+def everything(name: str) -> bool:
+    return True
+
+
+class Under:
+    """For servers whose sessions begin with the name of their owner: everybody sees what begins with their own."""
+
+    def __init__(self, owner: Callable[[Request], str]) -> None:
+        self.owner = owner
+        """The beginning that belongs to the caller; raises an `HTTPException` for a caller it does not know."""
+
+    def sees(self, request: Request, /) -> Sees:
+        mine = self.owner(request)
+        return lambda name: name.startswith(mine)

@@ -1,0 +1,136 @@
+"""Sessions at a glance. What was worked out is kept until the session changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.config import Config
+from midfold.core.message import ToolCall, ToolResult
+from midfold.dashboard.facts import SessionFacts
+from midfold.dashboard.health import findings
+from midfold.dashboard.links import key_of
+from midfold.dashboard.places import Found, Shelf
+from midfold.dashboard.savings import Prices, Retrieval, cache_use, compared
+from midfold.dashboard.sizes import Gauge, run
+from midfold.service import Sessions
+from midfold.store.protocol import Record, SessionInfo
+from midfold.turns import Turn, Turns
+
+MOST_KEPT = 500
+RETRIEVING = ("context_unfold", "context_search")
+"""The tools by which a model gets originals back."""
+ANSWERS = 8
+"""Messages after a call among which its answer is looked for."""
+LONG_MS, SHORT_MS = 3_600_000, 300_000
+
+
+class Known(NamedTuple):
+    """A session, worked out: what it is, and each prompt as it would have been without folds."""
+
+    version: tuple[object, ...]
+    facts: SessionFacts
+    records: tuple[Record, ...]
+    turns: tuple[Turn, ...]
+    without: tuple[int, ...]
+
+
+class Glances:
+    """Works sessions out, and remembers."""
+
+    def __init__(self, sessions: Sessions, config: Config, clock: Callable[[], float]) -> None:
+        self.sessions, self.clock = sessions, clock
+        self.store = sessions.store
+        self.gauge = Gauge(config)
+        self.turns = Turns(self.store)
+        keeps = LONG_MS if config.prompt_caching.cache_ttl == "1h" else SHORT_MS
+        self.prices = Prices(self.gauge.model, keeps)
+        self._kept: OrderedDict[int, Known] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, infos: Sequence[SessionInfo]) -> list[Known]:
+        newest = self.turns.newest(max(2 * len(infos), MOST_KEPT)) if len(infos) > 1 else {}
+        return [self.one(info, newest.get(info.id)) for info in infos]
+
+    def one(self, info: SessionInfo, newest: int | None = None) -> Known:
+        """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
+        turns = None if newest is not None else self.turns.of(info)
+        last = newest if turns is None else turns[-1].id if turns else 0
+        version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last)
+        with self._lock:
+            kept = self._kept.get(info.id)
+            if kept is not None and kept.version == version and kept.facts.name == info.name:
+                self._kept.move_to_end(info.id)
+                return self._aged(kept, info)
+        made = self._made(info, self.turns.of(info) if turns is None else turns, version)
+        with self._lock:
+            self._kept[info.id] = made
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return made
+
+    def _aged(self, known: Known, info: SessionInfo) -> Known:
+        """Cooldowns end by themselves."""
+        facts = known.facts
+        found = findings(info, known.records, facts.size, facts.saved, facts.cache, self._now())
+        if found == facts.findings:
+            return known
+        return known._replace(facts=_with(facts, found))
+
+    def _made(self, info: SessionInfo, turns: list[Turn], version: tuple[object, ...]) -> Known:
+        shelf = Shelf(self.store, info)
+        records = self.store.records(info.name) if info.compactions else []
+        size = self.gauge.size(shelf, records)
+        retrieved = self.retrievals(shelf) if info.compactions and turns else []
+        compare = compared(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
+        cache = cache_use(turns, self.prices)
+        facts = SessionFacts(
+            key=key_of(info.name),
+            name=info.name,
+            kind=info.kind,
+            parent=info.parent,
+            model=info.model,
+            dialect=info.dialect,
+            created=info.created,
+            updated=info.updated,
+            ended=info.ended,
+            messages=info.count,
+            compaction=info.compaction,
+            compactions=info.compactions,
+            size=size,
+            saved=compare.saved,
+            cache=cache,
+            findings=findings(info, records, size, compare.saved, cache, self._now()),
+        )
+        return Known(version, facts, tuple(records), tuple(turns), compare.without)
+
+    def retrievals(self, shelf: Shelf) -> list[Retrieval]:
+        """Answers of the tools that bring originals back; the search index knows where they were called."""
+        meter = self.gauge.meter(shelf.info.model)
+        made: dict[int, Retrieval] = {}
+        for tool in RETRIEVING:
+            for hit in self.store.find(tool, name=shelf.info.name, role="assistant"):
+                called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
+                if not called:
+                    continue
+                answers = shelf.read(run(hit.position + 1, ANSWERS).between(0, ANSWERS))
+                for found in answers:
+                    if _answers(found, called):
+                        position = found.place.position or 0
+                        made[position] = Retrieval(position, meter.tokens(meter.units(found.message), 1))
+        return sorted(made.values())
+
+    def _now(self) -> int:
+        return int(self.clock() * 1000)
+
+
+def _answers(found: Found, called: set[str]) -> bool:
+    return any(isinstance(part, ToolResult) and part.call_id in called for part in found.message.parts)
+
+
+def _with(facts: SessionFacts, found: tuple[object, ...]) -> SessionFacts:
+    return msgspec.structs.replace(facts, findings=found)

@@ -1,0 +1,222 @@
+"""What folding saved, and what the cache did, priced by what providers reported.
+
+Rules of this file:
+1. The comparison is with the same requests, nothing folded: each prompt plus what the folds in force had taken out,
+   less what was unfolded again. A prompt that would not fit its window counts as one that just fits.
+2. That other conversation has a cache too. Where ours was warm, it reads its last prompt and writes the rest; where
+   ours was cold because a fold had changed the prefix, it was warm unless its cache had expired by then.
+3. A fold pays for its summary. Folds without a model cost nothing.
+4. A price that is not known makes the sum unknown, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from midfold.core.usage import Usage
+from midfold.dashboard.facts import CacheUse, Saved
+from midfold.models import Model
+from midfold.store.protocol import Record
+from midfold.turns import Turn
+
+MILLION = 1_000_000
+
+
+class Retrieval(NamedTuple):
+    """Originals that came back into the conversation at this position."""
+
+    position: int
+    tokens: int
+
+
+class Rates(NamedTuple):
+    """Dollars for a million tokens of a prompt: plain, read from the cache, put into it."""
+
+    plain: float
+    read: float
+    written: float
+
+    def paid(self, usage: Usage) -> float:
+        plain = max(usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens, 0)
+        return self.sum(plain, usage.cache_read_tokens, usage.cache_write_tokens)
+
+    def sum(self, plain: int, read: int = 0, written: int = 0) -> float:
+        return (plain * self.plain + read * self.read + written * self.written) / MILLION
+
+
+def rates_of(model: Model, *, long: bool = False) -> Rates | None:
+    """None if the price of the model is not known. A cache whose price is not known costs what plain tokens do."""
+    if model.input_price is None:
+        return None
+    write = model.cache_write_1h if long and model.cache_write_1h is not None else model.cache_write_5m
+    read = 1.0 if model.cache_read is None else model.cache_read
+    return Rates(model.input_price, model.input_price * read, model.input_price * (1.0 if write is None else write))
+
+
+class Prices(NamedTuple):
+    """What models cost, and how long providers keep a prefix."""
+
+    model: Callable[[str | None], Model]
+    keeps_ms: int = 300_000
+
+    def rates(self, name: str | None) -> Rates | None:
+        return rates_of(self.model(name), long=self.keeps_ms > 300_000)
+
+
+class Compared(NamedTuple):
+    """What was saved, and each prompt as it would have been."""
+
+    saved: Saved
+    without: tuple[int, ...]
+
+
+def taken_out(records: Iterable[Record]) -> dict[int, int]:
+    """How many tokens shorter each compaction made the view, together with those it builds on."""
+    total: dict[int, int] = {0: 0}
+    for record in records:
+        receipt = record.receipt
+        total[record.seq] = total.get(record.base, 0) + receipt.old_tokens - receipt.new_tokens
+    return total
+
+
+def compared(
+    turns: Sequence[Turn],
+    records: Sequence[Record],
+    prices: Prices,
+    *,
+    window: int,
+    retrieved: Sequence[Retrieval] = (),
+    model: str | None = None,
+) -> Compared:
+    """The turns as they were against the same turns without folds."""
+    out = taken_out(records)
+    without = tuple(_without(turn, out.get(turn.compaction, 0), window, retrieved) for turn in turns)
+    paid, other = 0.0, 0.0
+    priced = bool(turns)
+    for place, turn in enumerate(turns):
+        rates = prices.rates(turn.model)
+        if rates is None:
+            priced = False
+            continue
+        actual = rates.paid(turn.usage)
+        paid += actual
+        if without[place] == turn.usage.prompt_tokens:
+            other += actual
+            continue
+        before = (turns[place - 1], without[place - 1]) if place else None
+        other += _imagined(turn, without[place], before, rates, prices.keeps_ms)
+    summaries = _summaries(records, prices, model)
+    sent = sum(turn.usage.prompt_tokens for turn in turns)
+    net = other - paid - summaries if priced and summaries is not None else None
+    saved = Saved(
+        requests=len(turns),
+        tokens_sent=sent,
+        tokens_not_sent=sum(without) - sent,
+        tokens_retrieved=sum(item.tokens for item in retrieved),
+        paid=paid if priced else None,
+        without_folds=other if priced else None,
+        summaries=summaries,
+        net=net,
+    )
+    return Compared(saved, without)
+
+
+def _without(turn: Turn, out: int, window: int, retrieved: Sequence[Retrieval]) -> int:
+    prompt = turn.usage.prompt_tokens
+    if not out:
+        return prompt
+    back = sum(item.tokens for item in retrieved if item.position < turn.count)
+    return max(min(prompt + out - back, window), 0)
+
+
+def _imagined(turn: Turn, prompt: int, before: tuple[Turn, int] | None, rates: Rates, keeps_ms: int) -> float:
+    """What the request without folds would have cost."""
+    usage = turn.usage
+    bills_writes = usage.cache_write_tokens > 0
+    if not usage.cache_read_tokens and not bills_writes:
+        folded = before is not None and before[0].compaction != turn.compaction
+        if not (folded and before is not None and before[0].usage.cache_read_tokens):
+            return rates.sum(prompt)
+    warm = usage.cache_read_tokens > 0
+    if before is not None and before[0].compaction != turn.compaction:
+        warm = turn.at - before[0].at <= keeps_ms
+    read = min(before[1], prompt) if warm and before is not None else 0
+    rest = prompt - read
+    return rates.sum(0, read, rest) if bills_writes else rates.sum(rest, read)
+
+
+def _summaries(records: Sequence[Record], prices: Prices, model: str | None) -> float | None:
+    """What the calls for summaries cost: what was folded in, the summary out."""
+    spent = 0.0
+    for record in records:
+        receipt = record.receipt
+        if receipt.summary.source != "model":
+            continue
+        known = prices.model(receipt.summary.model or model)
+        if known.input_price is None or known.output_price is None:
+            return None
+        folded = max(receipt.old_tokens - receipt.new_tokens, 0) + receipt.summary.tokens
+        spent += (folded * known.input_price + receipt.summary.tokens * known.output_price) / MILLION
+    return spent
+
+
+def cache_use(turns: Sequence[Turn], prices: Prices) -> CacheUse:
+    """What the provider's cache did for these turns."""
+    prompt = sum(turn.usage.prompt_tokens for turn in turns)
+    read = sum(turn.usage.cache_read_tokens for turn in turns)
+    paid, uncached = 0.0, 0.0
+    priced = bool(turns)
+    for turn in turns:
+        rates = prices.rates(turn.model)
+        if rates is None:
+            priced = False
+            continue
+        paid += rates.paid(turn.usage)
+        uncached += rates.sum(turn.usage.prompt_tokens)
+    return CacheUse(
+        requests=len(turns),
+        prompt_tokens=prompt,
+        read_tokens=read,
+        written_tokens=sum(turn.usage.cache_write_tokens for turn in turns),
+        hit_rate=round(read / prompt, 4) if prompt else None,
+        paid=paid if priced else None,
+        uncached=uncached if priced else None,
+        net=uncached - paid if priced else None,
+    )
+
+
+def saved_together(parts: Iterable[Saved]) -> Saved:
+    """The sum; money over the sessions whose prices are known, None if there is none."""
+    given = list(parts)
+    return Saved(
+        requests=sum(part.requests for part in given),
+        tokens_sent=sum(part.tokens_sent for part in given),
+        tokens_not_sent=sum(part.tokens_not_sent for part in given),
+        tokens_retrieved=sum(part.tokens_retrieved for part in given),
+        paid=_total(part.paid for part in given if part.net is not None),
+        without_folds=_total(part.without_folds for part in given if part.net is not None),
+        summaries=_total(part.summaries for part in given if part.net is not None),
+        net=_total(part.net for part in given),
+    )
+
+
+def cache_together(parts: Iterable[CacheUse]) -> CacheUse:
+    """The same for caches."""
+    given = list(parts)
+    prompt, read = sum(part.prompt_tokens for part in given), sum(part.read_tokens for part in given)
+    return CacheUse(
+        requests=sum(part.requests for part in given),
+        prompt_tokens=prompt,
+        read_tokens=read,
+        written_tokens=sum(part.written_tokens for part in given),
+        hit_rate=round(read / prompt, 4) if prompt else None,
+        paid=_total(part.paid for part in given),
+        uncached=_total(part.uncached for part in given),
+        net=_total(part.net for part in given),
+    )
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

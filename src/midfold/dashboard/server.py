@@ -1,0 +1,154 @@
+"""The routes: for every face a page and its JSON, with the headers that keep a stranger's text harmless.
+
+Rules of this file:
+1. Read-only: GET and HEAD. Nothing here changes a store.
+2. What messages say is shown as text. No script runs, nothing is loaded from elsewhere, no page is framed.
+3. The store is synchronous: whatever reads it runs in a thread.
+4. Errors are what `midfold.errors` says they are: a page for people, an object for programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from midfold.config import Config
+from midfold.dashboard.access import Access, Everything
+from midfold.dashboard.asked import Asked
+from midfold.dashboard.faces import FACES, RAW, Face
+from midfold.dashboard.facts import Problem
+from midfold.dashboard.folded import Folds
+from midfold.dashboard.hosts import LOOPBACK, OnlyHosts
+from midfold.dashboard.openapi import description
+from midfold.dashboard.pages import ICON, ICON_PATH, STYLE, STYLE_PATH, Pages
+from midfold.dashboard.reader import Reader
+from midfold.errors import MidfoldError, NotStored
+from midfold.service import Sessions
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+Endpoint = Callable[[Request], Awaitable[Response]]
+Work = Callable[[Asked], Response]
+
+
+def routes(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> list[Route]:
+    """The pages and `/api` over the sessions of a store, to be put into any Starlette application."""
+    reader = Reader(sessions, config, sessions.clock)
+    served = _Served(reader, Pages(sessions.clock), access or Everything())
+    made = [
+        Route(STYLE_PATH, _asset(STYLE, "text/css"), methods=["GET"]),
+        Route(ICON_PATH, _asset(ICON, "image/svg+xml"), methods=["GET"]),
+        Route("/api/openapi.json", served.openapi, methods=["GET"]),
+        Route(RAW.api_path, served.raw(), methods=["GET"]),
+    ]
+    for face in FACES:
+        made.append(Route(face.api_path, served.api(face), methods=["GET"], name=f"api-{face.name}"))
+        if face.template:
+            made.append(Route(face.path, served.page(face), methods=["GET"], name=face.name))
+    made.append(Route("/api/{rest:path}", served.nothing(as_page=False), methods=["GET"]))
+    made.append(Route("/sessions/{rest:path}", served.nothing(as_page=True), methods=["GET"]))
+    return made
+
+
+def app(
+    sessions: Sessions,
+    *,
+    config: Config | None = None,
+    access: Access | None = None,
+    hosts: Sequence[str] = LOOPBACK,
+) -> Starlette:
+    """The pages alone. Requests for another host than these are refused: a page elsewhere could have sent them."""
+    return Starlette(
+        routes=list(routes(sessions, config=config, access=access)),
+        middleware=[Middleware(OnlyHosts, hosts=hosts)],
+    )
+
+
+class _Served:
+    """The endpoints of one store."""
+
+    def __init__(self, reader: Reader, pages: Pages, access: Access) -> None:
+        self.reader, self.pages, self.access = reader, pages, access
+        self.folds = Folds(reader)
+
+    def api(self, face: Face) -> Endpoint:
+        return self._endpoint(face, lambda asked: _json(face.make(self.reader, self.folds, asked)), as_page=False)
+
+    def page(self, face: Face) -> Endpoint:
+        def work(asked: Asked) -> Response:
+            facts = face.make(self.reader, self.folds, asked)
+            return _html(self.pages.render(face, facts, asked.values))
+
+        return self._endpoint(face, work, as_page=True)
+
+    def raw(self) -> Endpoint:
+        def work(asked: Asked) -> Response:
+            body = self.folds.raw(asked.name, asked.text("handle"), asked.sees)
+            return Response(body, media_type="application/json", headers=HEADERS)
+
+        return self._endpoint(RAW, work, as_page=False)
+
+    def nothing(self, *, as_page: bool) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            return self._problem("there is no such page", 404, as_page)
+
+        return endpoint
+
+    async def openapi(self, request: Request) -> Response:
+        return _json(description())
+
+    def _endpoint(self, face: Face, work: Work, *, as_page: bool) -> Endpoint:
+        def answer(request: Request) -> Response:
+            return work(Asked(request, face.params, self.access.sees(request)))
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await run_in_threadpool(answer, request)
+            except NotStored as error:
+                return self._problem(str(error), 404, as_page)
+            except MidfoldError as error:
+                return self._problem(str(error), error.status, as_page)
+            except HTTPException as error:
+                answered = self._problem(error.detail, error.status_code, as_page)
+                answered.headers.update(error.headers or {})
+                return answered
+
+        return endpoint
+
+    def _problem(self, what: str, status: int, as_page: bool) -> Response:
+        problem = Problem(error=what, status=status)
+        return _html(self.pages.problem(problem), status) if as_page else _json(problem, status)
+
+
+def _asset(data: bytes, kind: str) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return Response(data, media_type=kind, headers={**HEADERS, "cache-control": "max-age=86400"})
+
+    return endpoint
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, HEADERS, "application/json")
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return Response(text, status, HEADERS, "text/html")

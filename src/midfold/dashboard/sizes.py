@@ -1,0 +1,109 @@
+"""How large a session is now, without reading all of it.
+
+What the provider counted last is exact, and so nearly is what the last compaction left; only what came after either is
+counted here. Where that is very much, some of it is counted and the rest inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from midfold.api import believe, budget_for, meter_for
+from midfold.config import Config
+from midfold.core.breakdown import by_kind
+from midfold.core.tokens import Meter
+from midfold.dashboard.facts import Kind, Size, SizeBasis
+from midfold.dashboard.places import Place, Places, Shelf
+from midfold.live import Memory
+from midfold.models import Model
+from midfold.store.protocol import Piece, Record, SessionInfo
+
+MOST_COUNTED = 400
+"""Messages that are counted for one answer."""
+MOST_MODELS = 256
+"""Names of models that are looked up once only."""
+BLOCK = 40
+"""Messages of a sample are neighbours, so that it takes few queries."""
+
+
+def memory_of(info: SessionInfo) -> Memory:
+    return msgspec.json.decode(info.memory, type=Memory) if info.memory else Memory()
+
+
+def in_force(info: SessionInfo, records: Sequence[Record]) -> Record | None:
+    return next((record for record in records if record.seq == info.compaction), None)
+
+
+class Gauge:
+    """Measures sessions."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.belief = lru_cache(maxsize=MOST_MODELS)(lambda name: believe(name, config))
+
+    def model(self, name: str | None) -> Model:
+        return self.belief(name).model
+
+    def meter(self, model: str | None) -> Meter:
+        return meter_for(self.belief(model))
+
+    def size(self, shelf: Shelf, records: Sequence[Record]) -> Size:
+        tokens, basis = self._tokens(shelf, records)
+        window, threshold = self._limits(shelf.info, records)
+        return Size(tokens=tokens, basis=basis, window=window, threshold=threshold, share=round(tokens / window, 4))
+
+    def _limits(self, info: SessionInfo, records: Sequence[Record]) -> tuple[int, int]:
+        """A host may know better than the table of models how large its window is; receipts say what it knew."""
+        if records:
+            receipt = records[-1].receipt
+            return receipt.context_length, receipt.threshold_tokens
+        window = self.model(info.model).context_window
+        return window, budget_for(window, self.config.compression.output_reservation, self.config).threshold_tokens
+
+    def _tokens(self, shelf: Shelf, records: Sequence[Record]) -> tuple[int, SizeBasis]:
+        info, memory, record = shelf.info, memory_of(shelf.info), in_force(shelf.info, records)
+        view = shelf.now(records)
+        known, start = 0, 0
+        basis: SizeBasis = "estimated"
+        if memory.anchor is not None and 0 < memory.anchor.count <= len(view):
+            known, start, basis = memory.anchor_tokens, memory.anchor.count, "reported"
+        elif record is not None:
+            known, start = record.receipt.new_tokens, len(view) - (info.count - record.upto)
+            basis = "calibrated" if memory.samples else record.receipt.token_basis
+        new = len(view) - start
+        if not new:
+            return known, basis
+        places, scale = sample(view, start)
+        meter = self.meter(info.model)
+        found = shelf.read(places)
+        units = sum(meter.units(item.message) for item in found)
+        counted = round(meter.tokens(units, len(found)) * scale * memory.ratio)
+        after: SizeBasis = "sampled" if scale > 1 else "calibrated" if memory.samples else "estimated"
+        return known + counted, after
+
+    def kinds(self, shelf: Shelf, records: Sequence[Record]) -> tuple[tuple[Kind, ...], bool]:
+        """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
+        places, scale = sample(shelf.now(records), 0)
+        messages = tuple(item.message for item in shelf.read(places))
+        sizes = by_kind(messages, self.meter(shelf.info.model))
+        kinds = [Kind(name=name, tokens=round(tokens * scale)) for name, tokens in sizes.items() if tokens > 0]
+        return tuple(sorted(kinds, key=lambda kind: -kind.tokens)), scale > 1
+
+
+def sample(view: Places, start: int) -> tuple[list[Place], float]:
+    """The places from `start` on, or blocks of them evenly spread, and by how much the whole is more."""
+    total = len(view) - start
+    if total <= MOST_COUNTED:
+        return view.between(start, start + total), 1.0
+    blocks = MOST_COUNTED // BLOCK
+    step = (total - BLOCK) / (blocks - 1)
+    starts = [start + round(number * step) for number in range(blocks)]
+    chosen = [place for first in starts for place in view.between(first, first + BLOCK)]
+    return chosen, total / len(chosen)
+
+
+def run(first: int, count: int) -> Places:
+    return Places([Piece(first, count)])

@@ -1,0 +1,143 @@
+"""What providers reported, turn by turn: a row of numbers per answer, and nothing anybody said.
+
+Rules of this file:
+1. The table is made when the first turn is recorded. A store in which nobody has recorded any is only read.
+2. Turns belong to their session and go with it, whoever deletes it: the database sees to that, not its programs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from midfold.core.usage import Usage
+from midfold.store import SqlStore
+from midfold.store.database import Database, Tx
+from midfold.store.protocol import SessionInfo
+
+MOST = 20_000
+"""Turns of one session that are read at most: the newest."""
+T = TypeVar("T")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+CREATE = {
+    "sqlite": (
+        """CREATE TABLE IF NOT EXISTS turns (
+            id INTEGER PRIMARY KEY, session INTEGER NOT NULL, at INTEGER NOT NULL, count INTEGER NOT NULL,
+            compaction INTEGER NOT NULL, model TEXT, prompt INTEGER NOT NULL, completion INTEGER NOT NULL,
+            cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL)""",
+        "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
+        """CREATE TRIGGER IF NOT EXISTS turns_go_with_their_session AFTER DELETE ON sessions
+           BEGIN DELETE FROM turns WHERE session = old.id; END""",
+    ),
+    "postgres": (
+        """CREATE TABLE IF NOT EXISTS turns (
+            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            session bigint NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, at bigint NOT NULL,
+            count bigint NOT NULL, compaction bigint NOT NULL, model text, prompt bigint NOT NULL,
+            completion bigint NOT NULL, cache_read bigint NOT NULL, cache_write bigint NOT NULL)""",
+        "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
+    ),
+}
+PRESENT = {
+    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'turns'",
+    "postgres": "SELECT count(*) FROM pg_class WHERE oid = to_regclass('turns')",
+}
+ONE_AT_A_TIME = {"sqlite": "SELECT 1", "postgres": "SELECT pg_advisory_xact_lock(7310593858020254830)"}
+QUERIES = {
+    "add_turn": """INSERT INTO turns
+        (session, at, count, compaction, model, prompt, completion, cache_read, cache_write)
+        VALUES (:session, :at, :count, :compaction, :model, :prompt, :completion, :cache_read, :cache_write)""",
+    "turns": """SELECT id, at, count, compaction, model, prompt, completion, cache_read, cache_write
+        FROM turns WHERE session = :session ORDER BY id DESC LIMIT :most""",
+    "newest_turns": """SELECT s.id, coalesce((SELECT max(t.id) FROM turns t WHERE t.session = s.id), 0)
+        FROM sessions s ORDER BY s.updated DESC, s.id DESC LIMIT :most""",
+}
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer of a provider: what the prompt was when `count` messages had been said, and what was cached of it.
+
+    `at` is milliseconds since 1970, `compaction` the one that was in force.
+    """
+
+    id: int
+    at: int
+    count: int
+    compaction: int
+    model: str | None
+    usage: Usage
+
+
+class Turns:
+    """The turns of the sessions of one store."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self.database: Database = store.database
+        self._present = False
+
+    def record(self, session: SessionInfo, usage: Usage, *, at: int, model: str | None = None) -> None:
+        """One more turn of the session as it was when the prompt was sent."""
+        values = {
+            "session": session.id,
+            "at": at,
+            "count": session.count,
+            "compaction": session.compaction,
+            "model": model or session.model,
+            "prompt": usage.prompt_tokens,
+            "completion": usage.completion_tokens,
+            "cache_read": usage.cache_read_tokens,
+            "cache_write": usage.cache_write_tokens,
+        }
+        if not self._is_present():
+            self.database.write(self._create)
+            self._present = True
+        self.database.write(lambda tx: self._mine(tx).run("add_turn", **values))
+
+    def of(self, session: SessionInfo) -> list[Turn]:
+        """The turns of one session, the oldest first."""
+        rows = self._read(lambda tx: tx.all("turns", session=session.id, most=MOST)) or []
+        return [
+            Turn(
+                id=number,
+                at=at,
+                count=count,
+                compaction=compaction,
+                model=model,
+                usage=Usage(
+                    prompt_tokens=prompt,
+                    completion_tokens=completion,
+                    cache_read_tokens=read,
+                    cache_write_tokens=written,
+                ),
+            )
+            for number, at, count, compaction, model, prompt, completion, read, written in reversed(rows)
+        ]
+
+    def newest(self, limit: int) -> dict[int, int]:
+        """The newest turn of each of the sessions used last, by the session's id: what changes when there is one."""
+        return dict(self._read(lambda tx: tx.all("newest_turns", most=limit)) or [])
+
+    def _read(self, work: Callable[[Tx], T]) -> T | None:
+        return self.database.read(lambda tx: work(self._mine(tx))) if self._is_present() else None
+
+    def _is_present(self) -> bool:
+        if not self._present:
+            query = PRESENT[self.database.flavour]
+            self._present = bool(self.database.read(lambda tx: tx.connection.execute(query).fetchone()[0]))
+        return self._present
+
+    def _create(self, tx: Tx) -> None:
+        flavour = self.database.flavour
+        for statement in (ONE_AT_A_TIME[flavour], *CREATE[flavour]):
+            tx.connection.execute(statement)
+
+    def _mine(self, tx: Tx) -> Tx:
+        tx.queries = {name: self._adapted(text) for name, text in QUERIES.items()}
+        return tx
+
+    def _adapted(self, text: str) -> str:
+        return text if self.database.flavour == "sqlite" else _PARAMETER.sub(r"%(\1)s", text)

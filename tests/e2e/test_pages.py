@@ -1,0 +1,147 @@
+"""`midfold pages` in a real browser, without script: from the overview to an unfolded message and a receipt."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.browser import browser
+from support.pages import CODING, HOSTILE, MARKUP, filled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PHONE, DESK = {"width": 375, "height": 800}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[str]:
+    """The command itself, on a port of its own choice."""
+    path = tmp_path_factory.mktemp("pages") / "sessions.db"
+    url = f"sqlite:///{path}?synchronous=normal"
+    filled(url).close()
+    command = [sys.executable, "-m", "midfold", "pages", "--store", url, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        said = running.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert found, said
+        try:
+            yield found[0]
+        finally:
+            running.terminate()
+            rest = running.stderr.read()
+    assert "Traceback" not in rest
+
+
+@pytest.fixture
+def page(chromium: Browser, address: str) -> Iterator[Page]:
+    """A page without script that must load everything it asks for, and only from its own server."""
+    context = chromium.new_context(viewport=DESK, java_script_enabled=False, base_url=address)  # type: ignore[arg-type]
+    shown = context.new_page()
+    problems: list[str] = []
+    shown.on("console", lambda message: problems.append(message.text))
+    shown.on("requestfailed", lambda request: problems.append(request.url))
+    shown.on("request", lambda request: None if request.url.startswith(address) else problems.append(request.url))
+    yield shown
+    assert problems == []
+    context.close()
+
+
+def test_from_the_overview_to_an_unfolded_message_and_the_receipt(page: Page) -> None:
+    page.goto("/")
+    assert page.get_by_role("heading", level=1).inner_text() == "Overview"
+    assert "Prompt tokens not sent" in page.inner_text("main")
+    assert page.get_by_role("img", name=re.compile("Tokens sent and not sent")).count() == 1
+
+    page.get_by_role("link", name="Sessions", exact=True).click()
+    page.get_by_label("Name").fill("coding")
+    page.get_by_role("button", name="Filter").click()
+    assert page.locator("tbody tr").count() == 1
+    page.get_by_role("link", name=CODING).click()
+    assert page.get_by_role("heading", level=1).inner_text() == CODING
+    assert page.get_by_role("img", name=re.compile("Size of the prompt")).count() == 1
+
+    page.get_by_role("link", name="Compaction 1", exact=True).click()
+    assert "Before" in page.inner_text(".strips")
+    page.get_by_role("navigation", name="Which messages").get_by_role("link", name=re.compile("^folded")).click()
+    fates = page.locator(".rows .fate").all_inner_texts()
+    assert fates
+    assert set(fates) == {"folded"}
+    shortened = page.locator(".rows .said").first.inner_text()
+
+    page.get_by_role("link", name=re.compile("^Unfold message")).first.click()
+    original = page.locator("article pre").first.inner_text()
+    assert len(original) > 20
+    assert shortened.rstrip("…").split()[-1] in page.inner_text("article")
+    page.go_back()
+
+    page.get_by_role("link", name="receipt").click()
+    assert page.get_by_role("heading", level=1).inner_text() == "Receipt"
+    assert "threshold" in page.inner_text(".lead")
+    page.get_by_role("link", name=re.compile("^mf-")).first.click()
+    assert page.locator("article").count() > 1
+
+
+def test_search_finds_a_folded_message_and_leads_to_it(page: Page) -> None:
+    page.goto("/")
+    page.get_by_role("searchbox", name="Search messages").fill("uncommitted changes")
+    page.get_by_role("searchbox", name="Search messages").press("Enter")
+    assert page.locator(".hits li").count() > 1
+    assert "uncommitted" in page.locator(".hits mark").first.inner_text()
+    page.locator(".hits a").first.click()
+    assert "uncommitted" in page.inner_text("article")
+
+
+def test_markup_in_messages_and_names_is_text(page: Page) -> None:
+    page.goto("/sessions")
+    page.get_by_role("link", name=HOSTILE).click()
+    assert page.get_by_role("heading", level=1).inner_text() == HOSTILE
+    page.locator(".said").first.click()
+    assert MARKUP in page.locator("pre").first.inner_text()
+
+
+def test_nothing_is_wider_than_a_phone_and_dark_is_dark(chromium: Browser, address: str) -> None:
+    grounds: list[str] = []
+    for scheme in ("light", "dark"):
+        context = chromium.new_context(viewport=PHONE, color_scheme=scheme, base_url=address)  # type: ignore[arg-type]
+        page = context.new_page()
+        more = ("/sessions", "/cache", "/search?q=git", *_session_pages(page)) if scheme == "light" else ()
+        for path in ("/", *more):
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+        grounds.append(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+        context.close()
+    light, dark = (sum(map(int, re.findall(r"\d+", ground)[:3])) for ground in grounds)
+    assert light > 600 > 200 > dark
+
+
+def _session_pages(page: Page) -> list[str]:
+    page.goto("/sessions?q=coding")
+    session = page.get_by_role("link", name=CODING).get_attribute("href")
+    return [f"{session}{rest}" for rest in ("", "/compactions/1", "/compactions/1/receipt", "/messages/3")]
+
+
+def test_a_store_that_is_not_there_and_a_port_in_use_are_told(tmp_path: Path, address: str) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "midfold", "pages", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    missing = run("--store", f"sqlite:///{tmp_path}/none.db")
+    assert missing.returncode == 2
+    assert "there is no such file" in missing.stderr
+    taken = run("--store", "memory:", "--port", address.rpartition(":")[2])
+    assert taken.returncode == 2
+    assert "--port 0 takes a free one" in taken.stderr
