@@ -22,6 +22,7 @@ COMMANDS = {
     "plugins": "List context engines and choose one.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
+    "trajectories": "Fit recorded runs of agents into a token target, from one file to a cluster.",
     "unfold": "Show the originals behind a handle.",
 }
 
