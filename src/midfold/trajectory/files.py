@@ -107,13 +107,16 @@ def _unpacked(path: str, behind: BinaryIO) -> BinaryIO:
 
 
 @contextmanager
-def packed(name: str, raw: BinaryIO) -> Iterator[BinaryIO]:
-    """A stream that compresses as `name` says: one member, one frame, no date in it, so that equal data is equal."""
+def packed(name: str, raw: BinaryIO, size: int = -1) -> Iterator[BinaryIO]:
+    """A stream that compresses as `name` says: one member, one frame, no date in it, so that equal data is equal.
+
+    `size` is how much will be written, where that is known: readers of zstd like to be told.
+    """
     if name.endswith(".gz"):
         with gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) as stream:
             yield cast(BinaryIO, stream)
     elif name.endswith(".zst"):
-        with _zstd().ZstdCompressor(ZSTD_LEVEL, write_checksum=True).stream_writer(raw, closefd=False) as stream:
+        with _zstd().ZstdCompressor(ZSTD_LEVEL, write_checksum=True).stream_writer(raw, size, closefd=False) as stream:
             yield cast(BinaryIO, stream)
     else:
         yield raw

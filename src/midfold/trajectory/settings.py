@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from midfold.config import Config
 from midfold.core.tokens import ESTIMATE, TokenCounter
 from midfold.errors import ConfigError, MissingExtra
 from midfold.tokenizers import VOCABULARIES, Tokenizer
+
+if TYPE_CHECKING:
+    from midfold.config import Config
 
 Kind = Literal["system", "human", "gpt", "tool", "other"]
 """Who speaks in a turn, by the names of ShareGPT."""

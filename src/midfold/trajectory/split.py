@@ -21,7 +21,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from midfold.core import jsonio
 from midfold.core.spans import value_end
 from midfold.errors import TranscriptError
-from midfold.trajectory.records import is_record, is_single_turn
+from midfold.trajectory.records import is_single_turn
 
 LARGEST_RECORD = 512 << 20
 BOM = b"\xef\xbb\xbf"
@@ -91,14 +91,13 @@ def _layout(source: _Source, name: str) -> Layout:
     if not first or name.partition(".jsonl")[1] or name.partition(".ndjson")[1]:
         turns = bool(first) and _is_lines_of_turns(source)
         return "whole" if turns else "lines"
+    if first == b"[":
+        if not _begins_with_a_turn(source):
+            return "array"
+        return "lines" if _parses(_first_line(source)) and _has_more_lines(source) else "whole"
     line = _first_line(source)
     if _parses(line):
-        if is_single_turn(line):
-            return "whole"
-        if first == b"{" or _has_more_lines(source) or is_record(line):
-            return "lines"
-    if first == b"[":
-        return "whole" if _begins_with_a_turn(source) else "array"
+        return "whole" if is_single_turn(line) else "lines"
     return "whole" if line.rstrip(BLANK)[-1:] in (b"{", b"[", b",", b":") else "lines"
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.config import Config
 from midfold.errors import ConfigError
-from midfold.providers import resolve
 from midfold.summarize import Summarizer
 from midfold.trajectory.settings import Settings
+
+if TYPE_CHECKING:
+    from midfold.config import Config
+    from midfold.providers import Resolution
 
 
 def summarizer_of(settings: Settings) -> Summarizer | None:
@@ -23,7 +25,7 @@ def summarizer_of(settings: Settings) -> Summarizer | None:
 
         function: Any = load_compactor(f"summarizer={settings.summarizer}")[1]
         return function  # type: ignore[no-any-return]
-    found = resolve(_config(settings), os.environ, settings.model)
+    found = _resolved(settings)
     if found.endpoint is None:
         raise ConfigError(f"the summarizer {settings.summarizer} cannot be used: {found.why}")
     from midfold.summarize.client import ModelSummarizer
@@ -37,10 +39,18 @@ def told(settings: Settings) -> str:
         return "local, without a model"
     if ":" in settings.summarizer:
         return settings.summarizer
-    return resolve(_config(settings), os.environ, settings.model).told
+    return _resolved(settings).told
+
+
+def _resolved(settings: Settings) -> Resolution:
+    from midfold.providers import resolve
+
+    return resolve(_config(settings), os.environ, settings.model)
 
 
 def _config(settings: Settings) -> Config:
+    from midfold.config import Config
+
     config = settings.config or Config()
     chosen = config.auxiliary.compression
     if settings.summarizer != "model":

@@ -64,11 +64,21 @@ class Workplace:
     def __init__(self, target: str, files: list[Input], settings: Settings, *, restart: bool = False) -> None:
         self.folder = Path(f"{target.rstrip('/' + os.sep)}{SUFFIX}")
         self._manifest = Manifest(fingerprint=settings.fingerprint, inputs=files)
-        if restart:
-            shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder / "lock")
-        self.resumed = self._check()
+        try:
+            if restart:
+                self._clear()
+            self.resumed = self._check()
+        except MidfoldError:
+            self.close(finished=False)
+            raise
+
+    def _clear(self) -> None:
+        (self.folder / "manifest.json").unlink(missing_ok=True)
+        for place in self.folder.iterdir():
+            if place.is_dir():
+                shutil.rmtree(place)
 
     def _check(self) -> bool:
         path = self.folder / "manifest.json"
@@ -124,13 +134,14 @@ class Workplace:
         totals = Totals()
         records = self.folder / f"{file:05}" / "records.jsonl"
         output = Path(self._manifest.inputs[file].output)
-        with replacing(records) as lines, replacing(output) as raw, packed(output.name, raw) as stream:
+        with replacing(records) as lines:
             for number in range(batches):
-                part = self._place(file, number)
-                append_file(part, stream)
-                known = msgspec.json.decode(part.with_suffix(".json").read_bytes(), type=Note)
+                known = msgspec.json.decode(self._place(file, number).with_suffix(".json").read_bytes(), type=Note)
                 totals.merge(known.totals)
                 lines.writelines(msgspec.json.encode(record) + b"\n" for record in known.records)
+        with replacing(output) as raw, packed(output.name, raw, totals.bytes_out) as stream:
+            for number in range(batches):
+                append_file(self._place(file, number), stream)
         note = FileNote(batches=batches, totals=totals)
         self._save(self.folder / f"{file:05}" / "done.json", note)
         for number in range(batches):
