@@ -24,6 +24,7 @@ COMMANDS = {
     "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
+    "trajectories": "Fit recorded runs of agents into a token target, from one file to a cluster.",
     "unfold": "Show the originals behind a handle.",
 }
 

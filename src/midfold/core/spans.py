@@ -103,10 +103,9 @@ def object_spans(source: bytes) -> list[tuple[bytes, Span, Span]]:
 def _measured_end(source: bytes, start: int, value: Raw | None) -> int:
     """Where a value ends: by its measured length where that fits (a repeated key has several), else by a scan."""
     if value is not None:
-        view = memoryview(value)
-        end = start + view.nbytes
-        if view.nbytes > 64 and memoryview(source)[start:end] == view:
-            return end
+        measured = bytes(value)
+        if len(measured) > 64 and source.startswith(measured, start):
+            return start + len(measured)
     return value_end(source, start)
 
 

@@ -1,0 +1,292 @@
+"""A run: files -> batches -> workers -> parts -> files again; bounded, resumable and counted.
+
+Rules of this file:
+1. Reading is ahead of the workers by a few batches and no more, so memory does not grow with the input.
+2. A file's output appears when all of it is done. A run that ends early leaves what is finished in the workplace.
+3. A file that cannot be read to its end gets no output; its name and the reason are reported, the other files go on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from midfold.errors import MidfoldError, TranscriptError
+from midfold.trajectory.executors import Executor, Inline, Pool, Ticket
+from midfold.trajectory.files import STANDARD, Input, inputs, opened, packed, replacing
+from midfold.trajectory.metrics import RecordMetrics, Totals
+from midfold.trajectory.settings import Settings
+from midfold.trajectory.split import batches
+from midfold.trajectory.summarizers import summarizer_of
+from midfold.trajectory.work import Done, Task
+from midfold.trajectory.workplace import Workplace
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to compress, where to, and by whom."""
+
+    source: str
+    target: str
+    settings: Settings = Settings()
+    workers: int = 1
+    executor: str = "pool"
+    ray_address: str | None = None
+    strict: bool = False
+    restart: bool = False
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    bytes_done: int
+    bytes_all: int
+    totals: Totals
+
+
+class FailedFile(msgspec.Struct, frozen=True):
+    file: str
+    reason: str
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True):
+    """The account of a run."""
+
+    settings: Settings
+    totals: Totals
+    files: dict[str, Totals]
+    failed_files: list[FailedFile]
+    seconds: float
+    resumed: bool
+    workers: int
+    """Workers that finished a batch in this run."""
+
+
+class Watcher(Protocol):
+    """Who looks on: a progress bar, and whoever wants to see records that failed at once."""
+
+    def progress(self, progress: Progress, /) -> None: ...
+
+    def failed(self, record: RecordMetrics, /) -> None: ...
+
+    def record_lines(self, lines: Iterator[bytes], /) -> None:
+        """The metrics of all records, a JSON line each, when the run is over."""
+        ...
+
+
+def run(job: Job, watcher: Watcher | None = None) -> Finished:
+    """Compresses everything that the job names. The same command after an interruption goes on where it was."""
+    settings = job.settings.checked()
+    summarizer_of(settings)
+    files = inputs(job.source, job.target)
+    if STANDARD in (job.target, job.source):
+        return _Stream(job, settings, files, watcher).run()
+    return _Resumable(job, settings, files, watcher).run()
+
+
+def _executor(job: Job) -> Executor:
+    if job.executor == "ray":
+        from midfold.trajectory.on_ray import OnRay
+
+        return OnRay(job.ray_address, job.workers or None)
+    return Pool(job.workers) if job.workers > 1 else Inline()
+
+
+class _Run:
+    """What both kinds of runs share: the loop."""
+
+    def __init__(self, job: Job, settings: Settings, files: list[Input], watcher: Watcher | None) -> None:
+        self.job = job
+        self.settings = settings
+        self.files = files
+        self.watcher = watcher
+        self.totals = Totals()
+        self.by_file: dict[str, Totals] = {}
+        self.failed_files: list[FailedFile] = []
+        self.workers: set[str] = set()
+        self.bytes_all = sum(item.size for item in files)
+        self.bytes_done = 0
+        self.resumed = False
+
+    def is_finished(self, file: int) -> bool:
+        return False
+
+    def is_kept(self, ticket: Ticket) -> bool:
+        return False
+
+    def keep(self, ticket: Ticket, done: Done) -> None:
+        """A batch came back."""
+
+    def read_to_its_end(self, file: int, count: int) -> None:
+        """A file has so many batches."""
+
+    def give_up(self, file: int, reason: str) -> None:
+        self.failed_files.append(FailedFile(self.files[file].name, reason))
+        if self.job.strict:
+            raise TranscriptError(reason)
+
+    @property
+    def backlog(self) -> int:
+        """Results that wait in memory."""
+        return 0
+
+    def loop(self, executor: Executor) -> None:
+        positions: dict[int, int] = {}
+        for file, item in enumerate(self.files):
+            if not self.is_finished(file):
+                self._read(executor, file, item, positions)
+            self.bytes_done += item.size - positions.pop(file, 0)
+            self._show()
+        while executor.pending:
+            self._take(executor)
+
+    def _read(self, executor: Executor, file: int, item: Input, positions: dict[int, int]) -> None:
+        number = 0
+        try:
+            with opened(item.path) as (stream, behind):
+                for batch in batches(stream, item.name, self.settings.batch_bytes, behind):
+                    ticket = Ticket(file, number)
+                    number += 1
+                    if not self.is_kept(ticket):
+                        while executor.pending + self.backlog >= executor.capacity and executor.pending:
+                            self._take(executor)
+                        executor.submit(ticket, Task(item.name, batch, self.settings))
+                    self.bytes_done += batch.position - positions.get(file, 0)
+                    positions[file] = batch.position
+                    self._show()
+        except (TranscriptError, OSError) as error:
+            told = str(error) if isinstance(error, MidfoldError) else f"{item.name}: {error.strerror or error}"
+            self.give_up(file, told if item.name in told or item.path in told else f"{item.name}, {told}")
+            return
+        self.read_to_its_end(file, number)
+
+    def _take(self, executor: Executor) -> None:
+        ticket, done = executor.next()
+        if done.worker:
+            self.workers.add(done.worker)
+        self.count(self.files[ticket.file].name, done.totals)
+        for record in done.records:
+            if record.status == "failed":
+                if self.watcher is not None:
+                    self.watcher.failed(record)
+                if self.job.strict:
+                    raise TranscriptError(f"{record.file}, line {record.line}: {record.reason}")
+        self.keep(ticket, done)
+        self._show()
+
+    def count(self, name: str, totals: Totals) -> None:
+        self.totals.merge(totals)
+        self.by_file.setdefault(name, Totals()).merge(totals)
+
+    def _show(self) -> None:
+        if self.watcher is not None:
+            self.watcher.progress(Progress(self.bytes_done, self.bytes_all, self.totals))
+
+    def account(self, seconds: float) -> Finished:
+        failed = {item.file for item in self.failed_files}
+        names = [item.name for item in self.files if item.name in self.by_file and item.name not in failed]
+        return Finished(
+            settings=self.settings,
+            totals=self.totals,
+            files={name: self.by_file[name] for name in names},
+            failed_files=self.failed_files,
+            seconds=seconds,
+            resumed=self.resumed,
+            workers=len(self.workers),
+        )
+
+
+class _Resumable(_Run):
+    """From files to files."""
+
+    def run(self) -> Finished:
+        start = time.monotonic()
+        self.counts: dict[int, int] = {}
+        self.kept: dict[int, int] = {}
+        self.place = Workplace(self.job.target, self.files, self.settings, restart=self.job.restart)
+        self.resumed = self.place.resumed
+        finished = False
+        try:
+            with closing(_executor(self.job)) as executor:
+                self.loop(executor)
+            if self.watcher is not None:
+                self.watcher.record_lines(self._records())
+            finished = True
+        finally:
+            self.place.close(finished=finished and not self.failed_files)
+        return self.account(time.monotonic() - start)
+
+    def is_finished(self, file: int) -> bool:
+        note = self.place.finished_file(file)
+        if note is None:
+            return False
+        self.count(self.files[file].name, note.totals)
+        self.counts[file] = note.batches
+        return True
+
+    def is_kept(self, ticket: Ticket) -> bool:
+        note = self.place.finished_batch(*ticket)
+        if note is None:
+            return False
+        self.count(self.files[ticket.file].name, note.totals)
+        self.kept[ticket.file] = self.kept.get(ticket.file, 0) + 1
+        return True
+
+    def keep(self, ticket: Ticket, done: Done) -> None:
+        self.place.keep(*ticket, done)
+        self.kept[ticket.file] = self.kept.get(ticket.file, 0) + 1
+        self._finish(ticket.file)
+
+    def read_to_its_end(self, file: int, count: int) -> None:
+        self.counts[file] = count
+        self._finish(file)
+
+    def _finish(self, file: int) -> None:
+        if self.counts.get(file) == self.kept.get(file, 0):
+            self.place.finish_file(file, self.counts[file])
+
+    def _records(self) -> Iterator[bytes]:
+        for file in sorted(self.counts):
+            yield from self.place.records(file)
+
+
+class _Stream(_Run):
+    """From or to a pipe: results are written in order as they come; an interrupted run begins anew."""
+
+    def run(self) -> Finished:
+        start = time.monotonic()
+        self.early: dict[Ticket, Done] = {}
+        self.next_ticket = Ticket(0, 0)
+        with closing(_executor(self.job)) as executor:
+            self._into(executor)
+        if self.failed_files:
+            raise TranscriptError(self.failed_files[0].reason)
+        return self.account(time.monotonic() - start)
+
+    def _into(self, executor: Executor) -> None:
+        target = self.job.target
+        if target == STANDARD:
+            self.out = sys.stdout.buffer
+            self.loop(executor)
+            self.out.flush()
+            return
+        with replacing(Path(target)) as raw, packed(target, raw) as stream:
+            self.out = stream
+            self.loop(executor)
+            if self.failed_files:
+                raise TranscriptError(self.failed_files[0].reason)
+
+    @property
+    def backlog(self) -> int:
+        return len(self.early)
+
+    def keep(self, ticket: Ticket, done: Done) -> None:
+        self.early[ticket] = done
+        while self.next_ticket in self.early:
+            self.out.write(self.early.pop(self.next_ticket).data)
+            self.next_ticket = Ticket(0, self.next_ticket.number + 1)

@@ -1,0 +1,207 @@
+"""A stream of bytes as batches of whole records, whatever its size, in bounded memory.
+
+    lines    one record per line
+    array    one JSON array of records
+    whole    one record: an object, a list of turns, or lines of turns
+
+Rules of this file:
+1. Batches depend on the bytes and on their size alone, never on who works on them: the same input gives the same
+   batches on every run.
+2. Every byte is in exactly one batch. What is no record (line breaks, commas, brackets, a mark at the beginning) stands
+   between the spans of a batch and is copied.
+3. Memory is bounded by a batch and by the largest record, and that one by `LARGEST_RECORD`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, Literal, NamedTuple
+
+from midfold.core import jsonio
+from midfold.core.spans import value_end
+from midfold.errors import TranscriptError
+from midfold.trajectory.records import is_single_turn
+
+LARGEST_RECORD = 512 << 20
+BOM = b"\xef\xbb\xbf"
+BLANK = b" \t\r\n"
+_BETWEEN = re.compile(rb"[\s,]*")
+_LINE = re.compile(rb"[^\n]+")
+Layout = Literal["lines", "array", "whole"]
+
+
+class Batch(NamedTuple):
+    """Some records of a file with everything between them."""
+
+    data: bytes
+    spans: tuple[tuple[int, int], ...]
+    first_line: int
+    """The line of the file on which the data begins."""
+    position: int
+    """How far the file itself was read, for a progress bar."""
+
+    def line_of(self, place: int) -> int:
+        return self.first_line + self.data.count(b"\n", 0, place)
+
+
+class _Source:
+    """A stream with a buffer in front of it."""
+
+    def __init__(self, stream: BinaryIO, position: BinaryIO | None, size: int) -> None:
+        self.size = size
+        self._stream = stream
+        self._position = position
+        self.buffer = b""
+        self.ended = False
+        self.line = 1
+
+    def more(self) -> bool:
+        """Reads on, twice as far each time; whether anything came. A record that never ends is not waited for."""
+        if len(self.buffer) > LARGEST_RECORD:
+            raise TranscriptError(
+                f"line {self.line}: no record ends within {LARGEST_RECORD >> 20} MB; expected one record per line, or "
+                "one JSON array of records"
+            )
+        data = b"" if self.ended else self._stream.read(max(self.size, len(self.buffer)))
+        self.ended = not data
+        self.buffer += data
+        return bool(data)
+
+    def batch(self, end: int, spans: list[tuple[int, int]]) -> Batch:
+        """Takes a batch off the front."""
+        data, self.buffer = self.buffer[:end], self.buffer[end:]
+        made = Batch(data, tuple(spans), self.line, self._position.tell() if self._position is not None else 0)
+        self.line += data.count(b"\n")
+        return made
+
+
+def batches(stream: BinaryIO, name: str, size: int, position: BinaryIO | None = None) -> Iterator[Batch]:
+    """The records of a file, in order. `position` is the file behind a stream that is decompressed."""
+    source = _Source(stream, position, size)
+    layout = _layout(source, name)
+    if layout == "lines":
+        return _lines(source)
+    return _array(source) if layout == "array" else _whole(source)
+
+
+def _layout(source: _Source, name: str) -> Layout:
+    while not (first := _first(source)) and source.more():
+        pass
+    if not first or name.partition(".jsonl")[1] or name.partition(".ndjson")[1]:
+        turns = bool(first) and _is_lines_of_turns(source)
+        return "whole" if turns else "lines"
+    if first == b"[":
+        if not _begins_with_a_turn(source):
+            return "array"
+        return "lines" if _parses(_first_line(source)) and _has_more_lines(source) else "whole"
+    line = _first_line(source)
+    if _parses(line):
+        return "whole" if is_single_turn(line) else "lines"
+    return "whole" if line.rstrip(BLANK)[-1:] in (b"{", b"[", b",", b":") else "lines"
+
+
+def _first(source: _Source) -> bytes:
+    return source.buffer.removeprefix(BOM).lstrip(BLANK)[:1]
+
+
+def _first_line(source: _Source) -> bytes:
+    """The first line that is not blank."""
+    while True:
+        text = source.buffer.removeprefix(BOM).lstrip(BLANK)
+        end = text.find(b"\n")
+        if end >= 0 or not source.more():
+            return text if end < 0 else text[:end].rstrip(BLANK)
+
+
+def _has_more_lines(source: _Source) -> bool:
+    text = source.buffer.removeprefix(BOM).lstrip(BLANK)
+    return bool(text.partition(b"\n")[2].strip(BLANK)) or (not source.ended and source.more())
+
+
+def _is_lines_of_turns(source: _Source) -> bool:
+    line = _first_line(source)
+    return _parses(line) and is_single_turn(line)
+
+
+def _parses(data: bytes) -> bool:
+    try:
+        jsonio.decode(data)
+    except jsonio.NotJSON:
+        return False
+    return True
+
+
+def _begins_with_a_turn(source: _Source) -> bool:
+    start = source.buffer.index(b"[") + 1
+    found = _element(source, start)
+    return found is None or is_single_turn(source.buffer[found[0] : found[1]])
+
+
+def _lines(source: _Source) -> Iterator[Batch]:
+    while True:
+        while (end := source.buffer.rfind(b"\n") + 1) == 0 and source.more():
+            pass
+        if len(source.buffer) < source.size and source.more():
+            continue
+        end = len(source.buffer) if source.ended else end
+        if not source.buffer:
+            return
+        yield source.batch(end, _line_spans(source.buffer[:end]))
+
+
+def _line_spans(data: bytes) -> list[tuple[int, int]]:
+    """Lines without the space around them; blank ones are no records."""
+    spans: list[tuple[int, int]] = []
+    for match in _LINE.finditer(data):
+        line = match.group()
+        start = match.start() + len(line) - len(line.lstrip(BLANK))
+        if start == 0 and data.startswith(BOM):
+            start = len(BOM)
+        end = match.start() + len(line.rstrip(BLANK))
+        if start < end:
+            spans.append((start, end))
+    return spans
+
+
+def _array(source: _Source) -> Iterator[Batch]:
+    place = source.buffer.index(b"[") + 1
+    spans: list[tuple[int, int]] = []
+    while (found := _element(source, place)) is not None:
+        spans.append(found)
+        place = found[1]
+        if place >= source.size:
+            yield source.batch(place, spans)
+            place, spans = 0, []
+    while source.more():
+        pass
+    rest = source.buffer[place:].lstrip(BLANK + b",")
+    if rest[:1] != b"]" or rest[1:].strip(BLANK):
+        spans.append((len(source.buffer) - len(rest), len(source.buffer)))
+    if source.buffer:
+        yield source.batch(len(source.buffer), spans)
+
+
+def _element(source: _Source, place: int) -> tuple[int, int] | None:
+    """The next element of an array; None behind the last one, and where what follows is no JSON."""
+    while True:
+        start = _BETWEEN.match(source.buffer, place).end()  # type: ignore[union-attr]
+        if source.buffer[start : start + 1] == b"]":
+            return None
+        try:
+            end = value_end(source.buffer, start)
+        except jsonio.NotJSON:
+            end = -1
+        if 0 <= end < len(source.buffer):
+            return start, end
+        if not source.more():
+            return (start, end) if end >= 0 and start < end else None
+
+
+def _whole(source: _Source) -> Iterator[Batch]:
+    while source.more():
+        pass
+    data = source.buffer
+    start = len(data) - len(data.removeprefix(BOM).lstrip(BLANK))
+    end = len(data.rstrip(BLANK))
+    yield source.batch(len(data), [(start, end)])
