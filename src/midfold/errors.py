@@ -14,6 +14,7 @@
     │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
     ├── ModelFailed             a model could not answer; `.kind` says how
     ├── ToolRefused             a tool of the agent was asked for something it does not do
+    ├── UpstreamError           a provider behind the gateway could not be reached, or did not answer in time
     └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
 
 The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
@@ -135,6 +136,16 @@ class ToolRefused(MidfoldError):
     """A tool was asked for something it does not do; the text is for the model."""
 
     status = 400
+
+
+class UpstreamError(MidfoldError):
+    """The provider could not be reached."""
+
+    status = 502
+
+    def __init__(self, message: str | None = None, *, timed_out: bool = False) -> None:
+        self.timed_out = timed_out
+        super().__init__(message)
 
 
 class SummaryFailed(MidfoldError):

@@ -20,6 +20,7 @@ COMMANDS = {
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "plugins": "List context engines and choose one.",
+    "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
     "unfold": "Show the originals behind a handle.",
