@@ -157,8 +157,16 @@ class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How long providers are asked to keep a prompt prefix."""
+    """Whether and where requests ask their provider to keep a prefix, and for how long."""
 
+    enabled: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="mark requests where it is known to help (auto), wherever a marker can be written, or never"),
+    ] = "auto"
+    strategy: Annotated[
+        Literal["planned", "system_and_3"],
+        Meta(description="breakpoints where they save most, or on the system prompt and the last three messages"),
+    ] = "planned"
     cache_ttl: Annotated[
         Literal["5m", "1h"],
         Meta(description="lifetime of a cached prefix; 1h suits sessions with long breaks"),
