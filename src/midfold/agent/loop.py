@@ -102,8 +102,10 @@ class Agent:
 
     def request(self) -> bytes:
         """The body of the next request."""
-        longest = shapes.longest_answer(self.model.endpoint, self.session.host.window, self.longest_answer)
-        return shapes.body(self.model.endpoint, self.session.view(), self.toolbox.specs, longest)
+        endpoint, host = self.model.endpoint, self.session.host
+        longest = shapes.longest_answer(endpoint, host.window, self.longest_answer)
+        body = shapes.body(endpoint, self.session.view(), self.toolbox.specs, longest)
+        return shapes.cached(body, endpoint, host.config.prompt_caching)
 
     def _again(self, failed: ModelFailed, seconds: float) -> None:
         self.watch(Retrying(kind=failed.kind, why=str(failed), seconds=seconds))

@@ -28,7 +28,8 @@ from midfold.session import Compacted, Draft, Session
 
 MOST_RECOVERIES = 3
 GATEWAY_HEADER = "x-midfold-action"
-UNTOUCHED = ("", "none", "passthrough", "bypass", "unchanged")
+FOLDED = frozenset(("compacted", "pruned", "checkpoint", "recovered"))
+"""What a gateway says when the provider was sent less than the agent sent."""
 
 
 class Room:
@@ -75,7 +76,7 @@ class Room:
         self.behind_gateway = self.behind_gateway or action is not None
         if usage is None:
             return
-        if action is not None and action.lower() not in UNTOUCHED:
+        if action in FOLDED:
             self.relief = max(self.session.size.tokens - usage.prompt_tokens, 0)
             return
         self.relief = 0

@@ -13,10 +13,14 @@ from typing import Any
 import msgspec
 
 from midfold.agent.answers import Call
+from midfold.cache import plan_document, provider_of
+from midfold.config.schema import PromptCaching
 from midfold.core import jsonio
 from midfold.core.message import plain
 from midfold.store.views import View
 from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.wire import read
+from midfold.wire.markers import mark
 
 DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
 LONGEST_ANSWER = 32_000
@@ -92,3 +96,22 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
             messages = b"[" + first + (b"," if len(messages) > 2 else b"") + messages[1:]
     fields |= endpoint.extra_body
     return jsonio.encode(fields)[:-1] + b',"messages":' + messages + b"}"
+
+
+def cached(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:
+    """The request with cache breakpoints where its provider takes them; no other byte is changed."""
+    document = read(request, dialect=DIALECT[endpoint.wire])
+    hints = plan_document(
+        document,
+        provider=caching_provider(endpoint),
+        ttl=settings.cache_ttl,
+        strategy=settings.strategy,
+        setting=settings.enabled,
+    )
+    marked: bytes = mark(document, hints)
+    return marked
+
+
+def caching_provider(endpoint: Endpoint) -> str:
+    """The provider as the planner of cache breakpoints knows it: by its address, else by its name."""
+    return provider_of(endpoint.base_url) or endpoint.name
