@@ -12,6 +12,8 @@
     │   ├── NotStored           there is no such session, compaction or handle
     │   ├── StoreConflict       what is there contradicts what was given
     │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
+    ├── ModelFailed             a model could not answer; `.kind` says how
+    ├── ToolRefused             a tool of the agent was asked for something it does not do
     ├── UpstreamError           a provider behind the gateway could not be reached, or did not answer in time
     └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
 
@@ -113,6 +115,27 @@ class LeaseLost(StoreError):
     """The lease of this compaction is no longer held; nothing was committed."""
 
     status = 409
+
+
+class ModelFailed(MidfoldError):
+    """The model did not answer."""
+
+    status = 502
+
+    def __init__(
+        self, kind: FailureKind = "other", message: str | None = None, *, retry_after: float = 0.0, limit: int = 0
+    ) -> None:
+        self.kind: FailureKind = kind
+        self.retry_after = retry_after
+        self.limit = limit
+        """The size of the context that an overflow error named, in tokens."""
+        super().__init__(message)
+
+
+class ToolRefused(MidfoldError):
+    """A tool was asked for something it does not do; the text is for the model."""
+
+    status = 400
 
 
 class UpstreamError(MidfoldError):

@@ -185,7 +185,10 @@ class EngineHost:
 
     def update_from_error(self, message: str) -> bool:
         """An overflow error that names its limit corrects the window; says whether it did."""
-        limit = learn_limit(message)
+        return self.correct_window(learn_limit(message))
+
+    def correct_window(self, limit: int | None) -> bool:
+        """The window is smaller than was believed; says whether that is news."""
         if limit is None or limit >= self.window:
             return False
         self.context_length = limit

@@ -36,7 +36,7 @@ from midfold.store.leases import held
 from midfold.store.protocol import Item, Prompt, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
-from midfold.summarize import begin, local_summarizer, resume
+from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
@@ -55,6 +55,24 @@ class Compacted(NamedTuple):
     @property
     def changed(self) -> bool:
         return self.receipt.status in ("compacted", "pruned")
+
+
+class Draft(NamedTuple):
+    """A compaction made ahead of time, from the view as it was then; `Session.compact` swaps it in."""
+
+    live: Live
+    request: CompactionRequest
+    outcome: Outcome
+
+    def fitted(self, live: Live) -> Outcome | None:
+        """The draft and everything that was said since; None if the view it was made from is no longer there."""
+        made = self.live.items
+        known = live.items[: len(made)]
+        same = live.info.compaction == self.live.info.compaction and len(known) == len(made)
+        if not same or not all(now is then for now, then in zip(known, made, strict=True)):
+            return None
+        since = tuple(item.message for item in live.items[len(made) :])
+        return msgspec.structs.replace(self.outcome, messages=(*self.outcome.messages, *since))
 
 
 class Sync(NamedTuple):
@@ -222,23 +240,28 @@ class Session:
         prompt_tokens: int | None = None,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
+        ahead: Draft | None = None,
     ) -> Compacted:
         """Folds the view if it has reached its threshold, or if asked to.
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better.
+        A draft made `ahead` is swapped in if it still fits.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
         request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
         if live is None:
             return Compacted(_unchanged(request, "the session has no messages"), self)
-        if live.memory.cooldown > self.clock() * 1000 and not _asked_for(request):
+        ready = None if ahead is None else ahead.fitted(live)
+        if ahead is not None and ready is not None:
+            request = ahead.request
+        elif live.memory.cooldown > self.clock() * 1000 and not _asked_for(request):
             return Compacted(
                 _unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
             )
         flow = self.host.engine.compress(request)
-        first = begin(flow)
+        first = ready or begin(flow)
         if isinstance(first, Outcome) and not first.changed:
             return Compacted(self._left(live, first), self)
         name = (child or f"{self.name}+{live.info.compactions + 1}") if persistence == "child" else None
@@ -262,6 +285,24 @@ class Session:
                 return Compacted(_unchanged(request, str(late), "aborted"), self)
         self._kept.forget()
         return Compacted(new.receipt, self if name is None else self._other(name))
+
+    def draft(self) -> Callable[[], Draft | None] | None:
+        """Work for another thread: a compaction of the view as it is now. It touches neither the store nor this object.
+
+        It gives None where it came to nothing, or where its summary failed.
+        """
+        live = self._kept.measured()
+        if live is None:
+            return None
+        engine, guard, request = self.host.engine, self.host.guard(), self._request(live, force=True)
+
+        def make() -> Draft | None:
+            outcome = drive(engine.compress(request), guard)
+            if not outcome.changed or outcome.receipt.summary.failure:
+                return None
+            return Draft(live, request, msgspec.structs.replace(outcome, state=guard.settled(outcome.state)))
+
+        return make
 
     def preview(self, **asked: Any) -> Receipt:
         """The receipt a compaction would have, with a summary made locally; nothing is changed, no model is asked."""

@@ -13,6 +13,8 @@ from midfold import __version__
 from midfold.errors import MidfoldError
 
 COMMANDS = {
+    "agent": "Let an agent do a task in the working directory, for scripts.",
+    "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",

@@ -189,6 +189,40 @@ class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = False
 
 
+class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """midfold chat and midfold agent."""
+
+    model: Annotated[Line | None, Meta(description="the model to talk to; null picks one by the keys that are set")] = (
+        None
+    )
+    provider: Annotated[
+        Line,
+        Meta(
+            description="who serves it",
+            extra={"allowed": "auto, anthropic, openai, openrouter, nous, or the name of a section under providers"},
+        ),
+    ] = "auto"
+    longest_answer: Annotated[
+        Positive | None, Meta(description="most tokens of one answer; null asks for a share of the window")
+    ] = None
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0.0, le=3600.0)],
+        Meta(description="seconds without a byte before an answer is given up"),
+    ] = 300.0
+    max_steps: Annotated[Positive, Meta(description="most requests to the model for one thing a user says")] = 200
+    command_timeout: Annotated[
+        Annotated[float, Meta(gt=0.0, le=86400.0)], Meta(description="seconds before a command is killed")
+    ] = 120.0
+    output_characters: Annotated[
+        Annotated[int, Meta(ge=200, le=LARGEST)],
+        Meta(description="most characters of one tool result; the middle of longer ones is left out"),
+    ] = 20_000
+    behind_gateway: Annotated[
+        bool,
+        Meta(description="whether a midfold gateway is in front of the model: it looks after what grew between turns"),
+    ] = False
+
+
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What you know better than the built-in table about the models a pattern matches."""
 
@@ -280,6 +314,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = {}
     prompt_caching: PromptCaching = PromptCaching()
     store: Store = Store()
+    agent: AgentSettings = AgentSettings()
     models: Annotated[
         Mapping[ModelPattern, ModelSettings],
         Meta(description="What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),

@@ -143,7 +143,7 @@ class Findings:
     def __init__(self, ask: SummaryAsk) -> None:
         self.messages = ask.messages
         self.fold = ask.fold
-        self.humans = [message for message in self.messages if is_human(message)]
+        self.humans = [message for message in self.messages if speaks(message)]
         self.redact = ask.redact
         self.hidden = _hidden_demands(ask)
         self.asks = [text for message in self.humans if (text := _clip(self.safe(message.text), ASK_CHARACTERS))]

@@ -62,26 +62,33 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
 def http_request(call: Call) -> HttpRequest:
     """The request that asks the call's endpoint."""
     endpoint = call.endpoint
-    if not (endpoint.key.isascii() and endpoint.key.isprintable()):
-        raise SummaryFailed("auth", f"the key for {endpoint.place} has characters that no header can carry")
-    if endpoint.place == NOWHERE:
-        raise SummaryFailed("network", f"{endpoint.name}: {NOWHERE}")
-    anthropic = endpoint.wire == "anthropic"
-    body = _anthropic_body(call) if anthropic else _openai_body(call)
-    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-    if anthropic:
-        headers["anthropic-version"] = ANTHROPIC_VERSION
-    if endpoint.key:
-        headers |= {"x-api-key": endpoint.key} if anthropic else {"authorization": f"Bearer {endpoint.key}"}
+    headers = headers_for(endpoint)
+    body = _anthropic_body(call) if endpoint.wire == "anthropic" else _openai_body(call)
     return HttpRequest(
-        url=_url(endpoint),
+        url=url_for(endpoint),
         headers=headers,
         body=jsonio.encode({**body, **endpoint.extra_body}),
         timeout=endpoint.timeout,
     )
 
 
-def _url(endpoint: Endpoint) -> str:
+def headers_for(endpoint: Endpoint) -> dict[str, str]:
+    """The headers of every request to this endpoint; raises where none can be made."""
+    if not (endpoint.key.isascii() and endpoint.key.isprintable()):
+        raise SummaryFailed("auth", f"the key for {endpoint.place} has characters that no header can carry")
+    if endpoint.place == NOWHERE:
+        raise SummaryFailed("network", f"{endpoint.name}: {NOWHERE}")
+    anthropic = endpoint.wire == "anthropic"
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    if anthropic:
+        headers["anthropic-version"] = ANTHROPIC_VERSION
+    if endpoint.key:
+        headers |= {"x-api-key": endpoint.key} if anthropic else {"authorization": f"Bearer {endpoint.key}"}
+    return headers
+
+
+def url_for(endpoint: Endpoint) -> str:
+    """Where this endpoint is asked."""
     base = endpoint.base_url.rstrip("/")
     if endpoint.wire == "anthropic":
         return f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"

@@ -195,7 +195,7 @@ class _Body:
 
 
 @cache
-def _certificates(httpx: Any) -> Any:
+def certificates(httpx: Any) -> Any:
     """Read once: it takes longer than a call to a server nearby."""
     return httpx.create_ssl_context()
 
@@ -203,7 +203,7 @@ def _certificates(httpx: Any) -> Any:
 def _options(httpx: Any) -> dict[str, Any]:
     """No connection is used twice: a server that broke one answer may close it while the next call is on its way."""
     limits = httpx.Limits(max_keepalive_connections=0)
-    return {"follow_redirects": False, "verify": _certificates(httpx), "limits": limits}
+    return {"follow_redirects": False, "verify": certificates(httpx), "limits": limits}
 
 
 def _arguments(request: HttpRequest) -> dict[str, Any]:

@@ -1,0 +1,15 @@
+"""A small tool-using agent with the compressor inside its loop.
+
+    with midfold.open("sqlite:///sessions.db") as sessions:
+        session = sessions.session("fix", model="claude-sonnet-4-5", system=..., dialect="anthropic")
+        Agent(session, ModelClient(endpoint), Toolbox(tools)).run("Fix the failing test.")
+
+`loop` is the loop, `room` decides when to fold, `client` and `answers` talk to the model, `tools` act.
+"""
+
+from midfold.agent.client import ModelClient
+from midfold.agent.loop import Agent
+from midfold.agent.tools import Toolbox
+from midfold.agent.workshop import Workshop
+
+__all__ = ["Agent", "ModelClient", "Toolbox", "Workshop"]

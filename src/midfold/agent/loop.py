@@ -1,0 +1,143 @@
+"""The loop: make room, ask, act, until the model has nothing more to do.
+
+    agent = Agent(session, ModelClient(endpoint), toolbox)
+    agent.run("Fix the failing test.")
+
+Rules of this file:
+1. Everything is in the session before the next thing happens: a program that is killed goes on where it was.
+2. The history is legal at every moment. What an interrupt or a crash left open is closed with words that say so.
+3. `Room` decides when to fold; the loop only asks it before each request and tells it what the provider counted.
+"""
+
+from __future__ import annotations
+
+from midfold.agent import shapes
+from midfold.agent.answers import Answer, Call
+from midfold.agent.client import Model
+from midfold.agent.events import Answered, Finished, Retrying, Said, Started, Watch, unwatched
+from midfold.agent.hands import Consent, Hands, refuse
+from midfold.agent.room import Room
+from midfold.agent.shapes import Result
+from midfold.agent.tools.base import Toolbox
+from midfold.agent.tools.plan import NAME as PLAN
+from midfold.core.message import ToolCall
+from midfold.core.usage import Usage, read_usage
+from midfold.errors import ModelFailed
+from midfold.session import Session
+
+INTERRUPTED = "[interrupted by the user]"
+NOT_RUN = "not run: the user interrupted before it"
+NO_RESULT = "no result: the program ended before this call did"
+NO_ANSWER = "[no answer was given to this]"
+
+
+class Agent:
+    """A session, a model and tools. `consent` is asked before a tool changes anything; `watch` is told what happens."""
+
+    def __init__(
+        self,
+        session: Session,
+        model: Model,
+        toolbox: Toolbox,
+        *,
+        consent: Consent = refuse,
+        watch: Watch = unwatched,
+        max_steps: int = 200,
+        longest_answer: int | None = None,
+        behind_gateway: bool = False,
+    ) -> None:
+        self.session, self.model, self.toolbox = session, model, toolbox
+        self.watch, self.hands = watch, Hands(toolbox, consent, watch)
+        self.max_steps, self.longest_answer = max_steps, longest_answer
+        self.room = Room(session, watch, behind_gateway=behind_gateway)
+        self.last: Usage | None = None
+
+    def run(self, task: str) -> str:
+        """One turn: what the user says, and everything up to the model's last word on it."""
+        self.close_open_ends()
+        self.session.append(shapes.user(task))
+        host = self.session.host
+        self.watch(Started(session=self.session.name, model=self.model.endpoint.model, window=host.window))
+        for step in range(1, self.max_steps + 1):
+            try:
+                answer = self._answer(first=step == 1)
+                self.session.append(answer.message)
+                if not answer.calls:
+                    self.room.prepare()
+                    return self._finished("done", answer.text, step)
+                self._act(answer)
+            except KeyboardInterrupt:
+                self.close_open_ends(INTERRUPTED, self.model.heard)
+                self._finished("interrupted", self.model.heard, step)
+                raise
+            except ModelFailed as failed:
+                self._finished("failed", "", step, str(failed))
+                raise
+        self.close_open_ends(f"[stopped after {self.max_steps} steps]")
+        return self._finished("steps", "", self.max_steps, f"{self.max_steps} steps were not enough")
+
+    def _finished(self, how: str, text: str, steps: int, why: str = "") -> str:
+        self.watch(Finished(how=how, text=text, steps=steps, why=why))
+        return text
+
+    def _answer(self, *, first: bool) -> Answer:
+        """The next answer. A request that overflowed is followed by a smaller one, or by nothing."""
+        self.room.before(first=first)
+        rejected, attempt = 0, 0
+        while True:
+            body = self.request()
+            if rejected and len(body) >= rejected:
+                raise ModelFailed("overflow", "the conversation does not fit into the window and cannot be folded more")
+            try:
+                answer = self.model.ask(body, lambda text: self.watch(Said(text=text)), self._again)
+                break
+            except ModelFailed as failed:
+                rejected, attempt = len(body), attempt + 1
+                if failed.kind != "overflow" or not self.room.shrink(failed, attempt):
+                    raise
+        self.room.after(answer)
+        self.last = read_usage(answer.usage) or self.last
+        self._tell(answer)
+        return answer
+
+    def request(self) -> bytes:
+        """The body of the next request."""
+        endpoint, host = self.model.endpoint, self.session.host
+        longest = shapes.longest_answer(endpoint, host.window, self.longest_answer)
+        body = shapes.body(endpoint, self.session.view(), self.toolbox.specs, longest)
+        return shapes.cached(body, endpoint, host.config.prompt_caching)
+
+    def _again(self, failed: ModelFailed, seconds: float) -> None:
+        self.watch(Retrying(kind=failed.kind, why=str(failed), seconds=seconds))
+
+    def _tell(self, answer: Answer) -> None:
+        usage = read_usage(answer.usage) or Usage(prompt_tokens=0)
+        sizes = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cache_read_tokens}
+        told = Answered(finish=answer.finish, calls=len(answer.calls), output_tokens=usage.completion_tokens, **sizes)
+        self.watch(told)
+
+    def _act(self, answer: Answer) -> None:
+        """Runs the calls of an answer; whatever becomes of them, every one is answered."""
+        done: list[Result] = []
+        try:
+            for call in answer.calls:
+                done.append(self.hands.act(call))
+                if call.name == PLAN and not done[-1].is_error:
+                    self.room.wrote_plan(ToolCall(call.id, call.name, call.arguments))
+        finally:
+            left = answer.calls[len(done) :]
+            stopped = [Result(call, NOT_RUN if place else INTERRUPTED, True) for place, call in enumerate(left)]
+            self.session.append(shapes.results(self.model.endpoint.wire, [*done, *stopped]))
+
+    def close_open_ends(self, words: str = NO_ANSWER, heard: str = "") -> None:
+        """Makes the history legal to go on with: calls get results, and what was asked gets a last word."""
+        wire, view = self.model.endpoint.wire, self.session.view().transcript
+        if not view:
+            return
+        if view[-1].role == "assistant":
+            calls = [part for part in view[-1].parts if isinstance(part, ToolCall)]
+            if not calls:
+                return
+            open_ends = [Result(Call(part.id, part.name, part.arguments), NO_RESULT, True) for part in calls]
+            self.session.append(shapes.results(wire, open_ends))
+        self.session.append(shapes.assistant(f"{heard.rstrip()}\n{words}".strip()))

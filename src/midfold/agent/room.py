@@ -1,0 +1,122 @@
+"""Room in the window: when the agent folds its own conversation, and how.
+
+Rules of this file:
+1. Before each request the size is estimated from what the provider last reported; at `compression.threshold` the
+   session is folded. A little below it the fold is made in the background, and swapped in when it is time.
+2. A request that was too large is never sent again: only a smaller one is, at most `MOST_RECOVERIES` times.
+3. The plan survives every fold. The newest words of the user do by themselves: the engine never folds them.
+4. The model is told nothing of all this but the summary itself. Warnings make models give up early.
+5. Behind a midfold gateway, the first request of a turn is left to the gateway: what grew between turns is its
+   business. What it folds away is not counted here, so that one conversation is never folded twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midfold.agent import shapes
+from midfold.agent.ahead import Ahead
+from midfold.agent.answers import Answer
+from midfold.agent.events import Folded, Overflowed, Preparing, Watch
+from midfold.agent.tools import plan
+from midfold.core.budget import Pressure
+from midfold.core.message import ToolCall
+from midfold.core.tokens import Count
+from midfold.core.usage import read_usage
+from midfold.errors import ModelFailed
+from midfold.session import Compacted, Draft, Session
+
+MOST_RECOVERIES = 3
+GATEWAY_HEADER = "x-midfold-action"
+FOLDED = frozenset(("compacted", "pruned", "checkpoint", "recovered"))
+"""What a gateway says when the provider was sent less than the agent sent."""
+
+
+class Room:
+    """The window of one session."""
+
+    def __init__(self, session: Session, watch: Watch, *, behind_gateway: bool = False) -> None:
+        self.session = session
+        self.watch = watch
+        self.behind_gateway = behind_gateway
+        self.relief = 0
+        """Tokens of this session that a gateway keeps from the provider."""
+        self._ahead = Ahead()
+        self._plan = plan.newest(reversed(session.history().transcript)) if session.info is not None else None
+
+    @property
+    def size(self) -> Count:
+        """The next request as the provider will see it."""
+        size = self.session.size
+        return Count(max(size.tokens - self.relief, 0), size.basis) if self.relief else size
+
+    def pressure(self) -> Pressure:
+        return self.session.host.pressure(self.size.tokens)
+
+    def before(self, *, first: bool) -> None:
+        """Before a request: fold if it is time, prepare if it soon will be."""
+        pressure = self.pressure()
+        if pressure is Pressure.HARD and not (first and self.behind_gateway):
+            self._fold()
+        elif pressure is Pressure.SOFT:
+            self.prepare()
+
+    def prepare(self) -> None:
+        """A fold in the background, if it will soon be needed."""
+        if self.pressure() is Pressure.NONE or self._ahead.begun:
+            return
+        size, threshold = self.size.tokens, self.session.host.budget.threshold_tokens
+        if self._ahead.start(self.session):
+            self.watch(Preparing(tokens=size, threshold=threshold))
+
+    def after(self, answer: Answer) -> None:
+        """After an answer: what the provider counted is what the session had, unless a gateway stood between."""
+        usage = read_usage(answer.usage)
+        action = answer.headers.get(GATEWAY_HEADER)
+        self.behind_gateway = self.behind_gateway or action is not None
+        if usage is None:
+            return
+        if action in FOLDED:
+            self.relief = max(self.session.size.tokens - usage.prompt_tokens, 0)
+            return
+        self.relief = 0
+        self.session.observe(usage)
+
+    def _fold(self) -> None:
+        draft = self._ahead.take()
+        if self.fold("threshold", draft).changed and draft is not None and self.pressure() is Pressure.HARD:
+            self.fold("threshold")
+
+    def fold(self, trigger: str, draft: Draft | None = None, **asked: Any) -> Compacted:
+        """One compaction, told to whoever watches; the plan is put back if it went into the fold."""
+        done = self.session.compact(ahead=draft, **asked)
+        swapped = draft is not None and done.receipt.fold == draft.outcome.receipt.fold
+        self.watch(Folded.of(done.receipt, trigger, prepared=done.changed and swapped))
+        if done.changed:
+            self.relief = 0
+            self._ahead.drop()
+            self._restore_plan()
+        return done
+
+    def shrink(self, failed: ModelFailed, attempt: int) -> bool:
+        """After an overflow: whether there is now something smaller to send."""
+        host = self.session.host
+        if attempt > MOST_RECOVERIES or not host.config.compression.enabled:
+            return False
+        self.watch(Overflowed(size=self.size.tokens, limit=failed.limit))
+        host.correct_window(failed.limit or None)
+        if attempt == 1:
+            return self.fold("overflow", force=True).changed
+        target = min(self.session.size.tokens, host.budget.threshold_tokens) // 2**attempt
+        return self.fold("overflow", target_tokens=max(target, 500)).changed
+
+    def wrote_plan(self, call: ToolCall) -> None:
+        self._plan = call
+
+    def _restore_plan(self) -> None:
+        if self._plan is None:
+            return
+        view = self.session.view().transcript
+        shown, notice = plan.newest(reversed(view)), plan.snapshot(self._plan)
+        if (shown is None or shown.arguments != self._plan.arguments) and all(notice != item.text for item in view):
+            self.session.append(shapes.user(notice))

@@ -1,0 +1,117 @@
+"""How each wire writes what the agent says: users, tool results, tools, request bodies.
+
+Rules of this file:
+1. A request's messages are the exact bytes of the session's view; nothing before the newest ones changes.
+2. Nothing in a request depends on the clock, on the place of a message, or on what follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from midfold.agent.answers import Call
+from midfold.cache import plan_document, provider_of
+from midfold.config.schema import PromptCaching
+from midfold.core import jsonio
+from midfold.core.message import plain
+from midfold.store.views import View
+from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.wire import read
+from midfold.wire.markers import mark
+
+DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
+LONGEST_ANSWER = 32_000
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    properties: dict[str, Any]
+    required: tuple[str, ...] = ()
+
+    def value(self, wire: Wire) -> dict[str, Any]:
+        schema = {"type": "object", "properties": self.properties, "required": list(self.required)}
+        if wire == "anthropic":
+            return {"name": self.name, "description": self.description, "input_schema": schema}
+        function = {"name": self.name, "description": self.description, "parameters": schema}
+        return {"type": "function", "function": function}
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of a call."""
+
+    call: Call
+    text: str
+    is_error: bool = False
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def results(wire: Wire, done: Sequence[Result]) -> list[dict[str, Any]]:
+    """The answers to one batch of calls, all of them."""
+    if wire == "openai":
+        return [{"role": "tool", "tool_call_id": item.call.id, "content": item.text} for item in done]
+    blocks = [
+        {"type": "tool_result", "tool_use_id": item.call.id, "content": item.text}
+        | ({"is_error": True} if item.is_error else {})
+        for item in done
+    ]
+    return [{"role": "user", "content": blocks}]
+
+
+def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
+    """Tokens the answer may have: what was asked for, else an eighth of the window, within what the model can write."""
+    most = endpoint.max_output or LONGEST_ANSWER
+    return max(1, min(asked or min(window // 8, LONGEST_ANSWER), most))
+
+
+def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_tokens: int) -> bytes:
+    """The request for the next answer."""
+    wire = endpoint.wire
+    fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
+    if tools:
+        fields["tools"] = [tool.value(wire) for tool in tools]
+    messages = view.json()
+    system = plain(view.system)
+    if wire == "anthropic":
+        fields["max_tokens"] = answer_tokens
+        if system:
+            fields["system"] = system
+    else:
+        limit = "max_completion_tokens" if endpoint.is_openai_itself else "max_tokens"
+        fields |= {limit: answer_tokens, "stream_options": {"include_usage": True}}
+        if system:
+            first = jsonio.encode({"role": "system", "content": system})
+            messages = b"[" + first + (b"," if len(messages) > 2 else b"") + messages[1:]
+    fields |= endpoint.extra_body
+    return jsonio.encode(fields)[:-1] + b',"messages":' + messages + b"}"
+
+
+def cached(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:
+    """The request with cache breakpoints where its provider takes them; no other byte is changed."""
+    document = read(request, dialect=DIALECT[endpoint.wire])
+    hints = plan_document(
+        document,
+        provider=caching_provider(endpoint),
+        ttl=settings.cache_ttl,
+        strategy=settings.strategy,
+        setting=settings.enabled,
+    )
+    marked: bytes = mark(document, hints)
+    return marked
+
+
+def caching_provider(endpoint: Endpoint) -> str:
+    """The provider as the planner of cache breakpoints knows it: by its address, else by its name."""
+    return provider_of(endpoint.base_url) or endpoint.name

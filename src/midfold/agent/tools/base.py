@@ -1,0 +1,102 @@
+"""What a tool is, and how a call of the model's becomes a result: whatever goes wrong, the model is told, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from midfold.agent.answers import Call
+from midfold.agent.shapes import Result, ToolSpec
+from midfold.core import jsonio
+from midfold.errors import MidfoldError, ToolRefused
+
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "boolean": bool, "array": list}
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool: what the model is told, and what is run. `changes` needs the user's consent; `told` is one line of it."""
+
+    spec: ToolSpec
+    run: Callable[..., str]
+    changes: bool = False
+    told: Callable[[Mapping[str, Any]], str] = lambda arguments: ""
+
+
+class Toolbox:
+    """The tools an agent has. `limit` is the most characters a result may have."""
+
+    def __init__(self, tools: Sequence[Tool], limit: int = 20_000) -> None:
+        self.tools = {tool.spec.name: tool for tool in tools}
+        self.limit = limit
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self.tools.values())
+
+    def about(self, call: Call) -> str:
+        """One line on what a call would do."""
+        tool, given = self.tools.get(call.name), _object(call.arguments)
+        return tool.told(given) if tool is not None and given is not None and not _problem(tool.spec, given) else ""
+
+    def needs_consent(self, call: Call) -> bool:
+        tool = self.tools.get(call.name)
+        return tool is not None and tool.changes
+
+    def run(self, call: Call) -> Result:
+        """Runs one call. Only an interrupt of the user's is not made a result."""
+        try:
+            return Result(call, bounded(self._run(call), self.limit))
+        except (MidfoldError, OSError, UnicodeError) as error:
+            return Result(call, bounded(f"error: {_words(error)}", self.limit), is_error=True)
+
+    def _run(self, call: Call) -> str:
+        tool = self.tools.get(call.name)
+        if tool is None:
+            raise ToolRefused(f"there is no tool {call.name[:80]!r}; there are {', '.join(self.tools)}")
+        given = _object(call.arguments)
+        if given is None:
+            raise ToolRefused("the arguments are not a JSON object; perhaps the answer was cut off: send less at once")
+        if problem := _problem(tool.spec, given):
+            raise ToolRefused(problem)
+        return tool.run(**{name: value for name, value in given.items() if value is not None})
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    try:
+        value = jsonio.decode(arguments)
+    except jsonio.NotJSON:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _problem(spec: ToolSpec, given: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a call; empty if nothing is."""
+    unknown = [name for name in given if name not in spec.properties]
+    if unknown:
+        return f"{spec.name} has no argument {unknown[0]!r}; it has {', '.join(spec.properties)}"
+    for name in spec.required:
+        if given.get(name) is None:
+            return f"{spec.name} needs {name!r}"
+    for name, value in given.items():
+        kind = spec.properties[name].get("type", "string")
+        wrong = not isinstance(value, _JSON_TYPES[kind]) or (kind == "integer" and isinstance(value, bool))
+        if value is not None and wrong:
+            return f"{name!r} must be of type {kind}"
+    return ""
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+
+
+def bounded(text: str, limit: int) -> str:
+    """A text of at most `limit` characters or so; of a longer one the middle is left out, and it says how much."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit // 3
+    left = text[head:-tail]
+    return (
+        f"{text[:head]}\n[... {len(left):,} characters, {left.count(chr(10)):,} line ends left out ...]\n{text[-tail:]}"
+    )

@@ -1,0 +1,167 @@
+"""Commands: in the working directory, bounded in time and output, killed together with their children.
+
+Rules of this file:
+1. A command is a process group of its own. However it ends, by itself, by its time limit or by an interrupt, the group
+   is killed: nothing it left in the background goes on.
+2. Output is kept at both ends while it is read: a command that prints for ever costs no memory.
+3. A path check does not contain a shell. A command may read and write whatever the user may, and a program that
+   leaves its process group on purpose outlives it.
+4. The keys midfold was given are not passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from midfold.agent.shapes import ToolSpec
+from midfold.agent.tools.base import Tool
+from midfold.agent.tools.folder import Folder
+from midfold.errors import ToolRefused
+
+CHUNK = 65_536
+GRACE = 2.0
+"""Seconds between asking a group to end and making it."""
+LONGEST_COMMAND = 100_000
+
+
+class Shell:
+    """Runs commands of one folder."""
+
+    def __init__(
+        self, folder: Folder, timeout: float, limit: int, environment: Mapping[str, str], hidden: Collection[str] = ()
+    ) -> None:
+        self.folder = folder
+        self.timeout = timeout
+        self.limit = limit
+        self.environment = {name: value for name, value in environment.items() if name not in hidden}
+
+    def tool(self) -> Tool:
+        return Tool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])
+
+    def run(self, command: str, timeout: int | None = None) -> str:
+        """Output and errors in the order in which they came, then how it ended."""
+        if not command.strip() or "\x00" in command or len(command) > LONGEST_COMMAND:
+            raise ToolRefused("the command is empty, too long, or has a character no command can have")
+        allowed = min(float(timeout), self.timeout) if timeout and timeout > 0 else self.timeout
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=self.folder.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        output = Ends(self.limit)
+        try:
+            in_time = _read(process, output, time.monotonic() + allowed)
+        finally:
+            end_group(process)
+            if process.stdout is not None:
+                process.stdout.close()
+        text = output.text()
+        ending = f"[exit {_code(process.returncode)}]" if in_time else f"[killed after {allowed:g} s]"
+        return f"{text.rstrip()}\n{ending}" if text.strip() else ending
+
+
+class Ends:
+    """Both ends of a stream of bytes; what is between them is only counted."""
+
+    def __init__(self, limit: int) -> None:
+        self._room = max(limit * 2 // 3, 1)
+        self._most = max(limit // 3, 1)
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._kept = 0
+        self._seen = 0
+
+    def add(self, chunk: bytes) -> None:
+        self._seen += len(chunk)
+        room = self._room - len(self._head)
+        self._head += chunk[:room]
+        rest = chunk[room:]
+        if rest:
+            self._tail.append(rest)
+            self._kept += len(rest)
+            while self._kept - len(self._tail[0]) >= self._most:
+                self._kept -= len(self._tail.popleft())
+
+    def text(self) -> str:
+        tail = b"".join(self._tail)[-self._most :]
+        left = self._seen - len(self._head) - len(tail)
+        gap = f"\n[... {left:,} bytes left out ...]\n" if left else ""
+        return self._head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
+
+
+def _read(process: subprocess.Popen[bytes], output: Ends, ends: float) -> bool:
+    """Reads until the command itself is over or out of time; says which. Children may hold the pipe open for longer."""
+    assert process.stdout is not None
+    pipe = process.stdout.fileno()
+    os.set_blocking(pipe, False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while True:
+            left = ends - time.monotonic()
+            ready = selector.select(max(min(left, 0.1), 0.0))
+            chunk = os.read(pipe, CHUNK) if ready else None
+            if chunk:
+                output.add(chunk)
+            elif chunk == b"":
+                return _waited(process, ends)
+            elif process.poll() is not None:
+                return True
+            if left <= 0:
+                return False
+
+
+def _waited(process: subprocess.Popen[bytes], ends: float) -> bool:
+    try:
+        process.wait(max(ends - time.monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command and every process of its group; those that do not listen are killed."""
+    if process.poll() is None and _signalled(process.pid, signal.SIGTERM):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+    _signalled(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signalled(group: int, number: signal.Signals) -> bool:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _code(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"by signal {-code}"
+    return str(code)
+
+
+def spec(timeout: float) -> ToolSpec:
+    return ToolSpec(
+        name="shell",
+        description=(
+            "Run a command with /bin/sh in the working directory. Its output and exit status are returned. There is no "
+            f"input, and after {timeout:g} seconds it is killed with everything it started."
+        ),
+        properties={
+            "command": {"type": "string", "description": "The command."},
+            "timeout": {"type": "integer", "description": "Seconds before it is killed; at most the limit above."},
+        },
+        required=("command",),
+    )

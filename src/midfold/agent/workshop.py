@@ -1,0 +1,118 @@
+"""Everything an agent needs, put together: a folder, a store, a model, the tools."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from uuid import uuid4
+
+from midfold.agent import shapes
+from midfold.agent.client import Model, ModelClient
+from midfold.agent.events import Watch, unwatched
+from midfold.agent.hands import Consent, refuse
+from midfold.agent.loop import Agent
+from midfold.agent.prompt import system_prompt
+from midfold.agent.tools import Folder, Tool, Toolbox
+from midfold.agent.tools.files import file_tools
+from midfold.agent.tools.plan import plan_tool
+from midfold.agent.tools.recall import recall_tools
+from midfold.agent.tools.shell import Shell
+from midfold.agent.where import secret_variables, store_url
+from midfold.config import Config
+from midfold.errors import ConfigError, NotStored
+from midfold.service import Sessions, open_sessions
+from midfold.session import Session
+from midfold.summarize import Summarizer
+from midfold.summarize.endpoint import Endpoint
+
+
+def new_name(clock: float) -> str:
+    """A name for a session: when it began, and something that nothing else is called."""
+    return f"{time.strftime('%Y%m%d-%H%M', time.localtime(clock))}-{uuid4().hex[:6]}"
+
+
+def _no_session() -> Session:
+    raise NotStored("no session is open")
+
+
+class Workshop:
+    """Opens sessions and makes agents for them. A context manager: leaving it closes the store."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: Config,
+        environment: Mapping[str, str],
+        *,
+        store: str | None = None,
+        summarizer: Summarizer | None = None,
+        window: int | None = None,
+    ) -> None:
+        self.folder = Folder(folder)
+        self.config = config
+        self.environment = environment
+        self.window = window
+        address = store or store_url(config, environment)
+        self.sessions: Sessions = open_sessions(
+            address, config=config, lease_seconds=config.store.lease_seconds, summarizer=summarizer
+        )
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.sessions.close()
+
+    def session(self, endpoint: Endpoint, resume: str | None = None) -> Session:
+        """A new session, or an old one by its name. A session speaks the wire it was begun with."""
+        dialect = shapes.DIALECT[endpoint.wire]
+        if resume is not None:
+            known = self.sessions.store.info(resume)
+            if known is None:
+                raise NotStored(f"there is no session {resume}; `midfold sessions list` shows those there are")
+            if known.dialect != dialect:
+                raise ConfigError(
+                    f"session {resume} was held in {known.dialect} shape, {endpoint.model} speaks {dialect}; "
+                    "resume it with a model of its own wire"
+                )
+        return self.sessions.session(
+            resume or new_name(time.time()),
+            model=endpoint.model,
+            context_length=self.window,
+            system=system_prompt(self.folder.root),
+            tools=[tool.spec.value(endpoint.wire) for tool in self.tools(_no_session)],
+            dialect=dialect,
+        )
+
+    def tools(self, session: Callable[[], Session]) -> list[Tool]:
+        """All tools, for the session that a function gives."""
+        settings = self.config.agent
+        limit = settings.output_characters
+        shell = Shell(
+            self.folder, settings.command_timeout, limit, self.environment, hidden=secret_variables(self.config)
+        )
+        return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
+
+    def agent(
+        self,
+        session: Session,
+        model: Model | Endpoint,
+        *,
+        consent: Consent = refuse,
+        watch: Watch = unwatched,
+    ) -> Agent:
+        settings = self.config.agent
+        return Agent(
+            session,
+            ModelClient(model) if isinstance(model, Endpoint) else model,
+            Toolbox(self.tools(lambda: session), settings.output_characters),
+            consent=consent,
+            watch=watch,
+            max_steps=settings.max_steps,
+            longest_answer=settings.longest_answer,
+            behind_gateway=settings.behind_gateway,
+        )

@@ -1,0 +1,127 @@
+"""`midfold chat`: a conversation with a model that has tools, in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from midfold.agent import Agent
+from midfold.agent.answers import Call
+from midfold.agent.hands import Consent, agree
+from midfold.agent.shapes import DIALECT, caching_provider
+from midfold.cache import status_line
+from midfold.cli.chat_commands import Chat, run
+from midfold.cli.chat_screen import Screen
+from midfold.cli.output import console
+from midfold.cli.talking import Talk, with_talk
+from midfold.errors import ModelFailed
+
+PROMPT = "> "
+CONTINUED = "\\"
+
+
+@click.command()
+@with_talk
+@click.option("--yes", is_flag=True, help="Run commands and change files without asking.")
+def command(talk: Talk, yes: bool) -> None:
+    """Talk to a model that has tools, in a conversation that does not run out of room.
+
+    The model can read, search, write and patch files of the working directory and run commands in it; before it changes
+    anything you are asked. The conversation is stored as it happens, and folded when it reaches
+    compression.threshold of the model's window. /help lists the commands.
+    """
+    screen = Screen(console())
+    asking = Asking()
+
+    def make(name: str | None, given: Talk) -> Agent:
+        session = given.workshop.session(given.endpoint, name)
+        consent: Consent = agree if yes else asking
+        return given.workshop.agent(session, given.endpoint, watch=screen, consent=consent)
+
+    chat = Chat(talk, screen, make)
+    _greet(chat)
+    while not chat.over:
+        line = _read(screen)
+        if line is None:
+            break
+        if line.startswith("/"):
+            _interruptible(screen, lambda line=line: run(chat, line))
+        elif line.strip():
+            _interruptible(screen, lambda line=line: chat.agent.run(line))
+            screen.status(chat.agent)
+    info = chat.agent.session.info
+    if info is not None:
+        screen.say(f"kept: midfold chat --resume {info.name}", "bright_black")
+
+
+class Asking:
+    """Asks before something is changed; a tool may be allowed for the rest of the conversation."""
+
+    def __init__(self) -> None:
+        self.allowed: set[str] = set()
+
+    def __call__(self, call: Call, about: str) -> bool:
+        if call.name in self.allowed:
+            return True
+        if not sys.stdin.isatty():
+            return False
+        while True:
+            answer = input(f"  run this {call.name}? [y]es, [n]o, [a]lways: ").strip().lower()
+            if answer in ("a", "always"):
+                self.allowed.add(call.name)
+            if answer in ("y", "yes", "a", "always"):
+                return True
+            if answer in ("n", "no"):
+                return False
+
+
+def _interruptible(screen: Screen, work: Any) -> None:
+    """Ctrl-C ends the work, not the program; what a model could not answer is told."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        screen.stopped()
+    except (ModelFailed, EOFError):
+        return
+
+
+def _read(screen: Screen) -> str | None:
+    """A line of the user's, or several; None at the end."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(PROMPT if not lines else ". ")
+        except KeyboardInterrupt:
+            screen.say("")
+            screen.say("(/quit or Ctrl-D leaves)", "bright_black")
+            lines = []
+            continue
+        except EOFError:
+            screen.say("")
+            return None
+        if not line.endswith(CONTINUED):
+            return "\n".join([*lines, line])
+        lines.append(line.removesuffix(CONTINUED))
+
+
+def _greet(chat: Chat) -> None:
+    with suppress(ImportError):
+        import readline  # noqa: F401 - arrow keys and history, where the platform has them
+    agent, screen, config = chat.agent, chat.screen, chat.talk.config
+    endpoint, host = agent.model.endpoint, agent.session.host
+    screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
+    folds = f"folds at {host.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
+    screen.say(f"window of {host.window:,} tokens, {folds}; session {agent.session.name}")
+    caching = config.prompt_caching
+    line = status_line(
+        caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, DIALECT[endpoint.wire]
+    )
+    screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")
+    screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
+    if agent.session.info is not None:
+        screen.say(f"resumed with {len(agent.session.history()):,} messages", "bright_black")
+        screen.status(agent)

@@ -1,0 +1,90 @@
+"""A program in a real pseudo-terminal: type, wait for what it shows, press keys."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>]|\r")
+CTRL_C, CTRL_D = b"\x03", b"\x04"
+
+
+class Terminal:
+    """A context manager; leaving it ends the program and everything in its session."""
+
+    def __init__(
+        self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str], size: tuple[int, int] = (40, 110)
+    ) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+
+        # A session leader that opens a terminal has it as its own: Ctrl-C there reaches the program as a signal.
+        opened = ("/bin/sh", "-c", 'tty=$1; shift; exec "$@" <>"$tty" >&0 2>&0', "sh", os.ttyname(slave))
+        self.process = subprocess.Popen(
+            (*opened, *command), cwd=folder, env=dict(environment), start_new_session=True, close_fds=True
+        )
+        self._slave = slave
+        self.raw = b""
+        self._read_to = 0
+
+    @property
+    def shown(self) -> str:
+        """Everything on the screen so far, without colours."""
+        return ESCAPES.sub("", self.raw.decode("utf-8", "replace"))
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode() + b"\r")
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def wait_for(self, words: str, seconds: float = 30.0) -> str:
+        """Waits until `words` appear after what was waited for before; gives what came up to there."""
+        ends = time.monotonic() + seconds
+        while True:
+            new = self.shown[self._read_to :]
+            if words in new:
+                place = new.index(words) + len(words)
+                self._read_to += place
+                return new[:place]
+            left = ends - time.monotonic()
+            if left <= 0 or not self._more(left):
+                raise AssertionError(f"{words!r} did not appear in:\n{self.shown[-3_000:]}")
+
+    def _more(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], seconds)
+        if ready:
+            self.raw += os.read(self._master, 65_536)
+        return bool(ready)
+
+    def ended(self, seconds: float = 20.0) -> int:
+        """The exit status, once it has ended."""
+        ends = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < ends:
+            self._more(0.1)
+        while self._more(0.05):
+            pass
+        return self.process.wait(1)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        os.close(self._slave)
+        os.close(self._master)

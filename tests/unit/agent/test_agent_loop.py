@@ -1,0 +1,360 @@
+"""The loop over real HTTP on both wires: tools are run, the session is durable, and the window is never the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midfold.agent import Agent, Workshop
+from midfold.agent.client import ModelClient
+from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said
+from midfold.agent.hands import agree
+from midfold.config import Config
+from midfold.config.schema import AgentSettings, Compression
+from midfold.core.handoff import recognise
+from midfold.core.laws import violations
+from midfold.core.message import ToolResult
+from midfold.errors import ConfigError, ModelFailed, NotStored
+from midfold.testing import Request, ScriptedProvider
+from midfold.testing.answers import Answer, error
+from midfold.testing.turns import turn
+
+WIRES = ["openai", "anthropic"]
+BIG = "".join(f"line {number}: the quick brown fox number {number * 7}\n" for number in range(60))
+
+
+class Bench:
+    """A workshop in a folder, and what the agent told."""
+
+    def __init__(self, folder: Path, wire: str, window: int | None = None, config: Config | None = None) -> None:
+        self.wire: Any = wire
+        self.config = config or Config(agent=AgentSettings(max_steps=60))
+        self.workshop = Workshop(folder, self.config, os.environ, store="memory:", window=window)
+        self.events: list[Event] = []
+
+    def agent(self, provider: ScriptedProvider, resume: str | None = None, consent: Any = agree) -> Agent:
+        endpoint = provider.endpoint(self.wire, model="scripted")
+        session = self.workshop.session(endpoint, resume)
+        model = ModelClient(endpoint, sleep=lambda seconds: None)
+        return self.workshop.agent(session, model, watch=self.events.append, consent=consent)
+
+    def told(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(wire: str, **options: Any) -> Bench:
+        (tmp_path / "big.txt").write_text(BIG)
+        made.append(Bench(tmp_path, wire, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.workshop.sessions.close()
+
+
+def growing(wire: str, calls: int, window: int = 16_000) -> Callable[[Request], Answer]:
+    """A model that reads the same file again and again, then stops; it refuses what its window cannot hold."""
+    left = iter(range(calls))
+
+    def answer(request: Request) -> Answer:
+        tokens = len(request.raw) // 3
+        if tokens > window:
+            return error(400, f"prompt is too long: {tokens} tokens > {window} maximum")
+        if next(left, None) is None:
+            return turn(wire, "All read.", prompt_tokens=tokens)
+        return turn(wire, "", [("read_file", {"path": "big.txt"})], prompt_tokens=tokens)
+
+    return answer
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("stream", [True, False])
+def test_tools_are_run_and_their_results_sent_back(bench: Callable[..., Bench], wire: str, stream: bool) -> None:
+    here = bench(wire)
+    script = [
+        turn(
+            wire,
+            "Let me look.",
+            [("read_file", {"path": "big.txt", "lines": 1}), ("shell", {"command": "echo hi"})],
+            stream=stream,
+            prompt_tokens=500,
+        ),
+        turn(wire, "Done, it says hi.", stream=stream, prompt_tokens=600, cached=500),
+    ]
+    with ScriptedProvider(script) as provider:
+        agent = here.agent(provider)
+        assert agent.run("What is there?") == "Done, it says hi."
+    sent = provider.requests[1].body["messages"]
+    results = [str(item) for item in sent[-2:]] if wire == "openai" else [str(item) for item in sent[-1]["content"]]
+    assert "line 0: the quick" in results[0]
+    assert "hi\\n[exit 0]" in results[1]
+    assert {tool.get("name") or tool["function"]["name"] for tool in provider.requests[0].body["tools"]} == {
+        "shell", "read_file", "write_file", "patch", "search", "plan", "context_search", "context_unfold",
+    }  # fmt: skip
+    if stream:
+        assert "".join(event.text for event in here.told(Said)) == "Let me look.Done, it says hi."
+    assert agent.last is not None
+    assert (agent.last.prompt_tokens, agent.last.cache_read_tokens) == (600, 500)
+    assert here.told(Finished)[-1].how == "done"
+    assert not violations(agent.session.view().transcript)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_without_consent_nothing_is_changed(bench: Callable[..., Bench], wire: str, tmp_path: Path) -> None:
+    here = bench(wire)
+    calls = [("write_file", {"path": "x", "content": "y"}), ("read_file", {"path": "big.txt"})]
+    with ScriptedProvider([turn(wire, "", calls), turn(wire, "As you like.")]) as provider:
+        agent = here.agent(provider, consent=lambda call, about: False)
+        agent.run("Write x.")
+    assert not (tmp_path / "x").exists()
+    assert "declined" in str(provider.requests[1].body["messages"])
+    assert "quick brown fox" in str(provider.requests[1].body["messages"])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_long_turn_is_folded_at_the_threshold_and_never_rejected(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire, window=16_000)
+    with ScriptedProvider(then=growing(wire, 40)) as provider:
+        agent = here.agent(provider)
+        assert agent.run("Read the file forty times, and never stop early.") == "All read."
+        requests = provider.requests
+    folded = [event for event in here.told(Folded) if event.status in ("compacted", "pruned")]
+    assert len(folded) >= 2
+    assert all(event.trigger == "threshold" for event in folded)
+    assert not here.told(Overflowed)
+    view = agent.session.view().transcript
+    assert sum(1 for message in view if (ours := recognise(message)) and ours.kind == "fold") <= 1
+    assert any("Read the file forty times" in message.text for message in view)
+    assert not violations(view)
+    assert all("context window" not in str(message) for request in requests for message in request.body["messages"][1:])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_prefix_of_a_request_is_the_previous_one_but_where_it_was_folded(
+    bench: Callable[..., Bench], wire: str
+) -> None:
+    here = bench(wire, window=16_000)
+    with ScriptedProvider(then=growing(wire, 30)) as provider:
+        here.agent(provider).run("Read on.")
+    changes = 0
+    for before, after in zip(provider.requests, provider.requests[1:], strict=False):
+        old, new = before.body["messages"], after.body["messages"]
+        assert before.body["tools"] == after.body["tools"]
+        changes += new[: len(old)] != old
+    assert 0 < changes <= len([event for event in here.told(Folded) if event.status in ("compacted", "pruned")])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_fold_is_prepared_while_there_is_time_and_swapped_in(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire, window=32_000)
+    with ScriptedProvider(then=growing(wire, 40, window=32_000)) as provider:
+        agent = here.agent(provider)
+        agent.run("Read on.")
+    assert here.told(Preparing)
+    assert any(event.prepared for event in here.told(Folded))
+    assert here.workshop.sessions.check(deep=True) == []
+    history = agent.session.history()
+    assert len(history) >= 2 + 2 * 40
+    for record in agent.session.receipts():
+        for handle in record.receipt.handles[:3]:
+            assert agent.session.unfold(handle)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_overflow_is_followed_by_smaller_requests_only(bench: Callable[..., Bench], wire: str) -> None:
+    """The model's window is far smaller than believed: only its error tells."""
+    here = bench(wire, window=200_000)
+    with ScriptedProvider(then=growing(wire, 25, window=9_000)) as provider:
+        agent = here.agent(provider)
+        assert agent.run("Read on.") == "All read."
+    assert here.told(Overflowed)
+    assert agent.session.host.window == 9_000
+    assert len({request.raw for request in provider.requests}) == len(provider.requests)
+    rejected = [place for place, request in enumerate(provider.requests) if len(request.raw) // 3 > 9_000]
+    assert rejected
+    for place in rejected:
+        assert len(provider.requests[place + 1].raw) < len(provider.requests[place].raw)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_recovery_from_overflows_is_bounded(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire)
+
+    def refuse(request: Request) -> Answer:
+        return error(400, "prompt is too long: 300000 tokens > 200000 maximum")
+
+    with ScriptedProvider(then=refuse) as provider:
+        agent = here.agent(provider)
+        with pytest.raises(ModelFailed, match="fit"):
+            agent.run("Anything at all.")
+    assert 1 <= len(provider.requests) <= 4
+    assert len({request.raw for request in provider.requests}) == len(provider.requests)
+    assert here.told(Finished)[-1].how == "failed"
+
+
+def test_disabled_means_no_compaction_even_after_an_overflow(bench: Callable[..., Bench]) -> None:
+    config = Config(compression=Compression(enabled=False))
+    here = bench("openai", config=config, window=16_000)
+    with ScriptedProvider(then=growing("openai", 40, window=16_000)) as provider, pytest.raises(ModelFailed):
+        here.agent(provider).run("Read on.")
+    assert not here.told(Folded)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_plan_survives_every_fold(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire, window=16_000)
+    steps = [{"step": "find the purple elephant", "status": "doing"}, {"step": "feed it", "status": "open"}]
+    read = growing(wire, 40)
+
+    def answer(request: Request) -> Answer:
+        if len(provider.requests) == 1:
+            return turn(wire, "", [("plan", {"steps": steps})])
+        assert "find the purple elephant" in request.text
+        return read(request)
+
+    with ScriptedProvider(then=answer) as provider:
+        agent = here.agent(provider)
+        agent.run("Do it.")
+        assert len(here.told(Folded)) >= 2
+        agent.run("Go on.")
+    last = provider.requests[-1]
+    assert "find the purple elephant" in last.text
+    assert last.text.count("as you last wrote it") <= 1
+
+
+def test_failures_that_pass_are_tried_again_and_told(bench: Callable[..., Bench]) -> None:
+    here = bench("openai")
+    whole = turn("openai", "Here you are.")
+    script = [error(529, "overloaded"), error(429, headers={"retry-after": "3"}), whole.cut(0.5), whole]
+    with ScriptedProvider(script) as provider:
+        assert here.agent(provider).run("Hello?") == "Here you are."
+    assert [(event.kind, event.seconds) for event in here.told(Retrying)] == [
+        ("unavailable", 1.0),
+        ("rate_limit", 3.0),
+        ("malformed", 4.0),
+    ]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_failures_that_do_not_pass_end_the_turn_and_the_session_goes_on(
+    bench: Callable[..., Bench], status: int
+) -> None:
+    here = bench("openai")
+    with ScriptedProvider([error(status, "no"), turn("openai", "Better now.")]) as provider:
+        agent = here.agent(provider)
+        with pytest.raises(ModelFailed):
+            agent.run("Hello?")
+        assert agent.run("And now?") == "Better now."
+    roles = [message["role"] for message in provider.requests[1].body["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_sessions_are_resumed_and_open_calls_closed(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire)
+    with ScriptedProvider([turn(wire, "First answer."), turn(wire, "Second answer.")]) as provider:
+        first = here.agent(provider)
+        first.run("My name is Ada.")
+        answer = {"openai": {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c9", "type": "function", "function": {"name": "shell", "arguments": "{}"}}]},
+            "anthropic": {"role": "assistant", "content": [
+                {"type": "tool_use", "id": "c9", "name": "shell", "input": {}}]}}[wire]  # fmt: skip
+        first.session.append({"role": "user", "content": "Crash now."})
+        first.session.append(answer)
+        second = here.agent(provider, resume=first.session.name)
+        assert second.run("What is my name?") == "Second answer."
+    sent = provider.requests[1].body["messages"]
+    assert "My name is Ada." in str(sent)
+    assert "the program ended before this call did" in str(sent)
+    view = second.session.view().transcript
+    assert not violations(view)
+    assert any(isinstance(part, ToolResult) and part.call_id == "c9" for message in view for part in message.parts)
+
+
+def test_resuming_what_does_not_exist_or_speaks_otherwise_is_refused(bench: Callable[..., Bench]) -> None:
+    here = bench("openai")
+    with ScriptedProvider([turn("openai", "Yes.")]) as provider:
+        agent = here.agent(provider)
+        agent.run("Hello?")
+        with pytest.raises(NotStored, match="midfold sessions list"):
+            here.agent(provider, resume="nobody")
+        with pytest.raises(ConfigError, match="openai-chat"):
+            here.workshop.session(provider.endpoint("anthropic"), agent.session.name)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_interrupt_keeps_what_was_heard_and_leaves_a_legal_history(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire)
+    script = [
+        turn(wire, "I begin to tell a long story"),
+        turn(wire, "", [("shell", {"command": "echo a"}), ("shell", {"command": "echo b"})]),
+        turn(wire, "Fine."),
+    ]
+    with ScriptedProvider(script) as provider:
+        agent = here.agent(provider)
+
+        def stop_after_words(event: Event) -> None:
+            if isinstance(event, Said):
+                raise KeyboardInterrupt
+
+        agent.watch = stop_after_words
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Tell me.")
+        assert agent.session.view().transcript[-1].text == "I begin to t\n[interrupted by the user]"
+        agent.watch = here.events.append
+
+        def stop(call: Any, about: str) -> bool:
+            raise KeyboardInterrupt
+
+        agent.hands.consent = stop
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Run two commands.")
+        assert not violations(agent.session.view().transcript)
+        assert agent.run("Never mind.") == "Fine."
+    sent = str(provider.requests[2].body["messages"])
+    assert "interrupted by the user" in sent
+    assert "not run: the user interrupted before it" in sent
+
+
+def test_steps_are_bounded(bench: Callable[..., Bench]) -> None:
+    here = bench("openai", config=Config(agent=AgentSettings(max_steps=3)))
+    with ScriptedProvider(then=growing("openai", 99)) as provider:
+        agent = here.agent(provider)
+        assert agent.run("For ever.") == ""
+    assert len(provider.requests) == 3
+    assert here.told(Finished)[-1].how == "steps"
+    assert agent.session.view().transcript[-1].text == "[stopped after 3 steps]"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_agent_finds_and_reads_what_was_folded(bench: Callable[..., Bench], wire: str) -> None:
+    here = bench(wire, window=16_000)
+    read = growing(wire, 30)
+    found: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        step = len(provider.requests)
+        if step <= 31:
+            return read(request)
+        if step == 32:
+            return turn(wire, "", [("context_search", {"query": "number 413"})])
+        if step == 33:
+            found.append(request.text)
+            handle = request.text[request.text.rindex("mf-") :][:15]
+            return turn(wire, "", [("context_unfold", {"handle": handle})])
+        found.append(request.text)
+        return turn(wire, "Found.")
+
+    with ScriptedProvider(then=answer) as provider:
+        agent = here.agent(provider)
+        agent.run("Read on.")
+        agent.run("What was number 413?")
+    assert "line 59: the quick brown fox number 413" in found[1]

@@ -1,0 +1,276 @@
+"""`midfold chat` in a real pseudo-terminal, and `midfold agent run` for scripts, against a provider on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midfold.testing import Request, ScriptedProvider
+from midfold.testing.answers import Answer, error
+from midfold.testing.turns import turn
+from support.terminal import CTRL_C, CTRL_D, Terminal
+
+MIDFOLD = (sys.executable, "-m", "midfold")
+STORY = "This is a story that never ends. " * 400
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "work"
+    place.mkdir()
+    (place / "notes.txt").write_text("".join(f"line {number}: the fox is {number * 7}\n" for number in range(90)))
+    return place
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MIDFOLD_")}
+    return {**kept, "HOME": str(folder.parent), "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
+
+
+def chat(provider: ScriptedProvider, folder: Path, *more: str, window: int = 16_000) -> Terminal:
+    options = ("--base-url", f"{provider.url}/v1", "--model", "scripted", "--context-length", str(window), "--local")
+    return Terminal((*MIDFOLD, "chat", *options, *more), folder=folder, environment=environment(folder))
+
+
+def reading(calls: int, last: str = "I have read it.") -> Callable[[Request], Answer]:
+    left = iter(range(calls))
+
+    def answer(request: Request) -> Answer:
+        tokens = len(request.raw) // 3
+        if next(left, None) is None:
+            return turn("openai", last, prompt_tokens=tokens, cached=tokens * 9 // 10)
+        return turn("openai", "", [("read_file", {"path": "notes.txt"})], prompt_tokens=tokens)
+
+    return answer
+
+
+def test_a_conversation_with_tools_consent_and_status(folder: Path) -> None:
+    script = [
+        turn("openai", "Let me look.", [("shell", {"command": "echo one > made.txt; wc -l notes.txt"})]),
+        turn("openai", "Shall I go on?", [("shell", {"command": "rm notes.txt"})]),
+        turn("openai", "As you like.", prompt_tokens=4_000, cached=3_000),
+    ]
+    with ScriptedProvider(script) as provider, chat(provider, folder) as terminal:
+        greeting = terminal.wait_for("> ")
+        assert "scripted at 127.0.0.1" in greeting
+        assert "window of 16,000 tokens, folds at 8,000" in greeting
+        assert "Prompt caching: " in greeting
+        terminal.type("Look at my notes.")
+        terminal.wait_for("[a]lways: ")
+        assert not (folder / "made.txt").exists()
+        terminal.type("y")
+        terminal.wait_for("90 notes.txt")
+        terminal.wait_for("[a]lways: ")
+        terminal.type("n")
+        status = terminal.wait_for("0 compactions")
+        assert "declined" in status
+        assert "As you like." in status
+        assert "of 16,000" in status
+        assert "cache: 75% of the last prompt" in status
+        terminal.wait_for("> ")
+        terminal.press(CTRL_D)
+        assert terminal.ended() == 0
+        assert "midfold chat --resume" in terminal.shown
+    assert (folder / "made.txt").exists()
+    assert (folder / "notes.txt").exists()
+
+
+def test_every_slash_command(folder: Path) -> None:
+    with ScriptedProvider(then=reading(12)) as provider, chat(provider, folder, "--yes") as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Read my notes twelve times.")
+        turns = terminal.wait_for("I have read it.")
+        assert "folded" in turns
+        assert "/undo takes it back" in turns
+        terminal.wait_for("> ")
+
+        def said(line: str) -> str:
+            terminal.type(line)
+            terminal.wait_for(line)
+            return terminal.wait_for("> ")
+
+        context = said("/context")
+        assert "a fold begins at 8,000" in context
+        assert "tool results" in context
+        assert "system prompt" in context
+        preview = said("/compress --preview")
+        assert "would be compacted" in preview
+        assert "would be compacted" in said("/compress --preview the fox")
+        folded = said("/compress the fox")
+        assert "compacted: folded, as asked" in folded
+        handle = folded[folded.index("mf-") :].split()[0]
+        assert "the fox is 413" in said(f"/unfold {handle}")
+        assert "is undone" in said("/undo")
+        assert "there is nothing" in said("/compress here")
+        found = said("/search fox 413")
+        assert "mf-" in found
+        assert "this one is" in said("/sessions")
+        assert "scripted at 127.0.0.1" in said("/model")
+        assert "other at 127.0.0.1" in said("/model other")
+        assert "/compress here [N]" in said("/help")
+        assert "there is no command /nonsense" in said("/nonsense")
+        assert "there is no handle mf-000000000000" in said("/unfold mf-000000000000")
+        terminal.type("And now?")
+        terminal.wait_for("I have read it.")
+        assert provider.requests[-1].body["model"] == "other"
+        terminal.wait_for("> ")
+        terminal.type("/quit")
+        assert terminal.ended() == 0
+
+
+def test_here_folds_everything_before_the_last_exchanges(folder: Path) -> None:
+    words = "A long answer about foxes and their numbers. " * 60
+    with ScriptedProvider(then=turn("openai", words)) as provider, chat(provider, folder) as terminal:
+        terminal.wait_for("> ")
+        for number in range(4):
+            terminal.type(f"question {number}")
+            terminal.wait_for("compaction")
+            terminal.wait_for("> ")
+        terminal.type("/compress here 2 --preview")
+        assert "would be compacted" in terminal.wait_for("> ")
+        terminal.type("/compress here 2")
+        assert "compacted" in terminal.wait_for("> ")
+        terminal.type("question 4")
+        terminal.wait_for("1 compaction")
+    asked = [m["content"] for m in provider.requests[-1].body["messages"] if m["role"] == "user"]
+    assert asked[-3:] == ["question 2", "question 3", "question 4"]
+    assert asked[0] == "question 0"  # the head stays on the first compaction
+    assert "question 1" not in asked
+
+
+def test_ctrl_c_interrupts_the_model_and_not_the_program(folder: Path) -> None:
+    script = [
+        turn("openai", STORY).slow(0.05),
+        turn("openai", "", [("shell", {"command": "echo $$ > pid; sleep 300"})]),
+        turn("openai", "Still here."),
+    ]
+    with ScriptedProvider(script) as provider, chat(provider, folder, "--yes") as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Tell me a story.")
+        terminal.wait_for("never ends")
+        terminal.press(CTRL_C)
+        terminal.wait_for("interrupted")
+        terminal.wait_for("> ")
+        terminal.press(CTRL_C)
+        terminal.wait_for("Ctrl-D leaves")
+        terminal.wait_for("> ")
+        terminal.type("Sleep.")
+        terminal.wait_for("sleep 300")
+        while not (folder / "pid").exists() or not (folder / "pid").read_text().strip():
+            time.sleep(0.02)
+        terminal.press(CTRL_C)
+        terminal.wait_for("interrupted")
+        terminal.wait_for("> ")
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((folder / "pid").read_text()), 0)
+        terminal.type("Are you there?")
+        terminal.wait_for("Still here.")
+    sent = str(provider.requests[-1].body["messages"])
+    assert "This is a sto" in sent
+    assert sent.count("[interrupted by the user]") == 3
+
+
+def test_what_fails_is_told_and_the_chat_goes_on(folder: Path) -> None:
+    script = [error(401, "bad key"), turn("openai", "Now it works.")]
+    with ScriptedProvider(script) as provider, chat(provider, folder) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        assert "the key is missing, wrong, or not allowed" in terminal.wait_for("> ")
+        terminal.type("Hello again?")
+        terminal.wait_for("Now it works.")
+
+
+def test_a_session_killed_in_the_middle_is_resumed(folder: Path) -> None:
+    script = [turn("openai", "I am Bob.")]
+    slow = turn("openai", "", [("shell", {"command": "sleep 300"})])
+    with ScriptedProvider([*script, slow, turn("openai", "You are Ada.")]) as provider:
+        with chat(provider, folder, "--yes") as terminal:
+            terminal.wait_for("> ")
+            terminal.type("I am Ada.")
+            terminal.wait_for("I am Bob.")
+            terminal.wait_for("> ")
+            terminal.type("Sleep.")
+            terminal.wait_for("sleep 300")
+            terminal.process.send_signal(signal.SIGKILL)
+        with chat(provider, folder, "--resume", "last") as again:
+            assert "resumed with" in again.wait_for("> ")
+            again.type("Who am I?")
+            again.wait_for("You are Ada.")
+    assert "I am Ada." in str(provider.requests[-1].body["messages"])
+    assert "the program ended before this call did" in str(provider.requests[-1].body["messages"])
+
+
+def test_without_a_model_the_error_says_what_to_do(folder: Path) -> None:
+    done = subprocess.run(
+        [*MIDFOLD, "chat"], cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "ANTHROPIC_API_KEY" in done.stderr
+    assert "--base-url" in done.stderr
+
+
+def agent(provider: ScriptedProvider, folder: Path, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = (
+        *MIDFOLD,
+        "agent",
+        "run",
+        *more,
+        "--base-url",
+        provider.url,
+        "--wire",
+        "anthropic",
+        "--model",
+        "claude-x",
+    )
+    return subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def test_agent_run_writes_json_events(folder: Path) -> None:
+    script = [
+        turn("anthropic", "Look.", [("shell", {"command": "cat notes.txt | head -1"})], prompt_tokens=900),
+        turn("anthropic", "It is about a fox.", prompt_tokens=1_000, cached=900),
+    ]
+    with ScriptedProvider(script) as provider:
+        done = agent(provider, folder, "What is in the notes?", "--json", "--yes")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "started"
+    assert [kind for kind in kinds if kind != "text"] == ["started", "answer", "call", "result", "answer", "finished"]
+    assert "line 0: the fox is 0" in next(event["text"] for event in events if event["event"] == "result")
+    assert events[-1] == {
+        "event": "finished", "how": "done", "text": "It is about a fox.", "steps": 2, "why": "",
+    }  # fmt: skip
+    assert [event["cached_tokens"] for event in events if event["event"] == "answer"] == [0, 900]
+    first, second = (request.body for request in provider.requests)
+    assert second["system"] == first["system"]
+    assert provider.requests[0].text.count("cache_control") <= 4
+
+
+def test_agent_run_prints_the_answer_alone_and_declines_changes_without_yes(folder: Path) -> None:
+    script = [turn("anthropic", "", [("shell", {"command": "rm notes.txt"})]), turn("anthropic", "I may not.")]
+    with ScriptedProvider(script) as provider:
+        done = agent(provider, folder, "-", input="Remove the notes.")
+    assert (done.returncode, done.stdout) == (0, "I may not.\n")
+    assert "rm notes.txt" in done.stderr
+    assert (folder / "notes.txt").exists()
+    assert "declined" in provider.requests[1].text
+
+
+def test_agent_run_fails_with_a_status(folder: Path) -> None:
+    with ScriptedProvider([error(404, "model not found")]) as provider:
+        done = agent(provider, folder, "Hello?", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout.splitlines()[-1])["how"] == "failed"
+    assert "no such model" in json.loads(done.stdout.splitlines()[-1])["why"]
