@@ -1,0 +1,1 @@
+"""HTTP between an agent and its provider."""
