@@ -18,6 +18,7 @@ COMMANDS = {
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
     "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
+    "keys": "Make keys that clients show to the gateway.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "plugins": "List context engines and choose one.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
