@@ -12,6 +12,7 @@
     │   ├── NotStored           there is no such session, compaction or handle
     │   ├── StoreConflict       what is there contradicts what was given
     │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
+    ├── UpstreamError           a provider behind the gateway could not be reached, or did not answer in time
     └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
 
 The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
@@ -112,6 +113,16 @@ class LeaseLost(StoreError):
     """The lease of this compaction is no longer held; nothing was committed."""
 
     status = 409
+
+
+class UpstreamError(MidfoldError):
+    """The provider could not be reached."""
+
+    status = 502
+
+    def __init__(self, message: str | None = None, *, timed_out: bool = False) -> None:
+        self.timed_out = timed_out
+        super().__init__(message)
 
 
 class SummaryFailed(MidfoldError):

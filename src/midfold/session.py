@@ -193,17 +193,18 @@ class Session:
         force: bool = False,
         keep_last_exchanges: int | None = None,
         target_tokens: int | None = None,
+        prompt_tokens: int | None = None,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
     ) -> Compacted:
         """Folds the view if it has reached its threshold, or if asked to.
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
-        called `child`, or after its parent.
+        called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
-        request = self._request(live, target_tokens=target_tokens, **asked)
+        request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
         if live is None:
             return Compacted(_unchanged(request, "the session has no messages"), self)
         if live.memory.cooldown > self.clock() * 1000 and not _asked_for(request):
@@ -261,12 +262,13 @@ class Session:
 
     # Between the store and the engine
 
-    def _request(self, live: Live | None, **asked: Any) -> CompactionRequest:
+    def _request(self, live: Live | None, prompt_tokens: int | None = None, **asked: Any) -> CompactionRequest:
         messages = () if live is None else live.messages
         document = _of_messages(messages, self._known_dialect(live))
         size = self.host.size
-        prompt = size.tokens if live is not None and size.basis != "estimated" else None
-        return self.host.request(document, prompt_tokens=prompt, **asked)
+        if prompt_tokens is None and live is not None and size.basis != "estimated":
+            prompt_tokens = size.tokens
+        return self.host.request(document, prompt_tokens=prompt_tokens, **asked)
 
     def _known_dialect(self, live: Live | None) -> type[Dialect]:
         return DIALECTS[live.info.dialect if live else self._dialect or "openai-chat"]

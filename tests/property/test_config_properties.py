@@ -165,7 +165,7 @@ def good(draw: st.DrawFn) -> dict[str, object]:
     plain: dict[str, object] = {}
     for path, field in FIELDS.items():
         if draw(st.booleans()):
-            name = {"models": "gpt-4.1*", "providers": "my.lab"}.get(path[0], "")
+            name = {"models": "gpt-4.1*", "providers": "my.lab", "upstreams": "claude-*"}.get(path[0], "")
             level: dict[str, object] = plain
             for part in path[:-1]:
                 level = level.setdefault(name if part == "*" else part, {})  # type: ignore[assignment]

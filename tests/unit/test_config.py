@@ -59,10 +59,13 @@ context: {engine: lcm}
 auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8080/v1", api_key_env: K, timeout: 9.5,
   context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true}}
 providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, model: big, wire: anthropic}}
-prompt_caching: {cache_ttl: 1h}
+prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h}
 store: {url: "postgresql://me@db.example/midfold", lease_seconds: 30}
 models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, factor: 1.1, cache_minimum: 0,
   input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}
+gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, mode: manage, recall: "on", host: 0.0.0.0, port: 80,
+  hygiene_hard_message_limit: 10, retries: 0, connect_timeout: 1.5, timeout: 9.5, largest_body: 1000}
+upstreams: {claude-*: {base_url: "https://a.example", api_key_env: A_KEY, wire: anthropic, timeout: 5.5}}
 """
     loaded = parse(text)
     plain = msgspec.to_builtins(loaded.config)

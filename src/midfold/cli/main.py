@@ -21,6 +21,7 @@ COMMANDS = {
     "keys": "Make keys that clients show to the gateway.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "plugins": "List context engines and choose one.",
+    "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
     "unfold": "Show the originals behind a handle.",

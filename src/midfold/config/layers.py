@@ -126,7 +126,7 @@ class Layer(Struct):
         if re.fullmatch(NAME_PATTERNS[section], name):
             return True
         rule = "a name without slashes, colons, spaces or only dots, and neither auto nor main"
-        if section == "models":
+        if OPEN[section] == "pattern":
             rule = "a pattern of model names on one line, not empty"
         self.problems.add(place, path, f"found the {OPEN[section]} '{shown(name)}'; allowed: {rule}")
         return False
@@ -272,7 +272,7 @@ def _variable_path(layer: Layer, variable: str, known: list[Path], place: Place)
         if len(exact) > 1:
             layer.problems.add(place, path, f"means {' and '.join(map(dotted, exact))}: set it in the file")
             return None
-        if not same and first == "models":
+        if not same and OPEN[first] == "pattern":
             layer.problems.add(place, path, "no such pattern in the file, and a variable's name cannot spell one")
             return None
         path = exact[0] if exact else ((*same[0], rest[-1]) if same else (first, "__".join(rest[:-1]), rest[-1]))

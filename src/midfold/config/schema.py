@@ -157,8 +157,16 @@ class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How long providers are asked to keep a prompt prefix."""
+    """Whether and where requests ask their provider to keep a prefix, and for how long."""
 
+    enabled: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="mark requests where it is known to help (auto), wherever a marker can be written, or never"),
+    ] = "auto"
+    strategy: Annotated[
+        Literal["planned", "system_and_3"],
+        Meta(description="breakpoints where they save most, or on the system prompt and the last three messages"),
+    ] = "planned"
     cache_ttl: Annotated[
         Literal["5m", "1h"],
         Meta(description="lifetime of a cached prefix; 1h suits sessions with long breaks"),
@@ -193,6 +201,62 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = None
 
 
+class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`midfold serve`: what stands between agents and providers."""
+
+    upstream: Annotated[
+        Url | None, Meta(description="address of the provider for every model that no pattern under upstreams matches")
+    ] = None
+    api_key_env: Annotated[
+        Variable | None,
+        Meta(description="environment variable with the key for gateway.upstream; null sends the client's own key"),
+    ] = None
+    mode: Annotated[
+        Literal["hygiene", "manage", "passthrough"],
+        Meta(
+            description="compact at 85 % of the context length (hygiene), at compression.threshold (manage), or never"
+        ),
+    ] = "hygiene"
+    recall: Annotated[
+        Literal["off", "on"],
+        Meta(description="whether models are offered context_search and context_unfold, run by the gateway"),
+    ] = "off"
+    hygiene_hard_message_limit: Annotated[
+        Positive, Meta(description="messages from which a conversation is compacted whatever its size")
+    ] = 5_000
+    host: Annotated[Line, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[Annotated[int, Meta(ge=1, le=65_535)], Meta(description="port to listen on")] = 8787
+    retries: Annotated[
+        Annotated[int, Meta(ge=0, le=10)],
+        Meta(description="how often a connection that fails before the first byte of an answer is tried again"),
+    ] = 2
+    connect_timeout: Annotated[
+        Annotated[float, Meta(gt=0.0, le=600.0)], Meta(description="seconds a connection to an upstream may take")
+    ] = 10.0
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0.0, le=86_400.0)], Meta(description="seconds an upstream may be silent")
+    ] = 600.0
+    largest_body: Annotated[Positive, Meta(description="bytes of the largest request that is taken")] = 67_108_864
+
+
+class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where requests for the models of a pattern go."""
+
+    base_url: Annotated[Url | None, Meta(description="address of the provider")] = None
+    api_key_env: Annotated[
+        Variable | None,
+        Meta(description="environment variable that holds the API key; null sends the client's own key"),
+    ] = None
+    wire: Annotated[
+        Literal["any", "openai", "anthropic"],
+        Meta(description="the wire format the provider speaks; requests of another one are refused"),
+    ] = "any"
+    timeout: Annotated[
+        Annotated[float, Meta(gt=0.0, le=86_400.0)] | None,
+        Meta(description="seconds this upstream may be silent; null takes gateway.timeout"),
+    ] = None
+
+
 ProviderName = Annotated[str, Meta(pattern=_NAME.replace("^", f"^(?!(?:{'|'.join(CHOICES_NOT_PROVIDERS)})$)", 1))]
 ModelPattern = Annotated[str, Meta(pattern=_LINE)]
 
@@ -212,4 +276,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     models: Annotated[
         Mapping[ModelPattern, ModelSettings],
         Meta(description="What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
+    ] = {}
+    gateway: Gateway = Gateway()
+    upstreams: Annotated[
+        Mapping[ModelPattern, Upstream],
+        Meta(description="Where the gateway sends requests, by a pattern of model names (claude-*)."),
     ] = {}

@@ -1,6 +1,7 @@
 """The settings of schema.py as a flat table: one `Field` for each key that holds a value.
 
-A path is a tuple of key names. In `providers` and `models` the second name is the user's own; here it is `*`.
+A path is a tuple of key names. In `providers`, `models` and `upstreams` the second name is the user's own; here it is
+`*`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from midfold.config.schema import LARGEST, Config
 Path = tuple[str, ...]
 Kind = Literal["boolean", "integer", "number", "text", "choice"]
 SECRET_WORDS = ("key", "token", "secret", "password")
-OPEN = {"providers": "name", "models": "pattern"}
+OPEN = {"providers": "name", "models": "pattern", "upstreams": "pattern"}
 
 OLD: Mapping[Path, Path] = types.MappingProxyType(
     {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -16,7 +16,7 @@ from midfold.core.message import Message, Transcript
 from midfold.core.report import Receipt
 from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreError
-from midfold.store import appending, checking, committing, removing, syncing
+from midfold.store import appending, checking, checkpoints, committing, removing, syncing
 from midfold.store.bodies import ROLES, Entry, inflated, stored_message
 from midfold.store.database import FOREVER, Database
 from midfold.store.leases import TTL, Lease, StoredLeases
@@ -131,6 +131,10 @@ class SqlStore:
     def records(self, name: str) -> list[Record]:
         session = self.must(name)
         return [_record(row) for row in self.database.rows("compactions", session=session.id)]
+
+    def checkpoint(self, name: str, chains: Mapping[bytes, int]) -> checkpoints.Checkpoint | None:
+        """The compaction that replaces most of a history with these chains, in a session or its branches."""
+        return checkpoints.longest(self.database, name, chains)
 
     # Originals
 

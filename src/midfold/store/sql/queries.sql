@@ -88,6 +88,22 @@ SELECT c.seq, c.base, c.upto, c.at, c.fence, c.noted, c.undone, s.name, c.receip
 FROM compactions c LEFT JOIN sessions s ON s.id = c.child
 WHERE c.session = :session ORDER BY c.seq
 
+-- name: checkpoints
+SELECT s.id, s.name, c.seq, c.noted, m.position + 1, m.chain
+FROM sessions s
+JOIN compactions c ON c.session = s.id
+JOIN pieces p ON p.session = c.session AND p.seq = c.seq
+     AND p.place = (SELECT max(l.place) FROM pieces l WHERE l.session = c.session AND l.seq = c.seq)
+JOIN messages m ON m.session = c.session
+     AND m.position = CASE WHEN p.body IS NULL AND p.first + p.count = c.upto THEN p.first ELSE c.upto END - 1
+WHERE c.undone IS NULL
+  AND (s.name = :name OR s.root = (SELECT r.id FROM sessions r WHERE r.name = :name))
+
+-- name: checkpoint_pieces
+SELECT p.place, p.first, p.count, b.codec, b.data
+FROM pieces p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.seq = :seq ORDER BY p.place
+
 -- name: add_compaction
 INSERT INTO compactions (session, seq, base, upto, at, fence, noted, child, receipt, state)
 VALUES (:session, :seq, :base, :upto, :at, :fence, :noted, :child, :receipt, :state)

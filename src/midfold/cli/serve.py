@@ -1,0 +1,91 @@
+"""`midfold serve`: the gateway between agents and providers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from midfold.cli.output import notice
+from midfold.cli.settings import settings
+from midfold.config import Config
+from midfold.errors import MissingExtra
+from midfold.providers import resolve
+from midfold.service import Sessions, open_sessions
+
+
+@click.command()
+@click.option("--upstream", metavar="URL", help="Address of the provider, such as https://api.openai.com.")
+@click.option("--port", type=click.IntRange(1, 65_535), help="Port to listen on; default 8787.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on; default 127.0.0.1.")
+@click.option(
+    "--mode",
+    type=click.Choice(["hygiene", "manage", "passthrough"]),
+    help="Compact at 85 % of the context length (the default), at compression.threshold, or never.",
+)
+@click.option(
+    "--store", "url", metavar="URL", help="Where folded conversations are kept: sqlite:///PATH, postgresql://..."
+)
+@click.option("--config", metavar="FILE", help="Read settings from this file.")
+def command(config: str | None, url: str | None, **given: Any) -> None:
+    """Run the gateway: point OPENAI_BASE_URL or ANTHROPIC_BASE_URL at it.
+
+    Requests are passed to the upstream as they are, and answers as they arrive. A conversation that comes near its
+    model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
+    Originals stay in the store: `midfold sessions` shows them.
+    """
+    known = settings(config)
+    asked = {key: value for key, value in given.items() if value is not None}
+    known = msgspec.structs.replace(known, gateway=msgspec.structs.replace(known.gateway, **asked))
+    try:
+        import uvicorn
+
+        from midfold.gateway import create_app
+    except ImportError:
+        raise MissingExtra("midfold serve", "gateway") from None
+    address = url or known.store.url or default_store()
+    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+        app = create_app(known, sessions=sessions, extra_routes=_extra_routes(sessions))
+        _greet(known, sessions)
+        uvicorn.run(app, **server_options(known))
+
+
+def server_options(config: Config) -> dict[str, Any]:
+    """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
+    return {
+        "host": config.gateway.host,
+        "port": config.gateway.port,
+        "log_level": "warning",
+        "access_log": False,
+        "server_header": False,
+        "date_header": False,
+        "timeout_graceful_shutdown": 30,
+        "h11_max_incomplete_event_size": 65_536,
+    }
+
+
+def default_store() -> str:
+    """A file of the user's own, readable by nobody else."""
+    home = os.environ.get("XDG_STATE_HOME", "").strip()
+    folder = (Path(home) if home else Path.home() / ".local" / "state") / "midfold"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return f"sqlite:///{folder / 'gateway.db'}"
+
+
+def _extra_routes(sessions: Sessions) -> list[Any]:
+    """Pages and interfaces of the layers above the gateway."""
+    return []
+
+
+def _greet(config: Config, sessions: Sessions) -> None:
+    gateway = config.gateway
+    place = f"http://{gateway.host}:{gateway.port}"
+    targets = [gateway.upstream] if gateway.upstream else []
+    targets += [f"{pattern} -> {row.base_url}" for pattern, row in config.upstreams.items()]
+    notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
+    notice(f"folded conversations are kept in {sessions.store.where}")
+    notice(f"summaries by {resolve(config, os.environ, None).told}")
+    notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

@@ -1,0 +1,223 @@
+"""The application: one place where a request is admitted, one where it is relayed, one where it is accounted for.
+
+    admit -> read the body -> prepare (the only step that may change it) -> send -> relay -> account
+
+Rules of this file:
+1. A request that is not changed is the very bytes that came. Answers are relayed as they arrive.
+2. A client that goes away cancels what runs for it, upstream included.
+3. Errors of an upstream reach the client unchanged; errors of ours have the shape of the client's provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from midfold.config import Config
+from midfold.errors import MidfoldError, UpstreamError
+from midfold.gateway import overflow
+from midfold.gateway.client import Answer, Client
+from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
+from midfold.gateway.headers import encoding_of, to_client, to_upstream
+from midfold.gateway.peek import peek
+from midfold.gateway.routes import route_of
+from midfold.gateway.steward import Prepared, Steward
+from midfold.gateway.tap import Tap, decoded
+from midfold.gateway.upstreams import Upstreams
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from midfold.service import Sessions
+
+_log = logging.getLogger("midfold.gateway")
+
+Admit = Callable[[Exchange], "tuple[int, str] | None"]
+"""Looks at a request before its body is read; a status and a text refuse it."""
+Accountant = Callable[[Account], None]
+"""Told about every request when it is over."""
+SMALL = 65_536
+
+
+class Gateway:
+    """The ASGI application behind the routes that are passed to providers."""
+
+    def __init__(
+        self,
+        config: Config,
+        sessions: Sessions | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.config = config
+        self.settings = config.gateway
+        self.upstreams = Upstreams(config, os.environ if environment is None else environment)
+        self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
+        self.sessions = sessions
+        self.steward = Steward(config, sessions)
+        self.admit: list[Admit] = []
+        self.accountants: list[Accountant] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = route_of(scope["method"], scope["path"])
+        exchange = Exchange(scope, receive, send, route)
+        try:
+            await self._served(exchange)
+        except Gone:
+            exchange.account.action = "gone"
+        except UpstreamError as error:
+            if exchange.begun:
+                raise
+            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
+        except MidfoldError as error:
+            if exchange.begun:
+                raise
+            await exchange.refuse(error.status, str(error))
+        finally:
+            self._accounted(exchange)
+
+    async def _served(self, exchange: Exchange) -> None:
+        for admitting in self.admit:
+            refusal = admitting(exchange)
+            if refusal is not None:
+                await exchange.refuse(*refusal)
+                return
+        try:
+            await exchange.read(self.settings.largest_body)
+        except TooLarge:
+            await exchange.refuse(413, f"the request is larger than {self.settings.largest_body:,} bytes")
+            return
+        route = exchange.route
+        if route.dialect is not None:
+            exchange.peek = peek(exchange.body)
+        model = exchange.account.model = exchange.peek.name if exchange.peek else None
+        upstream = exchange.upstream = self.upstreams.find(model, route.wire)
+        if upstream is None or (route.wire and upstream.wire not in ("any", route.wire)):
+            await exchange.refuse(404, f"no upstream is configured for the model {model!r} on this route")
+            return
+        exchange.account.upstream = upstream.place
+        stop = exchange.watch()
+        try:
+            await self._relayed(exchange)
+        except asyncio.CancelledError:
+            exchange.account.action = "cancelled"
+            raise
+        finally:
+            stop()
+
+    async def _relayed(self, exchange: Exchange) -> None:
+        prepared = await self.steward.prepare(exchange)
+        answer = await self.send(exchange, prepared.body)
+        if exchange.route.kind == "generate" and overflow.may_be(answer.status):
+            again = await self._recovered(exchange, prepared, answer)
+            if again is None:
+                return
+            prepared, answer = again
+        await self._relay(exchange, prepared, answer)
+
+    async def _recovered(
+        self, exchange: Exchange, prepared: Prepared, answer: Answer
+    ) -> tuple[Prepared, Answer] | None:
+        """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
+        body = await answer.read()
+        found = overflow.overflow_of(answer.status, decoded(body, encoding_of(answer.headers)))
+        smaller = None if found is None else await self.steward.recover(exchange, prepared, found)
+        if smaller is None:
+            await exchange.begin(answer.status, to_client(answer.headers))
+            await exchange.write(body, more=False)
+            return None
+        return smaller, await self.send(exchange, smaller.body)
+
+    async def send(self, exchange: Exchange, body: bytes) -> Answer:
+        """The request, with this body, to its upstream."""
+        upstream = exchange.upstream
+        assert upstream is not None
+        url = upstream.url(exchange.scope.get("raw_path", b"").decode("latin-1") or exchange.path)
+        query: bytes = exchange.scope.get("query_string", b"")
+        if query:
+            url = f"{url}?{query.decode('latin-1')}"
+        headers = to_upstream(exchange.headers, upstream.key, exchange.route.wire)
+        return await self.client.send(exchange.method, upstream, url, headers, body)
+
+    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
+        """The answer as it arrives, with the tap beside it."""
+        tap = Tap(encoding_of(answer.headers))
+        try:
+            await exchange.begin(answer.status, to_client(answer.headers))
+            left = answer.length if answer.length is not None else -1
+            async for chunk in answer.chunks():
+                tap.feed(chunk)
+                left -= len(chunk)
+                await exchange.write(chunk, more=left != 0)
+            if left != 0:
+                await exchange.write(b"", more=False)
+        finally:
+            answer.close()
+            if exchange.route.kind == "generate":
+                usage = exchange.account.usage = tap.usage()
+                if usage is not None and answer.status == 200:
+                    self.steward.observe(prepared, usage)
+
+    def _accounted(self, exchange: Exchange) -> None:
+        account = exchange.account
+        account.seconds = time.perf_counter() - exchange.started
+        for accountant in self.accountants:
+            accountant(account)
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.steward.close()
+
+
+class _Front:
+    """The gateway's own paths go to Starlette, everything else straight to the gateway."""
+
+    def __init__(self, gateway: Gateway, inner: Any, own: Sequence[str]) -> None:
+        self.gateway, self.inner = gateway, inner
+        self._own = tuple(own)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_own(scope["path"]):
+            await self.inner(scope, receive, send)
+            return
+        with suppress(asyncio.CancelledError):
+            await self.gateway(scope, receive, send)
+
+    def _is_own(self, path: str) -> bool:
+        return any(path == own or (own != "/" and path.startswith(own + "/")) for own in self._own)
+
+
+def create_app(
+    config: Config,
+    *,
+    sessions: Sessions | None = None,
+    environment: Mapping[str, str] | None = None,
+    extra_routes: Sequence[BaseRoute] = (),
+) -> _Front:
+    """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
+
+    gateway = Gateway(config, sessions, environment)
+
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok", "mode": gateway.settings.mode})
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await gateway.close()
+
+    routes: list[BaseRoute] = [Route("/healthz", health), *extra_routes]
+    inner = Starlette(routes=routes, lifespan=lifespan)
+    return _Front(gateway, inner, [_first(getattr(route, "path", "/healthz")) for route in routes])
+
+
+def _first(path: str) -> str:
+    return "/" + path.strip("/").partition("/")[0]

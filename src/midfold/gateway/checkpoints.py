@@ -1,0 +1,61 @@
+"""Checkpoints this process knows: the same prefix gets the same bytes, without a look into the database."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from midfold.gateway.conversation import Conversation
+from midfold.service import Sessions
+from midfold.store.checkpoints import Checkpoint
+
+MOST_BYTES = 24_000_000
+MOST = 20_000
+
+
+class Checkpoints:
+    """By the chain of what they replace; the ones used last are kept. Threads may share it."""
+
+    def __init__(self, sessions: Sessions | None) -> None:
+        self._sessions = sessions
+        self._known: OrderedDict[bytes, Checkpoint] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def known(self, conversation: Conversation) -> Checkpoint | None:
+        """The longest one in memory that fits."""
+        if not self._known:
+            return None
+        chains = conversation.chains
+        with self._lock:
+            for count in range(len(chains), 0, -1):
+                found = self._known.get(chains[count - 1])
+                if found is not None and found.count == count:
+                    self._known.move_to_end(chains[count - 1])
+                    return found
+        return None
+
+    def stored(self, conversation: Conversation, name: str) -> Checkpoint | None:
+        """The longest one in the store that fits; it is remembered."""
+        if self._sessions is None:
+            return None
+        found = self._sessions.store.checkpoint(name, conversation.lengths)
+        if found is not None:
+            self.remember(found)
+        return found
+
+    def find(self, conversation: Conversation, name: str) -> Checkpoint | None:
+        return self.known(conversation) or self.stored(conversation, name)
+
+    def remember(self, checkpoint: Checkpoint) -> None:
+        with self._lock:
+            before = self._known.pop(checkpoint.chain, None)
+            self._bytes += _size(checkpoint) - (0 if before is None else _size(before))
+            self._known[checkpoint.chain] = checkpoint
+            while self._known and (self._bytes > MOST_BYTES or len(self._known) > MOST):
+                _, oldest = self._known.popitem(last=False)
+                self._bytes -= _size(oldest)
+
+
+def _size(checkpoint: Checkpoint) -> int:
+    return 200 + sum(len(stand.data or b"") + 80 for stand in checkpoint.stands)

@@ -1,0 +1,143 @@
+"""The one HTTP client of the gateway.
+
+Rules of this file:
+1. Bytes go out and come in as they are: no decompression, no redirects, no cookies, no headers of its own.
+2. A connection that fails before the first byte of an answer is tried again, a bounded number of times. An answer of
+   any status is an answer; what has begun is never begun anew.
+3. No text of an error has a header, a body or a key in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from midfold.errors import MissingExtra, UpstreamError
+from midfold.gateway.headers import Raw
+from midfold.gateway.upstreams import Upstream
+
+if TYPE_CHECKING:
+    import aiohttp
+
+FIRST_PAUSE = 0.1
+AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
+"""Headers the library would add where the client sent none."""
+
+
+def aiohttp_module() -> Any:
+    try:
+        import aiohttp
+    except ImportError:
+        raise MissingExtra("the gateway", "gateway") from None
+    return aiohttp
+
+
+class Answer:
+    """An upstream's answer, from its first byte on."""
+
+    __slots__ = ("_response", "headers", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
+
+    @property
+    def length(self) -> int | None:
+        return self._response.content_length
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises UpstreamError where it breaks off."""
+        return _guarded(self._response)
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    def close(self) -> None:
+        """A finished answer gives its connection back; one that is not finished is cut off."""
+        if self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+async def _guarded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    aiohttp = aiohttp_module()
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        timed_out = isinstance(error, TimeoutError)
+        raise UpstreamError(f"{response.url.host} broke off its answer", timed_out=timed_out) from None
+
+
+class Client:
+    """Connections to all upstreams, kept open between requests."""
+
+    def __init__(self, *, connect_timeout: float, retries: int) -> None:
+        self._connect_timeout = connect_timeout
+        self._retries = retries
+        self._session: aiohttp.ClientSession | None = None
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+
+    def _open(self) -> aiohttp.ClientSession:
+        """Made inside the event loop that uses it."""
+        if self._session is None:
+            aiohttp = aiohttp_module()
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                requote_redirect_url=False,
+                read_bufsize=2**18,
+            )
+        return self._session
+
+    async def send(
+        self, method: str, upstream: Upstream, url: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Answer:
+        """The answer, once it has begun."""
+        from yarl import URL
+
+        aiohttp = aiohttp_module()
+        session, address = self._session or self._open(), URL(url, encoded=True)
+        options: dict[str, Any] = {
+            "headers": headers,
+            "data": body or None,
+            "allow_redirects": False,
+            "skip_auto_headers": AUTOMATIC,
+            "timeout": self._timeout(upstream.timeout),
+        }
+        pause = FIRST_PAUSE
+        for left in reversed(range(self._retries + 1)):
+            try:
+                return Answer(await session.request(method, address, **options))
+            except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+                failed = UpstreamError(
+                    f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)
+                )
+            except TimeoutError:
+                raise UpstreamError(f"{upstream.place} did not answer in time", timed_out=True) from None
+            except (aiohttp.ClientConnectionError, OSError):
+                failed = UpstreamError(f"{upstream.place} closed the connection before it answered")
+            except (aiohttp.ClientError, ValueError):
+                raise UpstreamError(f"{upstream.place} answered something that is not HTTP") from None
+            if not left:
+                raise failed
+            await asyncio.sleep(pause)
+            pause *= 2
+        raise AssertionError("unreachable")
+
+    def _timeout(self, silent: float) -> aiohttp.ClientTimeout:
+        if silent not in self._timeouts:
+            aiohttp = aiohttp_module()
+            self._timeouts[silent] = aiohttp.ClientTimeout(
+                total=None, sock_connect=self._connect_timeout, sock_read=silent
+            )
+        return self._timeouts[silent]
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None

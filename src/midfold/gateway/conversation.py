@@ -1,0 +1,96 @@
+"""A request as a conversation: what is hashed, what is counted, and how it is written back.
+
+Rules of this file:
+1. The chain of hashes is over the messages without a leading system prompt: clients put dates and lists into theirs,
+   and a conversation is the same one under another prompt.
+2. Nothing is read that is not asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from midfold.core.message import Message, Transcript
+from midfold.core.tokens import Meter
+from midfold.engines.assemble import with_note
+from midfold.gateway.policy import LEAST_MESSAGES
+from midfold.store.bodies import chain_of
+from midfold.store.checkpoints import Checkpoint
+from midfold.wire import Document, write
+
+IDENTIFYING = 4
+"""So many messages tell one conversation from another: hygiene never acts on fewer."""
+
+
+class Conversation:
+    """The messages of one request."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.dialect = document.dialect
+        messages = document.messages
+        alone = self.dialect.system_key is None and bool(messages) and messages[0].role == "system"
+        self.preamble: Message | None = messages[0] if alone else None
+        """A system prompt that is the first message."""
+        self.talk: Transcript = messages[1:] if alone else messages
+
+    @cached_property
+    def chains(self) -> list[bytes]:
+        """The hash of each message and everything before it."""
+        return list(chain_of(message.digest for message in self.talk))
+
+    @cached_property
+    def lengths(self) -> dict[bytes, int]:
+        """How many messages a chain stands for."""
+        return {chain: count for count, chain in enumerate(self.chains, 1)}
+
+    @property
+    def is_long_enough(self) -> bool:
+        return len(self.talk) >= LEAST_MESSAGES
+
+    @property
+    def name(self) -> str:
+        """A name that every request of the conversation has, and every branch of it."""
+        return f"gw-{self.chains[min(IDENTIFYING, len(self.chains)) - 1].hex()[:24]}"
+
+    @property
+    def system(self) -> Message | None:
+        """The system prompt, wherever it stands."""
+        return self.preamble or self.document.system
+
+    def view(self, checkpoint: Checkpoint | None) -> Transcript:
+        """What the model sees of the messages, without a leading system prompt."""
+        return self.talk if checkpoint is None else checkpoint.applied(self.talk, self.dialect)
+
+    def tokens(self, view: Transcript, meter: Meter) -> int:
+        """The estimated size of a request with this view."""
+        units = sum(map(meter.units, view))
+        count = len(view)
+        if self.system is not None:
+            units += meter.units(self.system)
+            count += 1
+        tools = self.document.body.get("tools") if self.document.body is not None else None
+        if tools is not None:
+            units += _tool_units(tools, meter)
+        return meter.tokens(units, count)
+
+    def written(self, view: Transcript, *, noted: bool) -> bytes:
+        """The body with other messages; the bytes that came in if they are the same."""
+        system = self.system
+        changed = with_note(system) if noted and system is not None else system
+        if self.preamble is not None and changed is not None:
+            return bytes(write(self.document, messages=(changed, *view)))
+        return bytes(write(self.document, messages=view, system=changed))
+
+
+def _tool_units(tools: Any, meter: Meter) -> int:
+    """The definitions as they are sent; they seldom change, and are counted once."""
+    return meter.units(Message.over(tools, _as_text))
+
+
+def _as_text(value: Any) -> Any:
+    from midfold.core import jsonio
+    from midfold.core.message import Reading, Text
+
+    return Reading("system", (Text(jsonio.text_of(value)),))

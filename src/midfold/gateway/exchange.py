@@ -1,0 +1,138 @@
+"""One request and what becomes of it, from the client's side: its body read, its answer written, its end noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from midfold.core.usage import Usage
+from midfold.gateway.headers import Asked, Raw, asked
+from midfold.gateway.peek import Peek
+from midfold.gateway.routes import Route
+from midfold.gateway.shapes import error_body
+from midfold.gateway.upstreams import Upstream
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+JSON: Raw = (b"content-type", b"application/json")
+
+
+class TooLarge(Exception):
+    """The body is larger than the gateway takes."""
+
+
+class Gone(Exception):
+    """The client has gone away."""
+
+
+class Account(msgspec.Struct):
+    """What is known about a request when it is over; no header, no body, no key."""
+
+    method: str
+    path: str
+    model: str | None = None
+    upstream: str | None = None
+    status: int = 0
+    action: str = "relayed"
+    reason: str = ""
+    seconds: float = 0.0
+    first_byte: float = 0.0
+    sent: int = 0
+    received: int = 0
+    usage: Usage | None = None
+    session: str | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    receipt: str | None = None
+
+
+class Exchange:
+    """A request of a client."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
+        self.scope, self.receive, self._send = scope, receive, send
+        self.route = route
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: list[Raw] = scope["headers"]
+        self.asked: Asked = asked(self.headers)
+        self.body = b""
+        self.peek: Peek | None = None
+        self.upstream: Upstream | None = None
+        self.begun = False
+        self.started = time.perf_counter()
+        self.account = Account(self.method, self.path)
+
+    async def read(self, most: int) -> None:
+        """The whole body; most bodies come in one piece."""
+        message = await self.receive()
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise Gone
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > most:
+                raise TooLarge
+            if not message.get("more_body", False):
+                self.body = b"".join([*pieces, piece]) if pieces else piece
+                break
+            pieces.append(piece)
+            message = await self.receive()
+        self.account.received = len(self.body)
+
+    async def begin(self, status: int, headers: list[Raw]) -> None:
+        """Status and headers, with those that tell what was done."""
+        self.begun = True
+        account = self.account
+        account.status = status
+        account.first_byte = time.perf_counter() - self.started
+        told = [*headers, (b"x-midfold-action", account.action.encode("latin-1", "replace"))]
+        for name, value in (
+            (b"x-midfold-reason", account.reason or None),
+            (b"x-midfold-session", account.session),
+            (b"x-midfold-tokens-before", account.tokens_before),
+            (b"x-midfold-tokens-after", account.tokens_after),
+            (b"x-midfold-receipt", account.receipt),
+        ):
+            if value is not None:
+                told.append((name, str(value).encode("latin-1", "replace")))
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        self.account.sent += len(chunk)
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def answer(self, status: int, body: bytes, headers: list[Raw] | None = None) -> None:
+        """A whole answer."""
+        length = (b"content-length", str(len(body)).encode())
+        await self.begin(status, [*(headers if headers is not None else [JSON]), length])
+        await self.write(body, more=False)
+
+    async def refuse(self, status: int, message: str, code: str | None = None) -> None:
+        """An error of the gateway's own."""
+        self.account.action, self.account.reason = "refused", ""
+        await self.answer(status, error_body(self.route, status, message, code))
+
+    def watch(self) -> Callable[[], None]:
+        """Cancels the current task when the client goes away; call the result to stop watching."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        async def wait() -> None:
+            while (await self.receive())["type"] != "http.disconnect":
+                pass
+            task.cancel()
+
+        watcher = asyncio.ensure_future(wait())
+
+        def stop() -> None:
+            watcher.cancel()
+
+        return stop

@@ -1,0 +1,101 @@
+"""Folding a client's history: brought into the store, compacted under a lease, kept as a checkpoint.
+
+Rules of this file:
+1. All of it happens in a thread: the store is synchronous, and a summary takes its time.
+2. A client that has less than the store (it went back, and goes on differently) gets a session of its own: what is
+   stored stays as it is.
+3. Whoever finds the lease taken has nothing to do: the checkpoint of the other one will fit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from midfold.core.message import plain
+from midfold.core.report import Receipt
+from midfold.gateway.conversation import Conversation
+from midfold.gateway.policy import Limits, Policy
+from midfold.service import Sessions
+from midfold.session import Session
+from midfold.store.checkpoints import Checkpoint
+
+
+class Folded(NamedTuple):
+    """What became of it."""
+
+    receipt: Receipt
+    checkpoint: Checkpoint | None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.receipt.status == "already_in_flight"
+
+
+class Known(NamedTuple):
+    """The size of the view that a checkpoint gives, where it is more than an estimate."""
+
+    checkpoint: Checkpoint | None
+    tokens: int | None
+
+
+class Folder:
+    """Compacts conversations of requests."""
+
+    def __init__(self, sessions: Sessions, policy: Policy) -> None:
+        self.store = sessions.store
+        self.sessions = Sessions(
+            sessions.store,
+            config=policy.engine_config,
+            engine=sessions.engine,
+            summarizer=sessions.summarizer,
+            redactor=sessions.redactor,
+            clock=sessions.clock,
+        )
+
+    def fold(self, conversation: Conversation, name: str, limits: Limits, known: Known, *, force: bool) -> Folded:
+        """Compacts if the engine finds it worth while."""
+        session = self.synced(conversation, name, limits)
+        info = session.info
+        fits = info is not None and info.compaction == (known.checkpoint.seq if known.checkpoint else 0)
+        receipt = session.compact(prompt_tokens=known.tokens if fits else None, force=force).receipt
+        if receipt.status not in ("compacted", "pruned"):
+            return Folded(receipt, None)
+        return Folded(receipt, self.store.checkpoint(session.name, conversation.lengths))
+
+    def synced(self, conversation: Conversation, name: str, limits: Limits) -> Session:
+        """The session that holds exactly this history."""
+        done = self._session(conversation, name, limits).sync(list(conversation.talk))
+        if not done.ahead:
+            return done.session
+        own = f"{name}.{conversation.chains[-1].hex()[:12]}"
+        return self._session(conversation, own, limits).sync(list(conversation.talk)).session
+
+    def _session(self, conversation: Conversation, name: str, limits: Limits) -> Session:
+        return self.sessions.session(
+            name,
+            model=conversation.document.model,
+            context_length=limits.window,
+            output_reservation=limits.reservation or None,
+            system=_system_of(conversation),
+            tools=_tools_of(conversation),
+            dialect=conversation.dialect.name,
+        )
+
+
+def _system_of(conversation: Conversation) -> Any:
+    """The system prompt as a value: an engine counts it and notes the first compaction in it."""
+    system = conversation.system
+    if system is None:
+        return None
+    value = plain(system.wire)
+    return value.get("content") if conversation.preamble is not None and isinstance(value, dict) else value
+
+
+def _tools_of(conversation: Conversation) -> list[Any]:
+    tools = conversation.document.setting("tools")
+    return tools if isinstance(tools, list) else []
+
+
+def receipt_id(checkpoint: Checkpoint) -> str:
+    """How a receipt is named in a header: `midfold sessions` finds it."""
+    return f"{checkpoint.session}#{checkpoint.seq}"

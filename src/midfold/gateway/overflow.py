@@ -1,0 +1,49 @@
+"""Errors that say a request was too large, and what can be done about pictures.
+
+Rules of this file:
+1. Only an error of the provider's own words is one; a status alone is not, except 413.
+2. Tokens and bytes are different limits: folding helps against the first, and often against the second.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from midfold.core.archive import handle_of
+from midfold.core.media import replace_historical_media
+from midfold.core.message import Transcript
+from midfold.summarize.trouble import failure_of
+
+STATUSES = frozenset((400, 413, 422, 500))
+_BYTES = re.compile(
+    rb"request_too_large|payload too large|entity too large|maximum allowed size|exceeds? [\d.,]+ ?(?:mb|bytes)"
+    rb"|(?:image|request|body|file)[^.\"]{0,60}(?:\d ?mb|bytes)",
+    re.I,
+)
+
+
+class Overflow(NamedTuple):
+    """A refusal because of size; `limit` is the size of the context where the error names it."""
+
+    limit: int
+    is_bytes: bool
+
+
+def may_be(status: int) -> bool:
+    """Whether an answer of this status is worth reading before it is passed on."""
+    return status in STATUSES
+
+
+def overflow_of(status: int, body: bytes) -> Overflow | None:
+    """What an error says about size; None if it is about something else."""
+    about_bytes = bool(_BYTES.search(body[:20_000]))
+    failed = failure_of(status, {}, body, "upstream")
+    if failed.kind == "overflow":
+        return Overflow(failed.limit, about_bytes and not failed.limit)
+    return Overflow(0, True) if about_bytes and status in (400, 413) else None
+
+
+def without_old_media(view: Transcript) -> Transcript:
+    """Pictures before the newest turn that has some become a line of text."""
+    return replace_historical_media(view, handle_of)[0]

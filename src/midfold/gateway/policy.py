@@ -1,0 +1,100 @@
+"""When a request is large enough to be looked at, and when it must be folded.
+
+Rules of this file:
+1. Hygiene acts at 85 % of the model's context length, or where the answer that was asked for would not fit any more.
+   It is higher than an agent's own threshold on purpose: an agent that manages its context never meets it.
+2. `manage` acts at the engine's own threshold.
+3. A body with fewer than two bytes for each token of the trigger is not looked at. Text has three to five bytes a
+   token; what is denser and overflows all the same is what the recovery is for.
+4. A limit that a provider's error names is believed from then on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.api import believe, budget_for, meter_for
+from midfold.config import Config
+from midfold.core.tokens import Meter
+
+HYGIENE_RATIO = 0.85
+LEAST_MESSAGES = 4
+BYTES_PER_TOKEN = 2
+SHORTEST_MESSAGE = 20
+"""Bytes of the shortest message there is; so many messages take at least so many bytes."""
+BESIDE_ANSWER = 0.95
+"""Of what the answer leaves of the window."""
+MOST_REMEMBERED = 1_000
+
+
+class Limits(NamedTuple):
+    """The numbers for one model and one length of answers."""
+
+    window: int
+    trigger: int
+    """Tokens from which a request is folded."""
+    reservation: int
+    """What the answer takes of the window, where that lowers the trigger."""
+    meter: Meter
+
+    @property
+    def floor(self) -> int:
+        """Bytes of a body below which nothing is looked at."""
+        return self.trigger * BYTES_PER_TOKEN
+
+
+class Policy:
+    """The limits by model."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.mode = config.gateway.mode
+        self.most_messages = config.gateway.hygiene_hard_message_limit
+        self.enabled = config.compression.enabled and self.mode != "passthrough"
+        self.engine_config = self._engine_config()
+        self._meters: dict[tuple[float, int], Meter] = {}
+        self._known: dict[tuple[str | None, int], Limits] = {}
+        self._learned: dict[str | None, int] = {}
+
+    def _engine_config(self) -> Config:
+        """The settings compactions run with: in hygiene mode the trigger is the threshold."""
+        if self.mode == "manage":
+            return self.config
+        compression = msgspec.structs.replace(
+            self.config.compression, threshold=HYGIENE_RATIO, minimum_context_floor=0, output_reservation=0
+        )
+        return msgspec.structs.replace(self.config, compression=compression)
+
+    def limits(self, model: str | None, output: int) -> Limits:
+        key = (model, output)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = self._limits(model, output)
+        return found
+
+    def _limits(self, model: str | None, output: int) -> Limits:
+        belief = believe(model, self.config)
+        window = min(self._learned.get(model, belief.model.context_window), belief.model.context_window)
+        facts = belief.model
+        meter = self._meters.setdefault((facts.factor, facts.message_overhead), meter_for(belief))
+        if self.mode == "manage":
+            reservation = self.config.compression.output_reservation or output
+            return Limits(window, budget_for(window, reservation, self.config).threshold_tokens, output, meter)
+        trigger = int(window * HYGIENE_RATIO)
+        beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
+        return Limits(window, min(trigger, beside), output if beside < trigger else 0, meter)
+
+    def learn(self, model: str | None, limit: int) -> None:
+        """A provider named the size of this model's context."""
+        if len(self._learned) >= MOST_REMEMBERED:
+            self._learned.clear()
+        self._learned[model] = limit
+        self._known = {key: value for key, value in self._known.items() if key[0] != model}
+
+    def may_be_many(self, body: bytes) -> bool:
+        """Whether a body can hold as many messages as the hard limit allows."""
+        return len(body) >= self.most_messages * SHORTEST_MESSAGE

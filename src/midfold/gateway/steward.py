@@ -1,0 +1,274 @@
+"""What is done with the body of a request before it is sent: nothing, a checkpoint put in, or a fold.
+
+    too small to matter? -> as it is
+    read -> checkpoint that fits -> size -> below the trigger? -> as it is, or with the checkpoint
+    else, one at a time per conversation: look again -> fold -> with the new checkpoint
+
+Rules of this file:
+1. What fails here never fails the request: a store that does not answer, a summary that cannot be made, a body nobody
+   can read leave the request as it was, and a header says so.
+2. Two requests of one conversation never fold twice: in this process they wait for each other, and elsewhere for the
+   checkpoint of whoever holds the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from midfold.config import Config
+from midfold.core.message import Transcript
+from midfold.core.tokens import Count
+from midfold.core.usage import Usage
+from midfold.errors import MidfoldError, TranscriptError
+from midfold.gateway.anchors import Anchors, Key
+from midfold.gateway.checkpoints import Checkpoints
+from midfold.gateway.conversation import Conversation
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.fold import Folded, Folder, Known, receipt_id
+from midfold.gateway.overflow import Overflow, without_old_media
+from midfold.gateway.policy import Limits, Policy
+from midfold.service import Sessions
+from midfold.store.checkpoints import Checkpoint
+from midfold.wire import read
+
+T = TypeVar("T")
+THREADS = 16
+LONGEST_WAIT = 60.0
+"""Seconds a request waits for another gateway that folds the same conversation."""
+PAUSE = 0.25
+REST = 30.0
+"""Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
+LONGEST_NAME = 150
+
+Shrink = Callable[[Transcript, Overflow], Transcript]
+
+_log = logging.getLogger("midfold.gateway")
+
+
+class Prepared(NamedTuple):
+    """A body to send, and what must be known when its usage is reported."""
+
+    body: bytes
+    key: Key | None = None
+    estimated: int = 0
+    weighed: Weighed | None = None
+
+
+class Weighed(NamedTuple):
+    """A request that was looked at."""
+
+    conversation: Conversation
+    name: str
+    limits: Limits
+    checkpoint: Checkpoint | None
+    view: Transcript
+    estimated: int
+    size: Count
+
+    @property
+    def key(self) -> Key:
+        return (self.conversation.chains[-1], b"" if self.checkpoint is None else self.checkpoint.chain)
+
+    def prepared(self) -> Prepared:
+        noted = self.checkpoint is not None and self.checkpoint.noted
+        body = self.conversation.written(self.view, noted=noted)
+        return Prepared(body, self.key, self.estimated, self)
+
+
+class Steward:
+    """Looks after the conversations that pass through."""
+
+    def __init__(self, config: Config, sessions: Sessions | None) -> None:
+        self.policy = Policy(config)
+        self.sessions = sessions
+        self.anchors = Anchors()
+        self.checkpoints = Checkpoints(sessions)
+        self.folder = None if sessions is None else Folder(sessions, self.policy)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._resting: dict[str, float] = {}
+        self.shrink: Shrink | None = lambda view, found: without_old_media(view)
+        """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
+
+    async def prepare(self, exchange: Exchange) -> Prepared:
+        """The body to send, and in the exchange's account what was done."""
+        reason = self._reason_to_pass(exchange)
+        if reason is not None:
+            exchange.account.action, exchange.account.reason = reason
+            return Prepared(exchange.body)
+        assert exchange.peek is not None
+        limits = self.policy.limits(exchange.peek.name, exchange.peek.output)
+        if len(exchange.body) < limits.floor and not self.policy.may_be_many(exchange.body):
+            return Prepared(exchange.body)
+        try:
+            weighed = await self.in_thread(self.weigh, exchange, limits)
+            if weighed is None:
+                return Prepared(exchange.body)
+            if self.must_fold(weighed) and exchange.route.kind == "generate":
+                weighed = await self._folded(exchange, weighed)
+            return self._told(exchange, weighed)
+        except MidfoldError as error:
+            _log.warning("a request was passed on as it was: %s", type(error).__name__)
+            exchange.account.reason = f"not looked at: {type(error).__name__}"
+            return Prepared(exchange.body)
+
+    def _reason_to_pass(self, exchange: Exchange) -> tuple[str, str] | None:
+        """Why a request is not looked at at all."""
+        if exchange.route.kind not in ("generate", "count"):
+            return "relayed", ""
+        if exchange.asked.bypass:
+            return "bypassed", ""
+        if not self.policy.enabled or self.folder is None:
+            return "passed", "passthrough" if self.policy.mode == "passthrough" else "compression is off"
+        if exchange.peek is None:
+            return "passed", "the body could not be read"
+        if exchange.peek.is_continued:
+            return "passed", "previous_response_id"
+        return None
+
+    def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
+        """Reads, hashes and counts a request; in a thread."""
+        try:
+            document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
+        except TranscriptError:
+            return None
+        conversation = Conversation(document)
+        if not conversation.talk:
+            return None
+        return self.weighed(conversation, self._name(exchange, conversation), limits)
+
+    def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
+        """The view and its size; `fresh` looks into the store even where memory has a checkpoint."""
+        find = self.checkpoints.stored if fresh else self.checkpoints.find
+        checkpoint = find(conversation, name)
+        view = conversation.view(checkpoint)
+        estimated = conversation.tokens(view, limits.meter)
+        key = b"" if checkpoint is None else checkpoint.chain
+        size = self.anchors.size(conversation.chains, key, estimated)
+        return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
+
+    def _name(self, exchange: Exchange, conversation: Conversation) -> str:
+        asked = exchange.asked.session
+        if asked is not None and len(asked) <= LONGEST_NAME and asked.isprintable():
+            return asked
+        return conversation.name
+
+    def must_fold(self, weighed: Weighed) -> bool:
+        """Whether a request has reached the trigger, or has too many messages."""
+        if not weighed.conversation.is_long_enough:
+            return False
+        return weighed.size.tokens >= weighed.limits.trigger or self._is_many(weighed)
+
+    def _is_many(self, weighed: Weighed) -> bool:
+        return len(weighed.view) >= self.policy.most_messages
+
+    async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
+        """The request after a fold, by whomever; as it was if none could be made."""
+        name = weighed.name
+        if self._resting.get(name, 0.0) > time.monotonic():
+            exchange.account.reason = "a fold failed a moment ago"
+            return weighed
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        async with turn:
+            before = weighed.size.tokens
+            again = await self.in_thread(self._again, weighed)
+            if self.must_fold(again):
+                again = await self.fold(exchange, again)
+            exchange.account.tokens_before = before
+        if not turn.locked():
+            self._turns.pop(name, None)
+        return again
+
+    def _again(self, weighed: Weighed) -> Weighed:
+        return self.weighed(weighed.conversation, weighed.name, weighed.limits, fresh=True)
+
+    async def fold(self, exchange: Exchange, weighed: Weighed, *, at_least: int = 0, force: bool = False) -> Weighed:
+        """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
+        ends = time.monotonic() + LONGEST_WAIT
+        while True:
+            folded = await self.in_thread(self._fold, weighed, at_least, force)
+            if folded.checkpoint is not None:
+                self.checkpoints.remember(folded.checkpoint)
+                exchange.account.action = folded.receipt.status
+                return await self.in_thread(self._again, weighed)
+            if not folded.is_in_flight or time.monotonic() >= ends:
+                break
+            await asyncio.sleep(PAUSE)
+            again = await self.in_thread(self._again, weighed)
+            if not self.must_fold(again):
+                return again
+        self._rest(weighed.name)
+        exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.status}"
+        return weighed
+
+    def _fold(self, weighed: Weighed, at_least: int, force: bool) -> Folded:
+        assert self.folder is not None
+        size = max(weighed.size.tokens, at_least)
+        known = Known(weighed.checkpoint, size if weighed.size.basis != "estimated" or at_least else None)
+        forced = force or size < weighed.limits.trigger
+        return self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=forced)
+
+    def _rest(self, name: str) -> None:
+        now = time.monotonic()
+        self._resting = {key: until for key, until in self._resting.items() if until > now}
+        self._resting[name] = now + REST
+
+    def _told(self, exchange: Exchange, weighed: Weighed) -> Prepared:
+        """The request as it is sent, and the account of it."""
+        account = exchange.account
+        account.tokens_after = weighed.size.tokens
+        if account.tokens_before is None:
+            account.tokens_before = account.tokens_after
+        if weighed.checkpoint is not None:
+            account.session = weighed.checkpoint.session
+            account.receipt = receipt_id(weighed.checkpoint)
+            if account.action == "relayed":
+                account.action = "checkpoint"
+        return weighed.prepared()
+
+    async def recover(self, exchange: Exchange, prepared: Prepared, found: Overflow) -> Prepared | None:
+        """A request the provider refused as too large, made smaller; None if it cannot be. Done once per request."""
+        if self._reason_to_pass(exchange) is not None or exchange.peek is None:
+            return None
+        model = exchange.peek.name
+        if found.limit and found.limit < self.policy.limits(model, exchange.peek.output).window:
+            self.policy.learn(model, found.limit)
+        limits = self.policy.limits(model, exchange.peek.output)
+        try:
+            weighed = await self.in_thread(self.weigh, exchange, limits)
+            if weighed is None:
+                return None
+            before, action = weighed.size.tokens, exchange.account.action
+            at_least = 0 if found.is_bytes else max(found.limit, limits.window, limits.trigger) + 1
+            async with self._turns.setdefault(weighed.name, asyncio.Lock()):
+                again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
+            smaller = again.prepared()
+            if len(smaller.body) >= len(prepared.body) and self.shrink is not None:
+                view = await self.in_thread(self.shrink, again.view, found)
+                smaller = again._replace(view=view).prepared()
+        except MidfoldError as error:
+            _log.warning("a refused request could not be made smaller: %s", type(error).__name__)
+            return None
+        if len(smaller.body) >= len(prepared.body):
+            exchange.account.action = action
+            return None
+        self._told(exchange, again)
+        exchange.account.action = "recovered"
+        exchange.account.tokens_before = max(before, at_least)
+        return smaller
+
+    def observe(self, prepared: Prepared, usage: Usage) -> None:
+        """What the provider counted for a request that was looked at."""
+        if prepared.key is not None:
+            self.anchors.observe(prepared.key, usage.prompt_tokens, prepared.estimated)
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,80 @@
+"""Reads an answer on the side: what the provider says it cost. It never delays and never alters a byte.
+
+Rules of this file:
+1. Pieces are kept, not read, while the answer runs: the first few kilobytes and the last. They are read after the end.
+2. `"usage":` cannot stand inside a JSON string, where its quotes would be escaped; so it is found without parsing.
+3. An encoded answer is kept whole up to a limit, and read only if its encoding is known.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from typing import Any
+
+from midfold.core import jsonio
+from midfold.core.spans import value_end
+from midfold.core.usage import Usage, read_usage
+
+HEAD = 8_192
+TAIL = 65_536
+MOST_ENCODED = 4_000_000
+_USAGE = b'"usage":'
+
+
+class Tap:
+    """One answer as it passes by."""
+
+    __slots__ = ("_encoding", "_head", "_kept", "_pieces", "size")
+
+    def __init__(self, encoding: str = "") -> None:
+        self._encoding = encoding
+        self._head = bytearray()
+        self._pieces: deque[bytes] = deque()
+        self._kept = 0
+        self.size = 0
+
+    def feed(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if len(self._head) < HEAD and not self._encoding:
+            self._head += chunk[: HEAD - len(self._head)]
+        self._pieces.append(chunk)
+        self._kept += len(chunk)
+        most = MOST_ENCODED if self._encoding else TAIL
+        while self._kept - len(self._pieces[0]) >= most:
+            self._kept -= len(self._pieces.popleft())
+
+    def usage(self) -> Usage | None:
+        """What the answer said so far; None if it said nothing, or cannot be read."""
+        tail = b"".join(self._pieces)
+        head = bytes(self._head)
+        if self._encoding:
+            head = tail = decoded(tail, self._encoding) if self._kept == self.size else b""
+        last = _value(tail, tail.rfind(_USAGE))
+        first = _value(head, head.find(_USAGE))
+        return read_usage({**first, **{key: value for key, value in last.items() if value is not None}})
+
+
+def _value(data: bytes, place: int) -> dict[str, Any]:
+    if place < 0:
+        return {}
+    start = place + len(_USAGE)
+    while data[start : start + 1].isspace():
+        start += 1
+    try:
+        value = jsonio.decode(data[start : value_end(data, start)])
+    except jsonio.NotJSON:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def decoded(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:
+    """A body without its encoding; nothing if it cannot be read. Bounded: a small body may hold a huge one."""
+    if encoding in ("", "identity"):
+        return data
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        return b""
+    try:
+        return zlib.decompressobj(47 if encoding != "deflate" else 15).decompress(data, most)
+    except zlib.error:
+        return b""
