@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
     "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
+    "keys": "Make keys that clients show to the gateway.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
     "plugins": "List context engines and choose one.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         app = create_app(known, sessions=sessions, extra_routes=_extra_routes(sessions))
         _greet(known, sessions)
+        # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         uvicorn.run(app, **server_options(known))
 
 

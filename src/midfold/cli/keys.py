@@ -1,0 +1,34 @@
+"""`midfold keys`: make a key for the gateway."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@click.group(name="keys")
+def command() -> None:
+    """Keys that clients show to the gateway.
+
+    A gateway that listens beyond this machine asks for one. Each key has sessions of its own: nobody reads, searches or
+    unfolds another key's.
+    """
+
+
+@command.command(name="new")
+@click.argument("name")
+def new(name: str) -> None:
+    """Make a key for NAME and print it once, with the lines for config.yaml.
+
+    Only the key's hash goes into the configuration; the key itself is stored nowhere.
+    """
+    from midfold.gateway.keys import hashed, new_key
+
+    if not NAME.fullmatch(name):
+        raise click.BadParameter("a name has letters, digits, _, . and -, at most 64", param_hint="NAME")
+    key = new_key()
+    click.echo(f"key, shown only now: {key}\n")
+    click.echo(f'gateway:\n  keys:\n    {name}: "{hashed(key)}"')

@@ -1,0 +1,170 @@
+"""The door: who may come in, how much they may bring, and how long they may take to bring it.
+
+An ASGI application around the gateway's own. A request's body is complete, and within its limits, before anything
+looks at it. Rules of this file:
+1. A key of the gateway is taken off the request here; no upstream ever sees one.
+2. A refusal says what is wrong and never how close a key was.
+3. All requests together hold at most `total_bytes` of unread bodies; one more is asked to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from midfold.gateway.keys import Keys
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+OWN_HEADER = b"x-midfold-key"
+BEARER = "bearer "
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request, and all of them together, may cost."""
+
+    body_bytes: int = 64 * 1024 * 1024
+    body_seconds: float = 60.0
+    total_bytes: int = 512 * 1024 * 1024
+
+
+class Refused(Exception):
+    """The request is answered here."""
+
+    def __init__(self, status: int, told: str) -> None:
+        super().__init__(told)
+        self.status = status
+
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""They need no key: whether the gateway lives is not a secret."""
+
+
+class Admission:
+    """Lets a request through with its body read and its owner known, or answers it.
+
+    The owner's name is `scope["state"]["owner"]`; it is empty when the gateway has no keys.
+    """
+
+    def __init__(self, app: App, keys: Keys, limits: Limits | None = None) -> None:
+        self.app, self.keys, self.limits = app, keys, limits or Limits()
+        self.held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        taken: list[bytes] = []
+        try:
+            owner, headers = self._owner(scope)
+            await self._body(scope, receive, taken)
+        except Refused as refused:
+            self.held -= _size(taken)
+            await _answer(scope, send, refused)
+            return
+        try:
+            inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
+            await self.app(inner, _replayed(b"".join(taken), receive), send)
+        finally:
+            self.held -= _size(taken)
+
+    def _owner(self, scope: Scope) -> tuple[str, list[Header]]:
+        headers: list[Header] = list(scope["headers"])
+        if not self.keys:
+            return "", headers
+        presented, rest = presented_key(headers)
+        owner = self.keys.who(presented)
+        if owner is None:
+            if scope["path"] in OPEN_PATHS:
+                return "", headers
+            raise Refused(401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key")
+        return owner, rest
+
+    async def _body(self, scope: Scope, receive: Receive, taken: list[bytes]) -> None:
+        declared = _declared(scope["headers"])
+        if declared > self.limits.body_bytes:
+            raise Refused(413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}")
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                await self._read(receive, taken, declared)
+        except TimeoutError:
+            seconds = self.limits.body_seconds
+            raise Refused(408, f"the body did not arrive within {seconds:g} seconds") from None
+
+    async def _read(self, receive: Receive, taken: list[bytes], declared: int) -> None:
+        size = 0
+        while True:
+            if self.held + declared - size > self.limits.total_bytes:
+                raise Refused(503, "the gateway holds as many unfinished requests as it can; try again")
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise Refused(499, "the client went away")
+            piece = event.get("body", b"")
+            size += len(piece)
+            self.held += len(piece)
+            taken.append(piece)
+            if size > self.limits.body_bytes:
+                raise Refused(413, f"the body is larger than the {self.limits.body_bytes:,} bytes this gateway takes")
+            if not event.get("more_body", False):
+                return
+
+
+def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
+    """The key of the gateway, and the headers without it.
+
+    With `x-midfold-key` the provider's own key stays where it is; without, the API key is the gateway's, and the
+    provider's comes from the gateway's configuration.
+    """
+    for wanted in (OWN_HEADER, b"x-api-key", b"authorization"):
+        for name, value in headers:
+            if name == wanted:
+                text = value.decode("latin-1")
+                key = text[len(BEARER) :].strip() if text.lower().startswith(BEARER) else text.strip()
+                gone = (OWN_HEADER,) if wanted == OWN_HEADER else (b"x-api-key", b"authorization")
+                return key, [pair for pair in headers if pair[0] not in gone]
+    return None, headers
+
+
+def _declared(headers: list[Header]) -> int:
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _size(pieces: list[bytes]) -> int:
+    return sum(map(len, pieces))
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def again() -> Event:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _answer(scope: Scope, send: Send, refused: Refused) -> None:
+    kind = "authentication_error" if refused.status == 401 else "invalid_request_error"
+    error: dict[str, Any] = {"type": kind, "message": str(refused)}
+    answer = {"type": "error", "error": error} if scope["path"].startswith("/v1/messages") else {"error": error}
+    body = msgspec.json.encode(answer)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers.append((b"connection", b"close"))
+    if refused.status == 503:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

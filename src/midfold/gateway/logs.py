@@ -1,0 +1,54 @@
+"""One line of JSON per request on standard error: what was done and how long it took, never what was said.
+
+The fields are fixed here. Nothing of a body, no header, no key and no query string has a place in them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TextIO
+
+import msgspec
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request, when it is over."""
+
+    at: str
+    request: str
+    owner: str = ""
+    method: str
+    route: str
+    status: int
+    milliseconds: float
+    first_byte: float = 0.0
+    action: str = ""
+    session: str = ""
+    receipt: str = ""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    failure: str = ""
+    """A kind from the failure table or the name of an exception; no text of it."""
+
+
+Log = Callable[[Entry], None]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def to(stream: TextIO | None = None) -> Log:
+    """Writes entries as lines."""
+    encoder = msgspec.json.Encoder()
+
+    def write(entry: Entry) -> None:
+        out = stream or sys.stderr
+        out.write(encoder.encode(entry).decode() + "\n")
+        out.flush()
+
+    return write

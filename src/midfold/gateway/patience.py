@@ -1,0 +1,93 @@
+"""How long a client may take over a request's head, and how large that may be: below the application.
+
+uvicorn waits for a request's head as long as the client likes and keeps as much of it as comes. Here:
+1. A head must be complete `HEAD_SECONDS` after its first byte, and hold at most `HEAD_BYTES`.
+2. A connection that says nothing at all is closed after the same time.
+"""
+
+from __future__ import annotations
+
+from asyncio import Transport
+from asyncio.events import TimerHandle
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+HEAD_SECONDS = 20.0
+HEAD_BYTES = 64 * 1024
+
+
+class PatientProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with a clock and a measure on each request's head."""
+
+    head_seconds = HEAD_SECONDS
+    head_bytes = HEAD_BYTES
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head = 0
+        self._in_head = True
+        self._clock: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            if self._clock is None:
+                self._start_clock()
+            self._head += len(data)
+        super().data_received(data)
+        if self._in_head and self._head > self.head_bytes:
+            self._let_go(431, b"the request's header fields are larger than the gateway accepts")
+
+    def on_headers_complete(self) -> None:
+        self._stop_clock()
+        self._in_head = False
+        if sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url) > self.head_bytes:
+            self._let_go(431, b"the request's header fields are larger than the gateway accepts")
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.transport.is_closing():
+            super().on_message_complete()
+        self._in_head, self._head = True, 0
+
+    def _start_clock(self) -> None:
+        self._clock = self.loop.call_later(self.head_seconds, self._too_slow)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _too_slow(self) -> None:
+        self._clock = None
+        if self.transport.is_closing():
+            return
+        if self._head:
+            self._let_go(408, b"the request's head took too long")
+        else:
+            self.transport.close()
+
+    def _let_go(self, status: int, told: bytes) -> None:
+        """An answer and the end of the connection, unless an answer is already on its way."""
+        self._stop_clock()
+        if self.transport.is_closing():
+            return
+        cycle: object = self.cycle
+        if cycle is None or self.cycle.response_complete:
+            length = str(len(told)).encode()
+            head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: " + length
+            self.transport.write(STATUS_LINE[status] + head + b"\r\n\r\n" + told)
+        self.transport.close()

@@ -1,0 +1,205 @@
+"""Clients, gateways and a killer: what a soak run is made of.
+
+python gateway_soak.py ...            not a program; see tests/e2e/test_gateway_soak.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+WINDOW = 6_000
+MODEL = "soak-model"
+PATIENCE = 8.0
+
+
+class Run:
+    """How long a run goes on: so many seconds, and on a slow machine until something has been folded."""
+
+    LONGER = 60.0
+
+    def __init__(self, seconds: float) -> None:
+        self.ends = time.monotonic() + seconds
+        self.tally: Counter[str] = Counter()
+
+    @property
+    def folds(self) -> int:
+        return self.tally["action compacted"] + self.tally["action recovered"]
+
+    def goes_on(self) -> bool:
+        now = time.monotonic()
+        return now < self.ends or (self.folds < 3 and now < self.ends + self.LONGER)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """A program that listens, and can be killed and started again."""
+
+    def __init__(self, arguments: list[str], port: int, probe: str, log: Path) -> None:
+        self.arguments, self.port, self.probe, self.log = arguments, port, probe, log
+        self.url = f"http://127.0.0.1:{port}"
+        self.start()
+
+    def start(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        with self.log.open("ab") as log:
+            self.running = subprocess.Popen(self.arguments, stdout=log, stderr=log, env=environment)
+        ends = time.monotonic() + 60
+        while not self.answers():
+            assert self.running.poll() is None, self.log.read_text(errors="replace")[-2_000:]
+            assert time.monotonic() < ends, "it did not begin to listen"
+            time.sleep(0.05)
+
+    def answers(self) -> bool:
+        with contextlib.suppress(httpx2.HTTPError):
+            return httpx2.get(self.url + self.probe, timeout=2).status_code == 200
+        return False
+
+    def kill(self) -> None:
+        self.running.kill()
+        self.running.wait()
+
+    def stop(self) -> int:
+        self.running.terminate()
+        return self.running.wait(60)
+
+    def memory(self) -> int:
+        """Resident kilobytes."""
+        status = Path(f"/proc/{self.running.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
+    def files(self) -> int:
+        return len(list(Path(f"/proc/{self.running.pid}/fd").iterdir()))
+
+
+def upstream(log: Path) -> Process:
+    port = free_port()
+    program = str(Path(__file__).with_name("soak_upstream.py"))
+    return Process([sys.executable, program, str(port), str(WINDOW)], port, "/soak", log)
+
+
+def gateway(config: Path, target: str, store: str, log: Path) -> Process:
+    port = free_port()
+    arguments = [sys.executable, "-m", "midfold", "serve", "--port", str(port), "--upstream", target]
+    return Process([*arguments, "--store", store, "--config", str(config)], port, "/healthz", log)
+
+
+class Client:
+    """One agent: it keeps its whole history and sends it each time, to one gateway or the other."""
+
+    def __init__(self, number: int, gateways: list[Process], during: Run) -> None:
+        self.mark = f"S{number}."
+        self.gateways, self.during, self.tally = gateways, during, during.tally
+        self.choice = random.Random(number)
+        self.history: list[dict[str, str]] = []
+        self.sent: list[dict[str, str]] = []
+        self.turn = 0
+        self.faults: list[str] = []
+
+    async def run(self) -> None:
+        async with httpx2.AsyncClient(timeout=PATIENCE) as client:
+            while self.during.goes_on():
+                self.turn += 1
+                filler = " ".join(
+                    f"{self.mark[:-1]}w{self.choice.randrange(10**6)}" for _ in range(self.choice.randrange(5, 60))
+                )
+                self.history.append({"role": "user", "content": f"{self.mark} T{self.turn} {filler}"})
+                self.sent = list(self.history)
+                said = await self.asked(client)
+                if said is None:
+                    self.history.pop()
+                    self.turn -= 1
+                else:
+                    self.history.append({"role": "assistant", "content": said})
+                await asyncio.sleep(self.choice.random() * 0.2)
+
+    async def asked(self, client: httpx2.AsyncClient) -> str | None:
+        """The answer; None when there is none this time and the turn is given up."""
+        while self.during.goes_on():
+            target = self.choice.choice(self.gateways).url + "/v1/chat/completions"
+            stream = self.choice.random() < 0.6
+            body = {"model": MODEL, "messages": self.history, "stream": stream}
+            try:
+                said = await (self.streamed if stream else self.whole)(client, target, body)
+            except (httpx2.HTTPError, OSError) as error:
+                self.tally[f"again after {type(error).__name__}"] += 1
+                await asyncio.sleep(0.1)
+                continue
+            if said is not None:
+                return self.checked(said)
+        return None
+
+    async def whole(self, client: httpx2.AsyncClient, target: str, body: dict[str, Any]) -> str | None:
+        answer = await client.post(target, json=body)
+        self.noted(answer)
+        if answer.status_code != 200:
+            return None
+        said: str = answer.json()["choices"][0]["message"]["content"]
+        return said
+
+    async def streamed(self, client: httpx2.AsyncClient, target: str, body: dict[str, Any]) -> str | None:
+        leave = self.choice.random() < 0.08
+        said = ""
+        async with client.stream("POST", target, json=body) as answer:
+            self.noted(answer)
+            if answer.status_code != 200:
+                return None
+            async for line in answer.aiter_lines():
+                said += _delta(line)
+                if leave and said:
+                    self.tally["left"] += 1
+                    return None
+                if line == "data: [DONE]":
+                    return said
+        return None
+
+    def noted(self, answer: httpx2.Response) -> None:
+        self.tally[f"status {answer.status_code}"] += 1
+        action = answer.headers.get("x-midfold-action")
+        if action:
+            self.tally[f"action {action}"] += 1
+
+    def checked(self, said: str) -> str:
+        if said != f"{self.mark} answer to T{self.turn}":
+            self.faults.append(f"{self.mark} T{self.turn} was answered {said[:80]!r}")
+        return said
+
+
+def _delta(line: str) -> str:
+    import json
+
+    if not line.startswith("data: {"):
+        return ""
+    try:
+        event = json.loads(line[6:])
+    except ValueError:
+        return ""
+    choices = event.get("choices") or [{}]
+    piece: str = choices[0].get("delta", {}).get("content", "")
+    return piece
+
+
+async def killer(target: Process, every: float, during: Run) -> None:
+    """Kills a gateway with -9 and starts it again, until shortly before the end."""
+    while time.monotonic() + every < during.ends:
+        await asyncio.sleep(every)
+        target.kill()
+        during.tally["gateway killed"] += 1
+        await asyncio.to_thread(target.start)
