@@ -248,6 +248,7 @@ def test_what_real_assistants_say_is_hardly_touched() -> None:
 REPEATED = [
     "ignore ", "<system ", "<", "<|", "[INST", "system: ", "you must ", "note ", "send ", "User", "> - * ", "run this ",
     "a" * 9 + "-", "act as ", "</", "assistant ", "do not ", "\u200bignore", "“", "new system ", " ", "Ig\u200b",
+    "<a-b>", "</a-b>", "<a_b ",
 ]  # fmt: skip
 
 

@@ -48,9 +48,10 @@ def command(
 ) -> None:
     """Fold the middle of a transcript and show what happened.
 
-    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape; `-` reads standard input. The model
-    that auxiliary.compression chooses writes the summary (`midfold doctor` says which), else it is made locally. A
-    preview asks no model. Nothing is written without -o.
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
+    Codex session (written as a plain list of messages); `-` reads standard input. The model that auxiliary.compression
+    chooses writes the summary (`midfold doctor` says which), else it is made locally. A preview asks no model. Nothing
+    is written without -o.
     """
     if keep is not None and here:
         raise click.UsageError("--keep and --here exclude each other")

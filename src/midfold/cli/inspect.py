@@ -42,8 +42,9 @@ def command(
 ) -> None:
     """Show where the tokens of a transcript go, and what is wrong with it.
 
-    FILE is JSON or JSON lines: a list of messages, a request body, or one conversation per line. `-` reads
-    standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told apart by their shape.
+    FILE is JSON or JSON lines: a list of messages, a request body, one conversation per line, or the log of a Claude
+    Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
+    apart by their shape.
     """
     documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
     if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):

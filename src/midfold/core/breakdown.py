@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -105,7 +105,9 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SECTIONS = ("rules", "skills", "sub-agents", "memory")
-"""Parts of the system prompt that a caller may label: they cannot be told apart otherwise."""
+"""Parts of a context that a caller may label: they cannot be told apart otherwise."""
+MCP_NAMES = ("mcp__", "mcp_")
+"""How tools of MCP servers are called, and the definitions that stand for a whole server."""
 
 
 def context_breakdown(
@@ -120,21 +122,23 @@ def context_breakdown(
 ) -> ContextBreakdown:
     """The context by category: static costs apart from the conversation, which alone a compaction can shrink.
 
-    `sections` maps a label (rules, skills, sub-agents, memory, or one's own) to its text inside the system prompt.
+    `sections` maps a label (rules, skills, sub-agents, memory, or one's own) to its text: it is taken off the system
+    prompt or the conversation where it stands there, and added where it stands in neither.
     """
     labelled = {label: meter.tokens(meter.counter.count(text)) for label, text in (sections or {}).items()}
     prompts = [message for message in (system, *messages) if message is not None and message.role == "system"]
     talk = [message for message in messages if message.role != "system"]
-    prompt = meter.count(prompts).tokens
-    mcp = tuple(tool for tool in tools if tool.name.startswith("mcp__"))
-    own = tuple(tool for tool in tools if not tool.name.startswith("mcp__"))
+    in_prompts = {label for label, text in (sections or {}).items() if _stands_in(text, prompts)}
+    in_talk = {label for label, text in (sections or {}).items() if label not in in_prompts and _stands_in(text, talk)}
+    mcp = tuple(tool for tool in tools if _is_mcp(tool))
+    own = tuple(tool for tool in tools if not _is_mcp(tool))
     sizes = {
-        "system prompt": max(prompt - sum(labelled.values()), 0),
+        "system prompt": max(meter.count(prompts).tokens - sum(labelled[label] for label in in_prompts), 0),
         "tool definitions": meter.tokens(meter.tool_units(own)),
         "MCP tools": meter.tokens(meter.tool_units(mcp)),
-        **{label: labelled.pop(label, 0) for label in SECTIONS},
+        **{label: labelled.get(label, 0) for label in SECTIONS},
         **labelled,
-        "conversation": meter.count(talk).tokens,
+        "conversation": max(meter.count(talk).tokens - sum(labelled[label] for label in in_talk), 0),
     }
     return ContextBreakdown(
         categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),
@@ -142,3 +146,11 @@ def context_breakdown(
         measured_prompt_tokens=measured_prompt_tokens,
         context_max_tokens=context_max_tokens,
     )
+
+
+def _stands_in(text: str, messages: Iterable[Message]) -> bool:
+    return bool(text) and any(text in message.text for message in messages)
+
+
+def _is_mcp(tool: Tool) -> bool:
+    return tool.name == "mcp" or tool.name.startswith(MCP_NAMES)

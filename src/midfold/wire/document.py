@@ -3,7 +3,8 @@
 Rules of this file:
 1. Reading never raises for what a message says, only when there is no conversation to be found.
 2. An object is a request body if it has a list of messages; with `input`, only if it is not itself an item.
-3. JSON lines hold messages of one conversation, or one conversation each (a body, or a list).
+3. JSON lines hold messages of one conversation, or one conversation each (a body, or a list), or they are the log of a
+   coding agent. A log is read as if it were the JSON list of its messages, and that is what is written.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from midfold.core.message import Message, Problem, Tool, Transcript, plain
 from midfold.core.spans import elements, entries
 from midfold.errors import MalformedTranscript, TranscriptError
 from midfold.wire.dialect import Dialect
+from midfold.wire.logs import Log, read_log
 from midfold.wire.notes import describe
 from midfold.wire.problems import pairing_problems
 from midfold.wire.sniff import DIALECTS, sniff
@@ -120,7 +122,9 @@ def read_many(
             raise TranscriptError(f"{name} is not a transcript: expected an object with 'messages' or 'input'")
         documents = [_from_body(source, source, chosen, name)]
     elif isinstance(source, Sequence):
-        documents = [Document(source, chosen or sniff(map(_value, source)), source)]
+        log = read_log(source) if chosen is None and _may_be_log(source) else None
+        wires = source if log is None else log.messages
+        documents = [Document(wires, log.dialect if log else chosen or sniff(map(_value, wires)), wires)]
     else:
         found = describe(source)  # type: ignore[unreachable]
         raise TranscriptError(f"{name} is not a transcript: expected bytes, a list or an object, found {found}")
@@ -211,9 +215,25 @@ def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: s
     if documents:
         raise TranscriptError(f"{name} is not a transcript: some lines are messages, others whole conversations")
     first = _value(messages[0])
+    log = read_log([_value(line) for line in messages]) if dialect is None and _may_be_log([first]) else None
+    if log is not None:
+        return [_from_log(log, source, name)]
     if not isinstance(first, Mapping) or not _is_message(first):
         raise TranscriptError(f"{name} is not a transcript: expected messages with a role, one per line")
     return [Document(source, dialect or sniff(map(_value, messages)), messages, lines=True)]
+
+
+def _may_be_log(values: Sequence[Any]) -> bool:
+    """Lines of logs have a type and no role of their own; so have items of the Responses shape."""
+    first = values[0] if values else None
+    return isinstance(first, Mapping) and "role" not in first and isinstance(first.get("type"), str)
+
+
+def _from_log(log: Log, source: Any, name: str) -> Document:
+    if not log.messages:
+        raise TranscriptError(f"{name} is a log without messages: expected lines of a user or an assistant")
+    data = jsonio.encode(log.messages)
+    return _from_array(data, data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data, log.dialect)
 
 
 def _conversation(line: bytes, dialect: type[Dialect] | None, name: str) -> Document | None:

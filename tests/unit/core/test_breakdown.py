@@ -76,3 +76,19 @@ def test_static_costs_stand_apart_from_the_conversation_and_labels_are_the_calle
     assert now["project notes"] > 0
     assert now["system prompt"] < sizes["system prompt"]
     assert labelled.total_tokens == 9_999
+
+
+def test_a_labelled_section_is_taken_off_where_it_stands() -> None:
+    rules, memory = "Rule: never push. " * 40, "The user likes tabs. " * 40
+    messages = read([{"role": "system", "content": f"Be good.\n{rules}"}, {"role": "user", "content": memory}]).messages
+    tools = (Tool("mcp__files__read", "{}"), Tool("mcp", "{}"), Tool("mcp_toolset", "{}"))
+    plain = context_breakdown(messages, Meter())
+    found = context_breakdown(
+        messages, Meter(), sections={"rules": rules, "memory": memory, "skills": "elsewhere " * 9}
+    )
+    sizes = {bucket.name: bucket.tokens for bucket in found.categories}
+    assert sizes["system prompt"] < sizes["rules"]
+    assert sizes["conversation"] < sizes["memory"]
+    assert found.estimated_total_tokens == plain.estimated_total_tokens + sizes["skills"]
+    with_tools = context_breakdown((), Meter(), tools=tools)
+    assert {bucket.name for bucket in with_tools.categories if bucket.tokens} == {"MCP tools"}
