@@ -18,6 +18,7 @@ from midfold.service import Sessions
 
 COUNT = 3_000
 RUNS = 4
+MODES = ["full", "normal"]
 KEPT = 60
 FULL = bool(os.environ.get("MIDFOLD_SOAK"))
 SESSIONS = 1_000 if FULL else 20
@@ -40,6 +41,14 @@ def timed(work):
     start = time.process_time()
     work()
     return time.process_time() - start
+def clocked(mode):
+    db, folder = fresh()
+    db._conn.execute("PRAGMA synchronous=" + mode)
+    start = time.perf_counter()
+    cpu = timed(lambda: one_by_one(db))
+    answer["clock_" + mode], answer["cpu_" + mode] = time.perf_counter() - start, cpu
+    db.close()
+    answer["size"] = size(folder)
 def size(folder):
     return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
 def one_by_one(db):
@@ -48,9 +57,9 @@ def one_by_one(db):
 answer = {}
 db, folder = fresh()
 answer["synchronous"] = db._conn.execute("PRAGMA synchronous").fetchone()[0]
-answer["one"] = timed(lambda: one_by_one(db))
 db.close()
-answer["size"] = size(folder)
+for mode in question["modes"]:
+    clocked(mode)
 db, folder = fresh()
 answer["batch"] = timed(lambda: db.replace_messages("bench", messages))
 answer["search"] = timed(lambda: [db.search_messages(query, limit=20) for query in question["queries"]])
@@ -64,7 +73,7 @@ print(json.dumps(answer))
 def main() -> None:
     values = messages(COUNT)
     raw = sum(len(json.dumps(value, ensure_ascii=False).encode()) for value in values)
-    question = {"messages": values, "compacted": values[:2] + values[-KEPT:], "queries": QUERIES}
+    question = {"messages": values, "compacted": values[:2] + values[-KEPT:], "queries": QUERIES, "modes": MODES}
     peer: dict[str, float] = {}
     ours: dict[str, float] = {}
     for _ in range(RUNS):  # in turns: a machine that is slow for a while is slow for both
@@ -72,11 +81,16 @@ def main() -> None:
         _keep_best(ours, _ours(values))
     names = {0: "off", 1: "normal", 2: "full"}
     print(
-        f"  {COUNT:,} messages from {origin()}, {raw / 1e6:.1f} MB of JSON; CPU time, best of {RUNS} in turns; "
-        f"synchronous={names[int(peer['synchronous'])]} on both sides, write-ahead log"
+        f"  {COUNT:,} messages from {origin()}, {raw / 1e6:.1f} MB of JSON; best of {RUNS} in turns; both with a "
+        f"write-ahead log; else CPU time and synchronous={names[int(peer['synchronous'])]}, the default of both"
     )
+    one_by_one = [
+        (f"{measure}_{mode}", f"insert one by one, synchronous={mode}, by the {measure.replace('cpu', 'CPU')}", 2)
+        for mode in MODES
+        for measure in ("clock", "cpu")
+    ]
     for what, label, goal in (
-        ("one", "insert one by one", 2),
+        *one_by_one,
         ("batch", "insert in one batch", 5),
         ("compact", "archive and compact", 5),
         ("search", f"{len(QUERIES)} searches", 1),
@@ -103,11 +117,8 @@ def _keep_best(best: dict[str, float], run: dict[str, float]) -> None:
 
 def _ours(values: list[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/one.db") as sessions:
-        session = sessions.session("bench")
-        found["one"] = _timed(lambda: [session.append([value]) for value in values])
-        sessions.close()
-        found["size"] = _on_disk(Path(folder))
+    for mode in MODES:
+        found |= _one_by_one(values, mode)
     with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/s.db") as sessions:
         sessions.summarizer = lambda ask: SUMMARY
         session = sessions.session("bench", context_length=WINDOW)
@@ -116,6 +127,19 @@ def _ours(values: list[dict[str, Any]]) -> dict[str, float]:
         found["compact"] = _committed(sessions, session)
         sessions.close()
         found["size_after"] = _on_disk(Path(folder))
+    return found
+
+
+def _one_by_one(values: list[dict[str, Any]], mode: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    url = "sqlite:///{}/one.db?synchronous={}"
+    with tempfile.TemporaryDirectory() as folder, midfold.open(url.format(folder, mode)) as sessions:
+        session = sessions.session("bench")
+        start = time.perf_counter()
+        found[f"cpu_{mode}"] = _timed(lambda: [session.append([value]) for value in values])
+        found[f"clock_{mode}"] = time.perf_counter() - start
+        sessions.close()
+        found["size"] = _on_disk(Path(folder))
     return found
 
 

@@ -72,6 +72,8 @@ def test_search_and_unfold(shell: Shell) -> None:
     originals = shell("sessions", "unfold", "alice", receipt["receipt"]["fold"]).stdout.splitlines()
     assert json.loads(originals[0]) == TALK[receipt["receipt"]["boundary"]["start"]]
     assert "nothing found" in shell("sessions", "search", "zebra", "--since", "1h").stdout
+    assert shell.json("sessions", "search", "total_price", "--since", "1h")
+    assert shell.json("sessions", "search", "total_price", "--until", "1h") == []
     assert "\x1b" not in shell("sessions", "search", "total_price").stdout
 
 
