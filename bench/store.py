@@ -79,11 +79,13 @@ def main() -> None:
     for _ in range(RUNS):  # in turns: a machine that is slow for a while is slow for both
         _keep_best(peer, ask(HERMES, PEER, question))
         _keep_best(ours, _ours(values))
+        _keep_best(ours, {"waits": _waits() * COUNT})
     names = {0: "off", 1: "normal", 2: "full"}
     print(
         f"  {COUNT:,} messages from {origin()}, {raw / 1e6:.1f} MB of JSON; best of {RUNS} in turns; both with a "
         f"write-ahead log; else CPU time and synchronous={names[int(peer['synchronous'])]}, the default of both"
     )
+    print(f"  to wait {COUNT:,} times until 28 kB are on the disk, and do nothing else: {ours['waits'] * 1000:.0f} ms")
     one_by_one = [
         (f"{measure}_{mode}", f"insert one by one, synchronous={mode}, by the {measure.replace('cpu', 'CPU')}", 2)
         for mode in MODES
@@ -144,6 +146,19 @@ def _one_by_one(values: list[dict[str, Any]], mode: str) -> dict[str, float]:
     return found
 
 
+def _waits() -> float:
+    """Seconds until the disk has what was written over in a file: the least that synchronous=full can cost."""
+    block, times = b"x" * 28_000, 300
+    with tempfile.TemporaryFile() as file:
+        file.write(block * times)
+        os.fsync(file.fileno())
+        start = time.perf_counter()
+        for number in range(times):
+            os.pwrite(file.fileno(), block, number * len(block))
+            os.fdatasync(file.fileno())
+        return (time.perf_counter() - start) / times
+
+
 def _committed(sessions: Sessions, session: midfold.Session) -> float:
     """The store's part of a compaction, as on Hermes' side: the planning and the summary are not in it."""
     spent: list[float] = []
@@ -155,7 +170,7 @@ def _committed(sessions: Sessions, session: midfold.Session) -> float:
         spent.append(time.process_time() - start)
         return seq
 
-    sessions.store.commit = timed  # type: ignore[method-assign]
+    sessions.store.commit = timed  # type: ignore[method-assign, assignment]
     assert session.compact(force=True).changed
     return spent[0]
 

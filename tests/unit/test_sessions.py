@@ -69,6 +69,15 @@ def test_a_new_session_inherits_nothing(connect: Open) -> None:
     assert script.asks[0].previous == ""
 
 
+def test_the_last_exchanges_asked_for_are_there_word_for_word_after_a_restart(connect: Open) -> None:
+    asks = [place for place, message in enumerate(TALK) if message["role"] == "user"]
+    receipt = begun(connect()).compact(keep_last_exchanges=2).receipt
+    assert receipt.status == "compacted"
+    view = connect().session("s", context_length=WINDOW).view().messages
+    kept = TALK[asks[-2] :]
+    assert view[-len(kept) :] == kept and len(folds(view)) == 1
+
+
 def test_a_no_op_changes_nothing(connect: Open) -> None:
     session = begun(connect(), messages=TALK[:6])
     before = session.info
