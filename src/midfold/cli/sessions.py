@@ -89,7 +89,9 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
     session = existing(sessions, name)
     size = session.size
     facts = session_facts(sessions.store.must(name))
-    facts |= {"view_messages": len(session.view()), "view_tokens": size.tokens, "token_basis": size.basis}
+    view = session.view()
+    facts |= {"view_messages": len(view), "view_tokens": size.tokens, "token_basis": size.basis}
+    facts |= {"system_prompt": view.system is not None, "tools": len(view.tools)}
     records = session.receipts()
     if as_json:
         emit_json(facts | {"receipts": [msgspec.to_builtins(record) for record in records]})
