@@ -18,6 +18,7 @@ from midfold.service import Sessions
 
 COUNT = 3_000
 RUNS = 4
+MODES = ["full", "normal"]
 KEPT = 60
 FULL = bool(os.environ.get("MIDFOLD_SOAK"))
 SESSIONS = 1_000 if FULL else 20
@@ -40,6 +41,14 @@ def timed(work):
     start = time.process_time()
     work()
     return time.process_time() - start
+def clocked(mode):
+    db, folder = fresh()
+    db._conn.execute("PRAGMA synchronous=" + mode)
+    start = time.perf_counter()
+    cpu = timed(lambda: one_by_one(db))
+    answer["clock_" + mode], answer["cpu_" + mode] = time.perf_counter() - start, cpu
+    db.close()
+    answer["size"] = size(folder)
 def size(folder):
     return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder))
 def one_by_one(db):
@@ -48,9 +57,9 @@ def one_by_one(db):
 answer = {}
 db, folder = fresh()
 answer["synchronous"] = db._conn.execute("PRAGMA synchronous").fetchone()[0]
-answer["one"] = timed(lambda: one_by_one(db))
 db.close()
-answer["size"] = size(folder)
+for mode in question["modes"]:
+    clocked(mode)
 db, folder = fresh()
 answer["batch"] = timed(lambda: db.replace_messages("bench", messages))
 answer["search"] = timed(lambda: [db.search_messages(query, limit=20) for query in question["queries"]])
@@ -64,19 +73,26 @@ print(json.dumps(answer))
 def main() -> None:
     values = messages(COUNT)
     raw = sum(len(json.dumps(value, ensure_ascii=False).encode()) for value in values)
-    question = {"messages": values, "compacted": values[:2] + values[-KEPT:], "queries": QUERIES}
+    question = {"messages": values, "compacted": values[:2] + values[-KEPT:], "queries": QUERIES, "modes": MODES}
     peer: dict[str, float] = {}
     ours: dict[str, float] = {}
     for _ in range(RUNS):  # in turns: a machine that is slow for a while is slow for both
         _keep_best(peer, ask(HERMES, PEER, question))
         _keep_best(ours, _ours(values))
+        _keep_best(ours, {"waits": _waits() * COUNT})
     names = {0: "off", 1: "normal", 2: "full"}
     print(
-        f"  {COUNT:,} messages from {origin()}, {raw / 1e6:.1f} MB of JSON; CPU time, best of {RUNS} in turns; "
-        f"synchronous={names[int(peer['synchronous'])]} on both sides, write-ahead log"
+        f"  {COUNT:,} messages from {origin()}, {raw / 1e6:.1f} MB of JSON; best of {RUNS} in turns; both with a "
+        f"write-ahead log; else CPU time and synchronous={names[int(peer['synchronous'])]}, the default of both"
     )
+    print(f"  to wait {COUNT:,} times until 28 kB are on the disk, and do nothing else: {ours['waits'] * 1000:.0f} ms")
+    one_by_one = [
+        (f"{measure}_{mode}", f"insert one by one, synchronous={mode}, by the {measure.replace('cpu', 'CPU')}", 2)
+        for mode in MODES
+        for measure in ("clock", "cpu")
+    ]
     for what, label, goal in (
-        ("one", "insert one by one", 2),
+        *one_by_one,
         ("batch", "insert in one batch", 5),
         ("compact", "archive and compact", 5),
         ("search", f"{len(QUERIES)} searches", 1),
@@ -93,6 +109,7 @@ def main() -> None:
             met=ours[what] <= peer[what] / 3,
         )
     _flat()
+    _known(values[:2_000])
     _size(values)
 
 
@@ -103,11 +120,8 @@ def _keep_best(best: dict[str, float], run: dict[str, float]) -> None:
 
 def _ours(values: list[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/one.db") as sessions:
-        session = sessions.session("bench")
-        found["one"] = _timed(lambda: [session.append([value]) for value in values])
-        sessions.close()
-        found["size"] = _on_disk(Path(folder))
+    for mode in MODES:
+        found |= _one_by_one(values, mode)
     with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/s.db") as sessions:
         sessions.summarizer = lambda ask: SUMMARY
         session = sessions.session("bench", context_length=WINDOW)
@@ -117,6 +131,32 @@ def _ours(values: list[dict[str, Any]]) -> dict[str, float]:
         sessions.close()
         found["size_after"] = _on_disk(Path(folder))
     return found
+
+
+def _one_by_one(values: list[dict[str, Any]], mode: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    url = "sqlite:///{}/one.db?synchronous={}"
+    with tempfile.TemporaryDirectory() as folder, midfold.open(url.format(folder, mode)) as sessions:
+        session = sessions.session("bench")
+        start = time.perf_counter()
+        found[f"cpu_{mode}"] = _timed(lambda: [session.append([value]) for value in values])
+        found[f"clock_{mode}"] = time.perf_counter() - start
+        sessions.close()
+        found["size"] = _on_disk(Path(folder))
+    return found
+
+
+def _waits() -> float:
+    """Seconds until the disk has what was written over in a file: the least that synchronous=full can cost."""
+    block, times = b"x" * 28_000, 300
+    with tempfile.TemporaryFile() as file:
+        file.write(block * times)
+        os.fsync(file.fileno())
+        start = time.perf_counter()
+        for number in range(times):
+            os.pwrite(file.fileno(), block, number * len(block))
+            os.fdatasync(file.fileno())
+        return (time.perf_counter() - start) / times
 
 
 def _committed(sessions: Sessions, session: midfold.Session) -> float:
@@ -130,7 +170,7 @@ def _committed(sessions: Sessions, session: midfold.Session) -> float:
         spent.append(time.process_time() - start)
         return seq
 
-    sessions.store.commit = timed  # type: ignore[method-assign]
+    sessions.store.commit = timed  # type: ignore[method-assign, assignment]
     assert session.compact(force=True).changed
     return spent[0]
 
@@ -169,6 +209,25 @@ def _flat() -> None:
 
 def _viewed(store: Sessions, name: str) -> object:
     return store.session(name).view().transcript
+
+
+def _known(values: list[dict[str, Any]]) -> None:
+    """A client's whole history, of which the store knows all but the last message."""
+    with tempfile.TemporaryDirectory() as folder, midfold.open(f"sqlite:///{folder}/s.db?synchronous=normal") as store:
+        store.session("s").append(values)
+        for number in range(200):
+            store.session(f"other{number}").append([*values[:2], {"role": "user", "content": str(number)}])
+        last = {"role": "user", "content": "and now?"}
+        hashed = min(_timed(lambda: store.given([*values, last])) for _ in range(5))
+        asked = store.given([*values, last])
+        found = min(_timed(lambda: store.find_prefix(asked)) for _ in range(5))
+        synced = _timed(lambda: store.session("s").sync(asked))
+    print(
+        f"  {len(values):,} messages sent again with one more: hashed in {hashed * 1e3:.1f} ms, their session found in "
+        f"{found * 1e3:.1f}, the new one added in {synced * 1e3:.1f} (CPU time)"
+    )
+    ratio = (found + synced) / hashed
+    report("finding and adding, against hashing", f"{ratio:.2f}x the time", "<= 0.5x", met=ratio <= 0.5)
 
 
 def _size(values: list[dict[str, Any]]) -> None:

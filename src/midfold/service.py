@@ -151,11 +151,7 @@ class Sessions:
         """Deletes the sessions that were not used for so many seconds; says which."""
         if older_than < 0:
             raise StoreError(f"sessions cannot be older than {older_than} seconds")
-        before = int((self.clock() - older_than) * 1000)
-        names = [info.name for info in self.store.sessions(1 << 31, before=before)]
-        for name in names if not dry_run else ():
-            self.store.delete(name)
-        return names
+        return self.store.prune(int(older_than * 1000), dry_run=dry_run)
 
     def check(self, *, deep: bool = False) -> list[str]:
         """What is wrong with the store; nothing if all is well."""

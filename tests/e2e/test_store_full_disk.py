@@ -1,11 +1,13 @@
-"""A PostgreSQL whose disk is full: a clear error, the history intact, and the next call works once there is room."""
+"""A disk that is full or cannot be written: a clear error, the history intact, and the next call works afterwards."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -52,15 +54,26 @@ def assert_intact(sessions: Sessions, promised: int) -> None:
     assert sessions.check(deep=True) == []
 
 
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
+    """A file system of 6 MB at `folder`, and a way to change its options."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a file system cannot be mounted here; the tests with limits for files stand in")
+    try:
+        yield lambda options: _run("mount", "-o", f"remount,{options}", str(folder))
+    finally:
+        _run("umount", "--lazy", str(folder))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
 def test_a_small_disk(own_server: Server) -> None:
     folder = own_server.folder / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("a file system cannot be mounted here; the test with a limit for files stands in")
-    try:
+    with small_disk(folder) as remount:
         shutil.chown(folder, "nobody")
         with psycopg.connect(own_server.url, autocommit=True) as connection:
             connection.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
@@ -69,17 +82,36 @@ def test_a_small_disk(own_server: Server) -> None:
             sessions.session("s").append(TALK)
             promised = filled(sessions, "disk is full")
             assert_intact(sessions, promised)
-            compacted = sessions.session("s", context_length=64_000)
-            with pytest.raises(StoreUnavailable):
-                for _ in range(50):
-                    compacted.append([user(noise(0))])
-            subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
-            promised = len(compacted.history())
-            compacted.append([user("room again")])
-            assert compacted.compact(force=True).receipt.status == "compacted"
+            remount("size=64m")
+            session = sessions.session("s", context_length=64_000)
+            session.append([user("room again")])
+            assert session.compact(force=True).receipt.status == "compacted"
             assert_intact(sessions, promised + 1)
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_small_disk_under_sqlite(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    with small_disk(folder) as remount, midfold.open(f"sqlite:///{folder}/s.db") as sessions:
+        sessions.session("s").append(TALK)
+        promised = filled(sessions, "full")
+        assert_intact(sessions, promised)
+        remount("size=64m")
+        sessions.session("s").append([user("room again")])
+        assert_intact(sessions, promised + 1)
+
+
+def test_a_disk_that_became_read_only(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    with small_disk(folder) as remount:
+        with midfold.open(f"sqlite:///{folder}/s.db") as sessions:
+            sessions.session("s").append(TALK)
+        remount("ro")
+        with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            midfold.open(f"sqlite:///{folder}/s.db")
+        remount("rw")
+        with midfold.open(f"sqlite:///{folder}/s.db") as sessions:
+            assert_intact(sessions, len(TALK))
+            sessions.session("s").append([user("next")])
 
 
 def test_files_that_may_not_grow(own_server: Server) -> None:

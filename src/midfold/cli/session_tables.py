@@ -64,6 +64,10 @@ def session_page(facts: dict[str, Any]) -> None:
     out.print(Text(clean(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}")))
     out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
     out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
+    if facts["system_prompt"] or facts["tools"]:
+        out.print(
+            f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools beside them"
+        )
     ended = f", ended {facts['ended']}" if facts["ended"] else ""
     out.print(f"created {facts['created']}, last used {facts['used']}{ended}")
     out.print()

@@ -89,7 +89,9 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
     session = existing(sessions, name)
     size = session.size
     facts = session_facts(sessions.store.must(name))
-    facts |= {"view_messages": len(session.view()), "view_tokens": size.tokens, "token_basis": size.basis}
+    view = session.view()
+    facts |= {"view_messages": len(view), "view_tokens": size.tokens, "token_basis": size.basis}
+    facts |= {"system_prompt": view.system is not None, "tools": len(view.tools)}
     records = session.receipts()
     if as_json:
         emit_json(facts | {"receipts": [msgspec.to_builtins(record) for record in records]})
@@ -123,10 +125,11 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 @click.option("--session", "name", metavar="NAME", help="Only in this session.")
 @click.option("--role", type=click.Choice(["system", "user", "assistant", "tool"]), help="Only messages of this role.")
 @click.option("--since", metavar="AGE", help="Only messages younger than, say, 12h or 7d.")
+@click.option("--until", metavar="AGE", help="Only messages older than that.")
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
 @with_json
 def search(
-    sessions: Sessions, query: str, name: str | None, role: str | None, since: str | None, limit: int, as_json: bool
+    sessions: Sessions, query: str, name: str | None, since: str | None, until: str | None, as_json: bool, **asked: Any
 ) -> None:
     """Search the originals, folded or not.
 
@@ -135,8 +138,10 @@ def search(
     """
     from midfold.cli.session_tables import hits_table
 
-    start = None if since is None else int((sessions.clock() - seconds(since)) * 1000)
-    hits = sessions.search(query, session=name, limit=limit, role=role, since=start)
+    def moment(age: str | None) -> int | None:
+        return None if age is None else int((sessions.clock() - seconds(age)) * 1000)
+
+    hits = sessions.search(query, session=name, since=moment(since), until=moment(until), **asked)
     emit_json([msgspec.to_builtins(hit) for hit in hits]) if as_json else hits_table(hits)
 
 

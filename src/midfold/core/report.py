@@ -10,7 +10,7 @@ from midfold.core.sanitize import Repair
 from midfold.core.tokens import Basis
 
 Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]
-Persistence = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
+PersistenceRecommendation = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
 
 
 class Boundary(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     recoverable: bool = True
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
-    persistence: Persistence = "no_persistence_change"
+    persistence: PersistenceRecommendation = "no_persistence_change"
     notices: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from midfold.core import jsonio
 from midfold.core.compaction import Redactor
 from midfold.core.redact import redact, redact_value
 
+HIDDEN = "[REDACTED]"
+"""A key that held a secret. It does not say which kind: that would make its value one when it is read again."""
+
 
 def redacted(data: bytes, redactor: Redactor = redact) -> bytes:
     """The JSON of a message, a system prompt or a list of tools; other text is redacted as text."""
@@ -29,18 +32,25 @@ def redacted(data: bytes, redactor: Redactor = redact) -> bytes:
 
 
 def _clean(value: Any, redactor: Redactor) -> Any:
-    after = redact_value(value)
-    if redactor is not redact:
-        after = _mapped(after, redactor)
-    return _without_broken_signatures(value, after)
+    own = None if redactor is redact else redactor
+    return _without_broken_signatures(value, _mapped(redact_value(value), own))
 
 
-def _mapped(value: Any, redactor: Redactor) -> Any:
+def _mapped(value: Any, own: Redactor | None) -> Any:
+    """With the keys redacted as well, and everything by the caller's own redactor too."""
     if isinstance(value, str):
-        return redactor(value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, redactor) for key, item in value.items()}
-    return [_mapped(item, redactor) for item in value] if isinstance(value, list) else value
+        return own(value) if own else value
+    if isinstance(value, list):
+        return [_mapped(item, own) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    after: dict[str, Any] = {}
+    for key, item in value.items():
+        name = plain = key if key == (own or redact)(redact(key)) else HIDDEN
+        while name in after:
+            name = f"{plain} {len(after)}"
+        after[name] = _mapped(item, own)
+    return after
 
 
 def _without_broken_signatures(before: Any, after: Any) -> Any:

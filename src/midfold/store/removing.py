@@ -30,3 +30,11 @@ def delete(tx: Tx, name: str) -> None:
         if indexed:
             tx.unindex(body, search_text(searchable(inflated(codec, data))))
         tx.run("delete_body", id=body)
+
+
+def delete_unused(tx: Tx, name: str, age: int) -> bool:
+    """The same, unless the session was used within the last `age` milliseconds, or is gone; says whether it was."""
+    if tip(tx, name) is None or tx.one("is_unused", name=name, age=age) is None:
+        return False
+    delete(tx, name)
+    return True

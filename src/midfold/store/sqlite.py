@@ -45,8 +45,8 @@ MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
 """Bodies, and their stored bytes, that wait for the index at most."""
 FEW = 2 * MOST_WAITING
 """Bodies one append indexes at most: after a new beginning there may be many."""
-PAGES_PER_CHECKPOINT = 3_000
-"""The log may grow to 12 MB; a page that changes in every append is then written back once for many of them."""
+PAGES_PER_CHECKPOINT = 600
+"""Some ninety appends. A log that is written over again costs one wait for the disk, one that still grows costs two."""
 MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
 Clock = Callable[[], float]
 T = TypeVar("T")

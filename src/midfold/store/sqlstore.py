@@ -249,6 +249,20 @@ class SqlStore:
     def delete(self, name: str) -> None:
         self.database.write(lambda tx: removing.delete(tx, name), how="alone")
 
+    def prune(self, age: int, *, dry_run: bool = False) -> list[str]:
+        """Deletes sessions that were not used for so many milliseconds, one after the other; says which.
+
+        Time is the database's, and looked at again when a session is deleted: one that was used meanwhile stays.
+        """
+        names = [row[0] for row in self.database.rows("unused_sessions", age=age)]
+        if dry_run:
+            return names
+
+        def unused(name: str) -> bool:
+            return self.database.write(lambda tx: removing.delete_unused(tx, name, age), how="alone")
+
+        return [name for name in names if unused(name)]
+
     def check(self, *, deep: bool = False) -> Iterator[str]:
         return checking.problems(self.database, self.sessions(1 << 31), deep=deep)
 

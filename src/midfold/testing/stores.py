@@ -13,7 +13,6 @@ Needs pytest. What may be expected of a store is in `midfold.store.protocol`.
 from __future__ import annotations
 
 import threading
-import uuid
 from typing import Any
 
 import pytest
@@ -28,10 +27,11 @@ from midfold.store.protocol import Store
 from midfold.testing.store_base import CHAT, bytes_of, entries, raw
 from midfold.testing.store_prefixes import PrefixContract
 from midfold.testing.store_prompts import PromptContract
+from midfold.testing.store_removal import RemovalContract
 from midfold.wire.openai_chat import OpenAIChat
 
 
-class StoreContract(PrefixContract, PromptContract):
+class StoreContract(PrefixContract, PromptContract, RemovalContract):
     """Subclass this in a test module and give it a fixture `connect`."""
 
     # Messages
@@ -306,43 +306,3 @@ class StoreContract(PrefixContract, PromptContract):
         self.begun(store, name, " ".join(words))
         for query in (words[0], words[-1], f"{words[3]} {words[29_990]}"):
             assert [hit.position for hit in store.find(query, name=name)] == [0]
-
-    # Deletion
-
-    def test_deleting_and_appending_the_same_bodies_at_once(self, store: Store, name: str) -> None:
-        rounds, texts = 12, [f"shared {number} of {name}" for number in range(20)]
-        failed: list[BaseException] = []
-
-        def work(writer: int) -> None:
-            try:
-                for turn in range(rounds):
-                    own = f"{name}-{writer}-{turn}"
-                    store.append(own, entries(*texts), dialect=CHAT)
-                    store.delete(own)
-            except BaseException as error:  # noqa: BLE001 - shown in the test's own thread
-                failed.append(error)
-
-        threads = [threading.Thread(target=work, args=(writer,)) for writer in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert list(map(repr, failed)) == []
-        assert store.find(texts[0]) == []
-
-    def test_deleting_a_session_drops_what_only_it_refers_to(self, store: Store, name: str) -> None:
-        mark = uuid.uuid4().hex
-        self.begun(store, name, f"shared {mark}", f"alone {mark}", "x", "y")
-        self.folded(store, name, summary=f"sum {mark}")
-        self.begun(store, f"{name}-2", f"shared {mark}")
-        assert len(store.find(mark)) == 3
-        store.delete(name)
-        assert store.info(name) is None
-        assert [(hit.session, hit.message.text) for hit in store.find(mark)] == [(f"{name}-2", f"shared {mark}")]
-        with pytest.raises(NotStored):
-            store.delete(name)
-        self.begun(store, name, f"alone {mark}")
-        assert len(store.find(f"alone {mark}")) == 1
-        store.delete(name)
-        store.delete(f"{name}-2")
-        assert store.find(mark) == []

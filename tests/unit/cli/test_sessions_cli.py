@@ -72,6 +72,8 @@ def test_search_and_unfold(shell: Shell) -> None:
     originals = shell("sessions", "unfold", "alice", receipt["receipt"]["fold"]).stdout.splitlines()
     assert json.loads(originals[0]) == TALK[receipt["receipt"]["boundary"]["start"]]
     assert "nothing found" in shell("sessions", "search", "zebra", "--since", "1h").stdout
+    assert shell.json("sessions", "search", "total_price", "--since", "1h")
+    assert shell.json("sessions", "search", "total_price", "--until", "1h") == []
     assert "\x1b" not in shell("sessions", "search", "total_price").stdout
 
 
@@ -145,3 +147,12 @@ def test_the_index_is_made_anew(shell: Shell) -> None:
     assert shell.json("store", "reindex")["indexed"] > 0
     assert "are indexed" in shell("store", "reindex").stdout
     assert shell.json("sessions", "search", "schema") == before
+
+
+def test_show_says_what_stands_beside_the_messages(shell: Shell) -> None:
+    assert shell.json("sessions", "show", "alice")["system_prompt"] is False
+    assert "beside them" not in shell("sessions", "show", "alice").stdout
+    with midfold.open(shell.url) as sessions:
+        sessions.session("alice", system="Be kind.", tools=[{"name": "sh"}]).append([{"role": "user", "content": "hi"}])
+    assert shell.json("sessions", "show", "alice")["tools"] == 1
+    assert "a system prompt and 1 tools beside them" in shell("sessions", "show", "alice").stdout

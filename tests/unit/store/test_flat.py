@@ -44,6 +44,24 @@ def test_appending_and_viewing_do_not_depend_on_the_length_of_the_session(tmp_pa
         assert costs[LONG][1] <= 2 * costs[SHORT][1]
 
 
+def test_a_history_that_is_known_is_found_and_synced_in_a_few_steps(tmp_path: Path) -> None:
+    with midfold.open(f"sqlite:///{tmp_path}/s.db?synchronous=normal") as sessions:
+        costs: dict[int, tuple[int, ...]] = {}
+        for count in (SHORT, 2_000):
+            history = [user(f"{number} of {count}") for number in range(count)]
+            session = sessions.session(f"s{count}")
+            session.append(history)
+            same, longer = sessions.given(history), sessions.given([*history, user("new")])
+            other = sessions.given([*history[: count // 3], *(user(f"else {number}") for number in range(count))])
+            costs[count] = (
+                steps(sessions, lambda: sessions.find_prefix(longer)),  # noqa: B023
+                steps(sessions, lambda: sessions.find_prefix(other)),  # noqa: B023
+                steps(sessions, lambda: session.sync(same)),  # noqa: B023
+                steps(sessions, lambda: session.sync(longer)),  # noqa: B023
+            )
+        assert all(long <= 2 * short + 5 for short, long in zip(costs[SHORT], costs[2_000], strict=True)), costs
+
+
 def test_a_compaction_rewrites_and_indexes_nothing(tmp_path: Path) -> None:
     with midfold.open(f"sqlite:///{tmp_path}/s.db?synchronous=normal") as sessions:
         session = sessions.session("s", context_length=16_000)

@@ -23,6 +23,12 @@ FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
 WHERE s.updated < :before
 ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
+-- name: unused_sessions
+SELECT name FROM sessions WHERE updated < {now} - :age ORDER BY updated, id
+
+-- name: is_unused
+SELECT 1 FROM sessions WHERE name = :name AND updated < {now} - :age
+
 -- name: family
 SELECT name FROM sessions WHERE (id = :root OR root = :root) AND kind <> 'continuation' ORDER BY id
 
