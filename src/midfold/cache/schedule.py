@@ -4,9 +4,9 @@ Rules of this file:
 1. HARD pressure folds, whatever it costs. Without pressure nothing is folded.
 2. Under SOFT pressure all pending edits become one change of the prefix, at the first moment that is cheap: the cache
    is cold, is about to go cold, belongs to another model, or the calls still to come pay for the rewrite.
-3. How many calls are to come nobody knows, so a warm rewrite waits until the reads of what it would remove have cost as
-   much as the rewrite itself: whatever comes, that is at most twice the price of knowing. As many calls as there were so
-   far must also be enough to pay for it; a host that knows better says how many are expected.
+3. How many calls are to come nobody knows, so a warm rewrite waits until the reads of what it would remove have cost
+   as much as the rewrite itself, or `patience` times as much. As many calls as there were so far must also be enough to
+   pay for it; a host that knows better says how many are expected.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from midfold import __version__
 from midfold.errors import MidfoldError
 
 COMMANDS = {
+    "cache": "See why a prompt cache missed, and where breakpoints belong.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
@@ -20,6 +21,7 @@ COMMANDS = {
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "plugins": "List context engines and choose one.",
+    "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
     "unfold": "Show the originals behind a handle.",

@@ -78,6 +78,7 @@ class Folder:
             state=self.state,
             options=options,
             force=True,
+            target_tokens=self.budget.landing_tokens if self.policy.dense else None,
         )
 
     def expected(self, messages: Transcript, prompt_tokens: int) -> tuple[int, int, int]:
