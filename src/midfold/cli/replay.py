@@ -36,7 +36,7 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     multiple=True,
     metavar="NAME|FILE.yaml",
     help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in BUILT_IN)}) or a YAML file; default: all "
-    "built-in ones. May be given several times.",
+    "built-in ones. May be given several times; several YAML files may follow one --policy.",
 )
 @click.option(
     "--windows",
@@ -83,10 +83,14 @@ def command(
     markers; the result is what every policy would have sent, read, written and paid, and how much of what the
     session later needed it still had in view. Nothing is sent anywhere.
     """
+    policies = (*policies, *(file for file in files if file.endswith((".yaml", ".yml"))))
+    transcripts = tuple(file for file in files if file not in policies)
+    if not transcripts:
+        raise click.UsageError("no transcripts were given, only policies")
     chosen: list[Policy] = [load_policy(place) for place in policies] or list(BUILT_IN.values())
     with bar("transcripts") as progress:
         result = replay(
-            list(files_of(files)),
+            list(files_of(transcripts)),
             policies=chosen,
             windows=windows,
             model=model,
