@@ -15,6 +15,7 @@ from midfold.errors import MidfoldError
 COMMANDS = {
     "agent": "Let an agent do a task in the working directory, for scripts.",
     "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
+    "cache": "See why a prompt cache missed, and where breakpoints belong.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
@@ -24,6 +25,7 @@ COMMANDS = {
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
     "plugins": "List context engines and choose one.",
+    "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
     "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",

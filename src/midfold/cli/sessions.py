@@ -84,7 +84,7 @@ def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
 @with_json
 def show(sessions: Sessions, name: str, as_json: bool) -> None:
     """Show one session: its size, its compactions, its family."""
-    from midfold.cli.session_tables import receipts_table, session_facts, session_page
+    from midfold.cli.session_tables import health_facts, receipts_table, session_facts, session_page
 
     session = existing(sessions, name)
     size = session.size
@@ -92,6 +92,7 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
     view = session.view()
     facts |= {"view_messages": len(view), "view_tokens": size.tokens, "token_basis": size.basis}
     facts |= {"system_prompt": view.system is not None, "tools": len(view.tools)}
+    facts["cache"] = health_facts(session.health)
     records = session.receipts()
     if as_json:
         emit_json(facts | {"receipts": [msgspec.to_builtins(record) for record in records]})
