@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from midfold.config import Config
 from midfold.errors import MidfoldError, UpstreamError
 from midfold.gateway import endpoints, overflow
-from midfold.gateway.client import Answer, Client
+from midfold.gateway.client import Answer, Client, aiohttp_module
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
@@ -227,7 +227,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
         yield
+        await loading
         await gateway.close()
 
     routes: list[BaseRoute] = [Route("/healthz", health), *extra_routes]
