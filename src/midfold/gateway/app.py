@@ -71,16 +71,20 @@ class Gateway:
             await self._served(exchange)
         except Gone:
             exchange.account.action = "gone"
-        except UpstreamError as error:
-            if exchange.begun:
-                raise
-            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
         except MidfoldError as error:
-            if exchange.begun:
-                raise
-            await exchange.refuse(error.status, str(error))
+            await self._failed(exchange, error)
         finally:
             self._accounted(exchange)
+
+    async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
+        """An answer that has begun is left unfinished, and the server cuts the connection."""
+        if exchange.begun:
+            exchange.account.action = "broken"
+            _log.warning("%s: %s", exchange.account.upstream, error)
+        elif isinstance(error, UpstreamError):
+            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
+        else:
+            await exchange.refuse(error.status, str(error))
 
     async def _served(self, exchange: Exchange) -> None:
         for admitting in self.admit:
