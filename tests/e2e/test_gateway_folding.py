@@ -379,3 +379,41 @@ def test_responses_compact_answers_with_readable_items_for_every_provider() -> N
             "/v1/responses/compact", {"model": "m", "previous_response_id": "r", "input": []}
         )
         assert status == 502
+
+
+def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As clients with a cache of their own send them: markers on the last two messages, wherever those are now."""
+    out = []
+    for place, message in enumerate(messages):
+        block: dict[str, Any] = {"type": "text", "text": message["content"]}
+        if place >= len(messages) - 2:
+            block["cache_control"] = {"type": "ephemeral"}
+        out.append({"role": message["role"], "content": [block]})
+    return out
+
+
+def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None:
+    asked: list[SummaryAsk] = []
+
+    def summarize(ask: SummaryAsk) -> str:
+        asked.append(ask)
+        return f"## Goal\nSummary number {len(asked)}."
+
+    sessions = midfold.open("memory:", summarizer=summarize)
+    story = [user("Tell me a story."), *talk(60), assistant("More."), user("More?")]
+    with (
+        RulesProvider(lambda request: Turn("fine"), window=WINDOW) as provider,
+        running(provider.url, window=WINDOW, sessions=sessions) as gateway,
+    ):
+        for end in range(5, len(story) + 1, 2):
+            whole = {"model": "claude-x", "max_tokens": 9, "system": "Be brief.", "messages": marked(story[:end])}
+            assert gateway.post("/v1/messages", whole)[0] == 200
+        names = [info.name for info in sessions.all()]
+    assert provider.rejected == []
+    assert len(asked) >= 2 and len(names) == 1
+    assert "Summary number 1" in asked[1].previous
+    assert [account.action for account in gateway.accounts].count("compacted") == len(asked)
+    last = provider.requests[-1].body["messages"]
+    assert [block.get("cache_control") for message in last[-2:] for block in message["content"]] == [
+        {"type": "ephemeral"}
+    ] * 2

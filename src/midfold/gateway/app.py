@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from midfold.config import Config
 from midfold.errors import MidfoldError, UpstreamError
 from midfold.gateway import endpoints, overflow
-from midfold.gateway.client import Answer, Client
+from midfold.gateway.client import Answer, Client, aiohttp_module
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
@@ -71,16 +71,20 @@ class Gateway:
             await self._served(exchange)
         except Gone:
             exchange.account.action = "gone"
-        except UpstreamError as error:
-            if exchange.begun:
-                raise
-            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
         except MidfoldError as error:
-            if exchange.begun:
-                raise
-            await exchange.refuse(error.status, str(error))
+            await self._failed(exchange, error)
         finally:
             self._accounted(exchange)
+
+    async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
+        """An answer that has begun is left unfinished, and the server cuts the connection."""
+        if exchange.begun:
+            exchange.account.action = "broken"
+            _log.warning("%s: %s", exchange.account.upstream, error)
+        elif isinstance(error, UpstreamError):
+            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
+        else:
+            await exchange.refuse(error.status, str(error))
 
     async def _served(self, exchange: Exchange) -> None:
         for admitting in self.admit:
@@ -227,7 +231,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
         yield
+        await loading
         await gateway.close()
 
     routes: list[BaseRoute] = [Route("/healthz", health), *extra_routes]

@@ -47,7 +47,7 @@ async def compacted(exchange: Exchange, steward: Steward) -> None:
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
     limits = steward.policy.limits(exchange.peek.name, exchange.peek.output)
-    name = exchange.asked.session or conversation.name
+    name = steward.name(exchange, conversation)
     weighed = await steward.in_thread(steward.weighed, conversation, name, limits)
     before = weighed.size.tokens
     again = await steward.fold(exchange, weighed, force=True)

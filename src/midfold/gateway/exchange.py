@@ -64,6 +64,8 @@ class Exchange:
         self.body = b""
         self.peek: Peek | None = None
         self.upstream: Upstream | None = None
+        self.namespace = ""
+        """Whose sessions these are; whoever admits a request may set it, and no name reaches beyond it."""
         self.begun = False
         self.started = time.perf_counter()
         self.account = Account(self.method, self.path)

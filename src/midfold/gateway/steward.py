@@ -30,7 +30,7 @@ from midfold.core.usage import Usage
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.gateway.anchors import Anchors, Key
 from midfold.gateway.caching import Caching
-from midfold.gateway.checkpoints import Checkpoints
+from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
@@ -191,7 +191,7 @@ class Steward:
             return None
         if self.put_back is not None:
             conversation = self.put_back(conversation)
-        return self.weighed(conversation, self._name(exchange, conversation), limits)
+        return self.weighed(conversation, self.name(exchange, conversation), limits)
 
     def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
         """The view and its size; `fresh` looks into the store even where memory has a checkpoint."""
@@ -203,11 +203,11 @@ class Steward:
         size = self.anchors.size(conversation.chains, key, estimated)
         return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
 
-    def _name(self, exchange: Exchange, conversation: Conversation) -> str:
+    def name(self, exchange: Exchange, conversation: Conversation) -> str:
+        """The session of a request: as its header says, else by its first messages."""
         asked = exchange.asked.session
-        if asked is not None and len(asked) <= LONGEST_NAME and asked.isprintable():
-            return asked
-        return conversation.name
+        usable = asked is not None and len(asked) <= LONGEST_NAME and asked.isprintable() and "/" not in asked
+        return named(exchange.namespace, asked if usable and asked is not None else conversation.name)
 
     def must_fold(self, weighed: Weighed) -> bool:
         """Whether a request has reached the trigger, or has too many messages."""
