@@ -1,8 +1,7 @@
 """Recorded runs into 15,250 tokens, against Hermes 0.19's trajectory_compressor on the same files, its model stubbed.
 
-Hermes counts with a Hugging Face tokenizer that it downloads. Here it is given tiktoken with the o200k vocabulary, which
-is what its default tokenizer is made of, without the Python around it: that makes Hermes faster than it is. midfold
-counts with o200k, too.
+Hermes counts with a tokenizer that it downloads, by default Kimi K2's: tiktoken inside a Python class. Here it is given
+bare tiktoken with the o200k vocabulary, so that nothing needs the network and both sides count alike.
 """
 
 from __future__ import annotations
@@ -111,8 +110,9 @@ def main() -> None:
         size = sum(path.stat().st_size for path in source.iterdir())
         print(
             f"  {len(before.records)} trajectories, {size / 1e6:.1f} MB of ShareGPT from "
-            f"{'shared/data' if SHARED.is_dir() else 'the shipped example, repeated'}; target {TARGET:,}, summary {SUMMARY}, "
-            f"files to files on one core; CPU time, best of {RUNS} in turns; {HERMES} in an environment of its own"
+            f"{'shared/data' if SHARED.is_dir() else 'the shipped example, repeated'}; target {TARGET:,}, "
+            f"summary {SUMMARY}, files to files on one core; CPU time, best of {RUNS} in turns; {HERMES} in an "
+            "environment of its own"
         )
         times = _in_turns(source, work)
         outputs = _outputs(source, work)
@@ -229,7 +229,8 @@ def _kept(before: Output, outputs: dict[str, Output]) -> None:
     }
     for name in outputs:
         print(
-            f"  {name:52} over the limit {over[name]:3}, protected turns identical in {same[name]} of {len(before.records)}"
+            f"  {name:52} over the limit {over[name]:3}, protected turns identical in {same[name]:3} of "
+            f"{len(before.records)}"
         )
     ours, theirs = over["midfold, local summary"], over["Hermes, summary stubbed"]
     report("records still over the limit, midfold against Hermes", f"{ours} : {theirs}", "fewer", met=ours < theirs)
