@@ -16,9 +16,9 @@ LITELLM = "litellm[proxy]==1.106.2"
 HEADROOM = "headroom-ai[proxy]==0.42.0"
 
 
-def environment(requirement: str) -> Path:
-    """The interpreter of an environment that has the package; made on first use."""
-    folder = HOME / requirement.replace("==", "-")
+def environment(requirement: str, *more: str) -> Path:
+    """The interpreter of an environment that has the package, and `more` beside it; made on first use."""
+    folder = HOME / "-with-".join([requirement, *more]).replace("==", "-")
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if ready.exists():
@@ -30,14 +30,14 @@ def environment(requirement: str) -> Path:
     install = (
         [uv, "pip", "install", "-q", "--python", str(python)] if uv else [str(python), "-m", "pip", "-q", "install"]
     )
-    subprocess.run([*install, requirement], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*install, requirement, *more], check=True, stderr=subprocess.DEVNULL)
     ready.touch()
     return python
 
 
-def ask(requirement: str, script: str, question: Any) -> Any:
+def ask(requirement: str, script: str, question: Any, *more: str) -> Any:
     """Runs `script` in the peer's environment with a JSON question on standard input; its last line is the answer."""
-    python = environment(requirement)
+    python = environment(requirement, *more)
     done = subprocess.run(
         [str(python), "-c", script], input=json.dumps(question), capture_output=True, text=True, check=False
     )

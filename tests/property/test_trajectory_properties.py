@@ -8,6 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midfold.core.message import Message, Text
 from midfold.core.pairing import pair
 from midfold.trajectory.compress import compress_record
 from midfold.trajectory.plan import plan
@@ -15,6 +16,7 @@ from midfold.trajectory.records import open_record
 from midfold.trajectory.settings import Settings
 from midfold.trajectory.sharegpt import ShareGPT
 from midfold.trajectory.split import batches
+from midfold.wire import write
 from midfold.wire.document import Document
 from support.trajectories import Words, call, response, turn
 
@@ -40,15 +42,16 @@ def trajectories(draw: st.DrawFn) -> list[dict[str, str]]:
     return turns
 
 
-SETTINGS = st.builds(
-    Settings,
-    target_tokens=st.integers(60, 400),
-    summary_tokens=st.integers(10, 50),
-    protect_last=st.integers(0, 6),
-    protect_first=st.lists(st.sampled_from(("system", "human", "gpt", "tool")), unique=True).map(tuple),
-    turn_tokens=st.integers(0, 4),
-    tokenizer=st.just("estimate"),
-)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "target_tokens": st.integers(60, 400),
+        "summary_tokens": st.integers(10, 50),
+        "protect_last": st.integers(0, 6),
+        "protect_first": st.lists(st.sampled_from(("system", "human", "gpt", "tool")), unique=True).map(tuple),
+        "turn_tokens": st.integers(0, 4),
+        "tokenizer": st.just("estimate"),
+    }
+).map(lambda fields: Settings(**fields))
 
 
 @given(trajectories(), SETTINGS)
@@ -110,3 +113,22 @@ def test_batches_hold_every_byte_once_and_every_record_whole(
     assert b"".join(batch.data for batch in made) == data
     if records or layout == "lines":
         assert [json.loads(batch.data[start:end]) for batch in made for start, end in batch.spans] == records
+
+
+@given(
+    trajectories(), SETTINGS, st.sampled_from([None, 1]), st.booleans(), st.sampled_from([b"{", b'{"x": [1],', b"["])
+)
+def test_the_short_way_of_writing_gives_what_the_long_way_gives(
+    turns: list[dict[str, str]], settings: Settings, indent: int | None, odd: bool, start: bytes
+) -> None:
+    array = json.dumps(turns, indent=indent).encode()
+    if odd:
+        array = array.replace(b'}, {"from"', b'} ,  {"from"', 1)
+    data = array if start == b"[" else start + b'"conversations" : ' + array + b', "y": "\\"conversations\\""}'
+    record = open_record(data, Words(), settings.turn_tokens)
+    made = plan(record, settings)
+    if made.spans:
+        added = Message("user", (Text("summary"),))
+        long_way = write(record.document, messages=record.view(made.spans, added))
+        assert json.loads(record.written(made.spans, added)) == json.loads(long_way)
+        assert odd or len(turns) == made.spans[-1].stop or record.written(made.spans, added) == long_way

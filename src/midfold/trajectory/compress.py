@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.core.message import Message, Text, Transcript
+from midfold.core.message import Message, Text
 from midfold.core.tokens import TokenCounter
 from midfold.errors import TranscriptError
 from midfold.summarize import Summarizer
@@ -48,7 +48,7 @@ def _compressed(record: Record, data: bytes, settings: Settings, summarizer: Sum
     summary = summarise(record, made, budget, summarizer)
     if summary is None or not summary.text:
         return Compressed(data, _given_up(record, before, summary))
-    view = _folded(record, made, summary.text)
+    added = Message("user", (Text(summary.text),))
     cost = record.summary_tokens(summary.text)
     after = made.kept_tokens + cost
     metrics = RecordMetrics(
@@ -58,32 +58,25 @@ def _compressed(record: Record, data: bytes, settings: Settings, summarizer: Sum
         tokens_before=before,
         tokens_after=after,
         turns_before=len(record),
-        turns_after=len(view),
+        turns_after=len(record) - len(made.folded) + 1,
         fold=(made.spans[-1].start, made.spans[-1].stop),
         summary_tokens=cost,
         summary_calls=summary.calls,
         summary_errors=summary.errors,
         summary_by=summary.by,
-        retention=_retention(record, made, view) if settings.retention else None,
+        retention=_retention(record, made, added) if settings.retention else None,
         reason="" if after <= settings.target_tokens else _too_much(made, settings),
     )
-    return Compressed(record.written(view), metrics)
+    return Compressed(record.written(made.spans, added), metrics)
 
 
-def _folded(record: Record, made: Plan, text: str) -> Transcript:
-    gone = set(made.folded)
-    place = made.spans[-1].start
-    messages = record.document.messages
-    head = tuple(messages[at] for at in range(place) if at not in gone)
-    return (*head, Message("user", (Text(text),)), *messages[made.spans[-1].stop :])
-
-
-def _retention(record: Record, made: Plan, view: Transcript) -> float | None:
+def _retention(record: Record, made: Plan, added: Message) -> float | None:
     from midfold.trajectory.retention import retention
 
     end = made.spans[-1].stop
-    rest = len(record) - end
-    return retention(record.messages(range(end)), view[: len(view) - rest], record.messages(range(end, len(record))))
+    view = record.view(made.spans, added)
+    kept = view[: len(view) - (len(record) - end)]
+    return retention(record.messages(range(end)), kept, record.messages(range(end, len(record))))
 
 
 def _untouched(record: Record, made: Plan, settings: Settings) -> RecordMetrics:

@@ -28,7 +28,9 @@ from midfold.core.message import Text, ToolCall
 from midfold.core.redact import redact
 from midfold.trajectory.records import Record
 
-MOST_NAMES = 160
+MOST_NAMES = 80
+HORIZON = 60
+"""Turns after the fold that are looked at."""
 PLACES = 2
 """Mentions of a name that are looked at: the newest ones."""
 NEAR = 600
@@ -55,6 +57,7 @@ class Line(NamedTuple):
 
 def needed(record: Record, before: list[int], after: range) -> dict[str, int]:
     """The names the kept turns need, each with its weight, in the order of their use."""
+    after = after[:HORIZON]
     found: dict[str, int] = {}
     judged: set[str] = set()
     texts = ["\n".join(record.raw(place) for place in before), *(record.raw(place) for place in after)]

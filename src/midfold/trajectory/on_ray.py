@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+import socket
 from typing import Any
 
 from midfold import __version__
@@ -18,6 +19,7 @@ from midfold.trajectory.executors import LOST, MOST_ATTEMPTS, Ticket
 from midfold.trajectory.work import Done, Task, given_up, work
 
 RETRIES = 5
+SECONDS_TO_CONNECT = 10
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_DEDUP_LOGS": "0"}
 
 
@@ -44,6 +46,8 @@ class OnRay:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": workers}
+        else:
+            _knock(address)
         try:
             self._ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -84,6 +88,18 @@ class OnRay:
         self._running.clear()
         if self._ours:
             self._ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise MidfoldError(f"no Ray cluster could be reached at {address}: {reason}") from None
 
 
 def _work_of(task: Task, version: str) -> Done:

@@ -24,9 +24,11 @@ from midfold.core.tokens import Meter, TokenCounter
 from midfold.errors import TranscriptError
 from midfold.trajectory.settings import Kind
 from midfold.trajectory.sharegpt import ShareGPT, is_turn, quick
+from midfold.trajectory.splice import spliced
 from midfold.wire import write
 from midfold.wire.document import Document
 from midfold.wire.sniff import sniff
+from midfold.wire.splice import message_bytes
 
 LIST_KEYS = ("conversations", "messages", "conversation", "trajectory", "turns", "input")
 ID_KEYS = ("id", "conversation_id", "trajectory_id", "uuid", "prompt_index", "instance_id", "task_id")
@@ -36,8 +38,9 @@ KINDS: dict[str, Kind] = {"system": "system", "user": "human", "assistant": "gpt
 class Record(ABC):
     """The turns of one trajectory."""
 
-    def __init__(self, document: Document, counter: TokenCounter, turn_tokens: int) -> None:
+    def __init__(self, document: Document, array: Raw, counter: TokenCounter, turn_tokens: int) -> None:
         self.document = document
+        self._array = array
         self._counter = counter
         self._turn_tokens = turn_tokens
         self._tokens: list[int | None] = [None] * len(document.messages)
@@ -96,13 +99,25 @@ class Record(ABC):
         """No vocabulary makes more tokens of a text than it has bytes, and the record holds all of its texts."""
         return len(self.document.source) + self._turn_tokens * len(self)
 
-    def written(self, messages: Transcript) -> bytes:
-        return bytes(write(self.document, messages=messages))
+    def written(self, spans: Sequence[range], added: Message) -> bytes:
+        """The record without the turns in `spans`, and with one more in place of the last of them."""
+        wires = [message.wire for message in self.document.messages]
+        new = message_bytes(added, self.document.dialect)
+        key = None if self.document.body is None else self.document.list_key
+        short = None if self.document.lines else spliced(self.document.source, key, self._array, wires, spans, new)
+        return short or bytes(write(self.document, messages=self.view(spans, added)))
+
+    def view(self, spans: Sequence[range], added: Message) -> Transcript:
+        """The turns that stay, and the new one among them."""
+        gone = {place for span in spans for place in span}
+        messages = self.document.messages
+        head = tuple(messages[place] for place in range(spans[-1].start) if place not in gone)
+        return (*head, added, *messages[spans[-1].stop :])
 
 
 class ShareGPTRecord(Record):
     def __init__(self, document: Document, array: Raw, counter: TokenCounter, turn_tokens: int) -> None:
-        super().__init__(document, counter, turn_tokens)
+        super().__init__(document, array, counter, turn_tokens)
         self._kinds, self._texts = quick(array, [message.wire for message in document.messages])
 
     @property
@@ -129,8 +144,8 @@ class ShareGPTRecord(Record):
 class ChatRecord(Record):
     """A record in a provider's shape."""
 
-    def __init__(self, document: Document, counter: TokenCounter, turn_tokens: int) -> None:
-        super().__init__(document, counter, turn_tokens)
+    def __init__(self, document: Document, array: Raw, counter: TokenCounter, turn_tokens: int) -> None:
+        super().__init__(document, array, counter, turn_tokens)
         self._meter = Meter(counter)
 
     @property
@@ -164,7 +179,7 @@ def open_record(data: bytes, counter: TokenCounter, turn_tokens: int) -> Record:
     document, array = _document(data)
     if document.dialect is ShareGPT:
         return ShareGPTRecord(document, array, counter, turn_tokens)
-    return ChatRecord(document, counter, turn_tokens)
+    return ChatRecord(document, array, counter, turn_tokens)
 
 
 def _document(data: bytes) -> tuple[Document, Raw]:
@@ -173,10 +188,13 @@ def _document(data: bytes) -> tuple[Document, Raw]:
             return _of_list(data, None, Raw(data), "messages"), Raw(data)
         if data[:1] != b"{":
             raise TranscriptError("not JSON: expected an object or a list")
-        if is_single_turn(data.partition(b"\n")[0]):
+        body = _entries(data)
+        if not body and is_single_turn(data.partition(b"\n")[0]):
             return _of_lines(data)
-        body = entries(data)
-        key = next((key for key in LIST_KEYS if key in body and bytes(memoryview(body[key])[:1]) == b"["), None)
+        body = body or entries(data)
+        key = _list_key(body)
+        if key is None and _is_turn(body):
+            return _of_lines(data)
         if key is None:
             raise TranscriptError(f"expected an object with a list of turns under one of {', '.join(LIST_KEYS)}")
         return _of_list(data, body, body[key], key), body[key]
@@ -193,13 +211,16 @@ def _of_lines(data: bytes) -> tuple[Document, Raw]:
 
 def is_single_turn(line: bytes) -> bool:
     """Whether this is a turn and no record: it says who speaks, and has no list of turns."""
-    body = _entries(line)
-    return ("from" in body or "role" in body) and not is_record(line)
+    return _is_turn(_entries(line))
 
 
-def is_record(line: bytes) -> bool:
-    body = _entries(line)
-    return any(bytes(memoryview(body[key])[:1]) == b"[" for key in LIST_KEYS if key in body)
+def _is_turn(body: Mapping[str, Raw]) -> bool:
+    return ("from" in body or "role" in body) and _list_key(body) is None
+
+
+def _list_key(body: Mapping[str, Raw]) -> str | None:
+    """Where a record keeps its turns."""
+    return next((key for key in LIST_KEYS if key in body and bytes(memoryview(body[key])[:1]) == b"["), None)
 
 
 def _entries(line: bytes) -> dict[str, Raw]:

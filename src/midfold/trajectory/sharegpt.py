@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -42,6 +43,8 @@ KINDS: dict[str, Kind] = {
 ROLES: dict[Kind, Role] = {"system": "system", "human": "user", "gpt": "assistant", "tool": "tool", "other": "other"}
 CALL, RESPONSE = "tool_call", "tool_response"
 THOUGHTS = ("think", "thinking", "scratchpad", "REASONING_SCRATCHPAD")
+_SPOKEN = re.compile(f"<({'|'.join((CALL, *THOUGHTS))})>")
+_ANSWERED = re.compile(f"<({RESPONSE})>")
 CALLS_ALONE = frozenset({"function_call", "tool_call"})
 
 
@@ -132,7 +135,7 @@ def _spoken(text: str, *, alone: bool) -> Iterator[Part]:
     if alone and (call := _read_call(text)) is not None:
         yield call
         return
-    for tag, piece in _marked(text, (CALL, *THOUGHTS)):
+    for tag, piece in _marked(text, _SPOKEN):
         call = _read_call(piece) if tag == CALL else None
         if call is not None:
             yield call
@@ -155,7 +158,7 @@ def _read_call(text: str) -> ToolCall | None:
 
 
 def _results(text: str) -> Iterator[Part]:
-    pieces = [piece for tag, piece in _marked(text, (RESPONSE,)) if tag == RESPONSE or piece.strip()]
+    pieces = [piece for tag, piece in _marked(text, _ANSWERED) if tag == RESPONSE or piece.strip()]
     for piece in pieces or [text]:
         yield _result(piece.strip())
 
@@ -173,22 +176,18 @@ def _result(text: str) -> ToolResult:
     return ToolResult("", (Text(inside),) if inside else (), False, name if isinstance(name, str) else None)
 
 
-def _marked(text: str, tags: Sequence[str]) -> Iterator[tuple[str | None, str]]:
+def _marked(text: str, tags: re.Pattern[str]) -> Iterator[tuple[str | None, str]]:
     """What stands inside each of the marks, with its tag, and what stands outside, in order and in linear time."""
-    position = 0
-    found = {tag: at for tag in tags if (at := text.find(f"<{tag}>")) >= 0}
-    while found:
-        tag = min(found, key=found.__getitem__)
-        inside = found[tag] + len(tag) + 2
-        end = text.find(f"</{tag}>", inside)
+    position = start = 0
+    unclosed: set[str] = set()
+    while (match := tags.search(text, start)) is not None:
+        tag = match.group(1)
+        start = match.end()
+        end = -1 if tag in unclosed else text.find(f"</{tag}>", start)
         if end < 0:
-            del found[tag]
+            unclosed.add(tag)
             continue
-        yield None, text[position : found[tag]]
-        yield tag, text[inside:end]
-        position = end + len(tag) + 3
-        for name in [name for name, at in found.items() if at < position]:
-            found[name] = text.find(f"<{name}>", position)
-            if found[name] < 0:
-                del found[name]
+        yield None, text[position : match.start()]
+        yield tag, text[start:end]
+        position = start = end + len(tag) + 3
     yield None, text[position:]
