@@ -91,7 +91,7 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     checked = grounded(ask.redact(unwrapped(text)), source)
     summary = _with_asks(parse_summary(checked.text), ask)
     left = ask.budget_tokens - estimate_text(summary.render())
-    room = min(max(left, ask.budget_tokens // 6), ask.budget_tokens // 4)
+    room = max(left, ask.budget_tokens // 6)
     body, book = cover(ask, summary, room, SCANNED_FOR_MODEL)
     quiet = quoted(body.render(), ask.messages, ask.redact)
     return Audit(ask.redact(harmless(quiet.text)), checked.marked, checked.removed, quiet.lines, book)
