@@ -1,6 +1,6 @@
 """Runs the benchmarks: all of them, or those named.
 
-python -m bench [wire] [tokens] [redact] [compact] [store]
+python -m bench [wire] [tokens] [redact] [compact] [store] [gateway]
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ("wire", "tokens", "redact", "compact", "store")
+BENCHMARKS = ("wire", "tokens", "redact", "compact", "store", "gateway")
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 HERMES = "hermes-agent==0.19.0"
+LITELLM = "litellm[proxy]==1.106.2"
+HEADROOM = "headroom-ai[proxy]==0.42.0"
 
 
 def environment(requirement: str) -> Path:

@@ -62,8 +62,8 @@ def server_options(config: Config) -> dict[str, Any]:
         "access_log": False,
         "server_header": False,
         "date_header": False,
+        "proxy_headers": False,
         "timeout_graceful_shutdown": 30,
-        "h11_max_incomplete_event_size": 65_536,
     }
 
 

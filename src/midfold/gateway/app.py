@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from midfold.config import Config
 from midfold.errors import MidfoldError, UpstreamError
-from midfold.gateway import overflow
-from midfold.gateway.client import Answer, Client
+from midfold.gateway import endpoints, overflow
+from midfold.gateway.client import Answer, Client, aiohttp_module
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
+from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
 from midfold.gateway.steward import Prepared, Steward
 from midfold.gateway.tap import Tap, decoded
@@ -59,6 +60,7 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.steward = Steward(config, sessions)
+        self.recall = Recall(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
 
@@ -110,8 +112,21 @@ class Gateway:
             stop()
 
     async def _relayed(self, exchange: Exchange) -> None:
+        if endpoints.is_compacted_here(exchange, self.steward):
+            await endpoints.compacted(exchange, self.steward)
+            return
+        if endpoints.lists_models(exchange, self.upstreams):
+            await endpoints.models(exchange, self.upstreams, self.client)
+            return
+        if self.recall is not None and self.recall.applies(exchange):
+            await self.recall.relay(exchange)
+            return
         prepared = await self.steward.prepare(exchange)
         answer = await self.send(exchange, prepared.body)
+        if exchange.route.kind == "count" and answer.status in endpoints.UNCOUNTED and exchange.peek is not None:
+            answer.close()
+            await endpoints.counted(exchange, self.steward)
+            return
         if exchange.route.kind == "generate" and overflow.may_be(answer.status):
             again = await self._recovered(exchange, prepared, answer)
             if again is None:
@@ -141,6 +156,7 @@ class Gateway:
         if query:
             url = f"{url}?{query.decode('latin-1')}"
         headers = to_upstream(exchange.headers, upstream.key, exchange.route.wire)
+        body = await self.steward.marked(exchange, body)
         return await self.client.send(exchange.method, upstream, url, headers, body)
 
     async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
@@ -211,7 +227,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
         yield
+        await loading
         await gateway.close()
 
     routes: list[BaseRoute] = [Route("/healthz", health), *extra_routes]

@@ -34,6 +34,14 @@ class Conversation:
         self.preamble: Message | None = messages[0] if alone else None
         """A system prompt that is the first message."""
         self.talk: Transcript = messages[1:] if alone else messages
+        self.as_sent = self
+        """The conversation as the client knows it, without hidden turns."""
+
+    def with_talk(self, talk: Transcript) -> Conversation:
+        """The same request with other messages."""
+        other = Conversation(self.document)
+        other.talk, other.as_sent = talk, self
+        return other
 
     @cached_property
     def chains(self) -> list[bytes]:

@@ -16,9 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from midfold.config import Config
 from midfold.core.message import Transcript
@@ -26,6 +29,7 @@ from midfold.core.tokens import Count
 from midfold.core.usage import Usage
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.gateway.anchors import Anchors, Key
+from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import Exchange
@@ -44,6 +48,10 @@ PAUSE = 0.25
 REST = 30.0
 """Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
 LONGEST_NAME = 150
+MOST_NAMED = 10_000
+MUCH_SMALLER = 2
+LARGE = 32_768
+"""Bytes of a body that is worth a thread."""
 
 Shrink = Callable[[Transcript, Overflow], Transcript]
 
@@ -86,14 +94,31 @@ class Steward:
     def __init__(self, config: Config, sessions: Sessions | None) -> None:
         self.policy = Policy(config)
         self.sessions = sessions
+        self.caching = Caching(config)
         self.anchors = Anchors()
         self.checkpoints = Checkpoints(sessions)
         self.folder = None if sessions is None else Folder(sessions, self.policy)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._resting: dict[str, float] = {}
+        self._lengths: dict[str, int] = {}
+        self.put_back: Callable[[Conversation], Conversation] | None = None
+        """Puts turns back that the client has never seen."""
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
+
+    async def marked(self, exchange: Exchange, body: bytes) -> bytes:
+        """The body with cache breakpoints, where the planner applies; last of all, so that sizes compare without."""
+        passed = exchange.asked.bypass or self.policy.mode == "passthrough"
+        if passed or not self.caching.wants(exchange, body):
+            return body
+        try:
+            if len(body) < LARGE:
+                return self.caching.marked(exchange, body)
+            return await self.in_thread(self.caching.marked, exchange, body)
+        except MidfoldError as error:
+            _log.warning("a request was not marked: %s", type(error).__name__)
+            return body
 
     async def prepare(self, exchange: Exchange) -> Prepared:
         """The body to send, and in the exchange's account what was done."""
@@ -103,7 +128,7 @@ class Steward:
             return Prepared(exchange.body)
         assert exchange.peek is not None
         limits = self.policy.limits(exchange.peek.name, exchange.peek.output)
-        if len(exchange.body) < limits.floor and not self.policy.may_be_many(exchange.body):
+        if not self._is_worth_reading(exchange, limits):
             return Prepared(exchange.body)
         try:
             weighed = await self.in_thread(self.weigh, exchange, limits)
@@ -111,11 +136,35 @@ class Steward:
                 return Prepared(exchange.body)
             if self.must_fold(weighed) and exchange.route.kind == "generate":
                 weighed = await self._folded(exchange, weighed)
-            return self._told(exchange, weighed)
+            self.tell(exchange, weighed)
+            return weighed.prepared()
         except MidfoldError as error:
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
             return Prepared(exchange.body)
+
+    def _is_worth_reading(self, exchange: Exchange, limits: Limits) -> bool:
+        """Small requests are not read, unless something may have to be put back into them."""
+        self._notice_compaction(exchange)
+        if self.put_back is not None:
+            return True
+        return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
+
+    def _notice_compaction(self, exchange: Exchange) -> None:
+        """A named session whose requests have become much smaller was compacted by its client."""
+        name = exchange.asked.session
+        if name is None:
+            return
+        before, now = self._lengths.get(name, 0), len(exchange.body)
+        if len(self._lengths) >= MOST_NAMED:
+            self._lengths.clear()
+        self._lengths[name] = now
+        if now * MUCH_SMALLER < before:
+            exchange.account.reason = "the client has compacted its history"
+
+    def looks_at(self, exchange: Exchange) -> bool:
+        """Whether this request may be changed at all."""
+        return self._reason_to_pass(exchange) is None
 
     def _reason_to_pass(self, exchange: Exchange) -> tuple[str, str] | None:
         """Why a request is not looked at at all."""
@@ -140,6 +189,8 @@ class Steward:
         conversation = Conversation(document)
         if not conversation.talk:
             return None
+        if self.put_back is not None:
+            conversation = self.put_back(conversation)
         return self.weighed(conversation, self._name(exchange, conversation), limits)
 
     def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
@@ -173,16 +224,23 @@ class Steward:
         if self._resting.get(name, 0.0) > time.monotonic():
             exchange.account.reason = "a fold failed a moment ago"
             return weighed
-        turn = self._turns.setdefault(name, asyncio.Lock())
-        async with turn:
-            before = weighed.size.tokens
+        exchange.account.tokens_before = weighed.size.tokens
+        async with self._turn(name):
             again = await self.in_thread(self._again, weighed)
-            if self.must_fold(again):
-                again = await self.fold(exchange, again)
-            exchange.account.tokens_before = before
-        if not turn.locked():
-            self._turns.pop(name, None)
-        return again
+            return await self.fold(exchange, again) if self.must_fold(again) else again
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """One at a time for each conversation; what nobody waits for is forgotten."""
+        lock, waiting = self._turns.get(name, (asyncio.Lock(), 0))
+        self._turns[name] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._turns.pop(name)
+            if waiting > 1:
+                self._turns[name] = (lock, waiting - 1)
 
     def _again(self, weighed: Weighed) -> Weighed:
         return self.weighed(weighed.conversation, weighed.name, weighed.limits, fresh=True)
@@ -218,8 +276,8 @@ class Steward:
         self._resting = {key: until for key, until in self._resting.items() if until > now}
         self._resting[name] = now + REST
 
-    def _told(self, exchange: Exchange, weighed: Weighed) -> Prepared:
-        """The request as it is sent, and the account of it."""
+    def tell(self, exchange: Exchange, weighed: Weighed) -> None:
+        """The account of a request that was looked at."""
         account = exchange.account
         account.tokens_after = weighed.size.tokens
         if account.tokens_before is None:
@@ -229,38 +287,43 @@ class Steward:
             account.receipt = receipt_id(weighed.checkpoint)
             if account.action == "relayed":
                 account.action = "checkpoint"
-        return weighed.prepared()
 
     async def recover(self, exchange: Exchange, prepared: Prepared, found: Overflow) -> Prepared | None:
         """A request the provider refused as too large, made smaller; None if it cannot be. Done once per request."""
         if self._reason_to_pass(exchange) is not None or exchange.peek is None:
             return None
-        model = exchange.peek.name
-        if found.limit and found.limit < self.policy.limits(model, exchange.peek.output).window:
-            self.policy.learn(model, found.limit)
-        limits = self.policy.limits(model, exchange.peek.output)
+        before = msgspec.structs.replace(exchange.account)
         try:
-            weighed = await self.in_thread(self.weigh, exchange, limits)
-            if weighed is None:
-                return None
-            before, action = weighed.size.tokens, exchange.account.action
-            at_least = 0 if found.is_bytes else max(found.limit, limits.window, limits.trigger) + 1
-            async with self._turns.setdefault(weighed.name, asyncio.Lock()):
-                again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
-            smaller = again.prepared()
-            if len(smaller.body) >= len(prepared.body) and self.shrink is not None:
-                view = await self.in_thread(self.shrink, again.view, found)
-                smaller = again._replace(view=view).prepared()
+            smaller = await self._smaller(exchange, found, len(prepared.body))
         except MidfoldError as error:
             _log.warning("a refused request could not be made smaller: %s", type(error).__name__)
+            smaller = None
+        if smaller is None:
+            exchange.account = before
             return None
-        if len(smaller.body) >= len(prepared.body):
-            exchange.account.action = action
-            return None
-        self._told(exchange, again)
         exchange.account.action = "recovered"
-        exchange.account.tokens_before = max(before, at_least)
         return smaller
+
+    async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> Prepared | None:
+        """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
+        assert exchange.peek is not None
+        model, output = exchange.peek.name, exchange.peek.output
+        if 0 < found.limit < self.policy.limits(model, output).window:
+            self.policy.learn(model, found.limit)
+        limits = self.policy.limits(model, output)
+        weighed = await self.in_thread(self.weigh, exchange, limits)
+        if weighed is None:
+            return None
+        at_least = 0 if found.is_bytes else max(found.limit, limits.window) + 1
+        async with self._turn(weighed.name):
+            again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
+        exchange.account.tokens_before = max(weighed.size.tokens, at_least)
+        self.tell(exchange, again)
+        smaller = again.prepared()
+        if len(smaller.body) >= refused and self.shrink is not None:
+            view = await self.in_thread(self.shrink, again.view, found)
+            smaller = again._replace(view=view).prepared()
+        return smaller if len(smaller.body) < refused else None
 
     def observe(self, prepared: Prepared, usage: Usage) -> None:
         """What the provider counted for a request that was looked at."""

@@ -1,0 +1,1 @@
+"""The programs that the gateway benchmark runs beside each other."""

@@ -1,0 +1,198 @@
+"""Tools with which a model looks into what was folded, run by the gateway and hidden from the client.
+
+Rules of this file:
+1. The tools are offered from the first turn on, in the same bytes: they are part of the cached prefix.
+2. A turn is put together before it is relayed. One that calls our tools is answered by us and asked on; the client gets
+   the turn that does not, byte for byte as the provider sent it.
+3. A turn that calls our tools and the client's at once is answered for ours; the model is told to ask for the others
+   again. So no turn is ever half hidden.
+4. After `MOST_ROUNDS` the model must answer without tools.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
+from midfold.core import jsonio
+from midfold.core.message import Transcript
+from midfold.core.spans import entries
+from midfold.errors import MidfoldError, NotStored
+from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.headers import encoding_of, to_client
+from midfold.gateway.hidden import Hidden, raw_messages
+from midfold.gateway.overflow import may_be, overflow_of
+from midfold.gateway.tap import Tap, decoded
+from midfold.store.ranking import search
+from midfold.wire import read, write
+from midfold.wire.sniff import DIALECTS
+from midfold.wire.splice import replace_values
+
+if TYPE_CHECKING:
+    from midfold.gateway.app import Gateway
+    from midfold.gateway.client import Answer
+    from midfold.gateway.steward import Prepared
+
+MOST_ROUNDS = 8
+MOST_HITS = 20
+NAMES = frozenset((SEARCH, UNFOLD))
+AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
+NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
+
+
+def definitions(dialect: str) -> list[dict[str, Any]]:
+    """The two tools as a dialect writes them."""
+    if dialect == "anthropic":
+        return [
+            {"name": one["name"], "description": one["description"], "input_schema": one["parameters"]}
+            for one in SCHEMAS
+        ]
+    if dialect == "openai-chat":
+        return [{"type": "function", "function": one} for one in SCHEMAS]
+    return [{"type": "function", "strict": False, **one} for one in SCHEMAS]
+
+
+_OFFERED = {
+    dialect: b",".join(jsonio.encode(one) for one in definitions(dialect))
+    for dialect in ("anthropic", "openai-chat", "openai-responses")
+}
+
+
+def offered(body: bytes, dialect: str) -> bytes | None:
+    """The request with our tools behind the client's; None if that cannot be, or a tool of the client has the name."""
+    try:
+        tools = bytes(entries(body).get("tools", b"[]")).strip()
+    except jsonio.NotJSON:
+        return None
+    if tools == b"null":
+        tools = b"[]"
+    if not (tools.startswith(b"[") and tools.endswith(b"]")) or any(f'"{name}"'.encode() in tools for name in NAMES):
+        return None
+    inside = tools[1:-1].rstrip()
+    separator = b"," if inside.strip() else b""
+    return replace_values(body, {"tools": b"[" + inside + separator + _OFFERED[dialect] + b"]"})
+
+
+class Recall:
+    """Conversations with hidden turns."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        assert gateway.sessions is not None
+        self.gateway = gateway
+        self.steward = gateway.steward
+        self.sessions = gateway.sessions
+        self.hidden = Hidden(gateway.sessions.store)
+        self.steward.put_back = self.hidden.put_back
+
+    def applies(self, exchange: Exchange) -> bool:
+        """Offers the tools where they belong, and says whether it did."""
+        if not self.steward.looks_at(exchange) or exchange.route.kind != "generate":
+            return False
+        body = offered(exchange.body, exchange.route.dialect or "")
+        if body is None:
+            exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
+            return False
+        exchange.body = body
+        return True
+
+    async def relay(self, exchange: Exchange) -> None:
+        """The turn that does not call our tools, after as many hidden ones as the model wants."""
+        prepared = await self.steward.prepare(exchange)
+        hidden: Transcript = ()
+        for left in reversed(range(MOST_ROUNDS + 1)):
+            body = self._body(exchange, prepared, hidden, last=not left)
+            answer = await self.gateway.send(exchange, body)
+            data = await answer.read()
+            smaller = None if hidden else await self._smaller(exchange, prepared, answer, data)
+            if smaller is not None:
+                prepared = smaller
+                answer = await self.gateway.send(exchange, prepared.body)
+                data = await answer.read()
+            turn = self._turn(exchange, answer, data)
+            ours = [call for call in turn.calls if call.name in NAMES]
+            if answer.status != 200 or not ours or not left:
+                break
+            answers = await self.steward.in_thread(self._answers, turn, prepared)
+            values = [*turn.messages, *result_messages(exchange.route.dialect or "", answers)]
+            hidden = (*hidden, *raw_messages(values, DIALECTS[exchange.route.dialect or ""]))
+        if hidden:
+            await self._kept(exchange, prepared, hidden, answer.status)
+        await self._relayed(exchange, prepared, answer, data, is_measured=not hidden)
+
+    async def _smaller(self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes) -> Prepared | None:
+        """The request after an overflow, if it can be made smaller."""
+        if not may_be(answer.status):
+            return None
+        found = overflow_of(answer.status, decoded(data, encoding_of(answer.headers)))
+        return None if found is None else await self.steward.recover(exchange, prepared, found)
+
+    def _turn(self, exchange: Exchange, answer: Answer, data: bytes) -> Assembled:
+        return assembled(exchange.route.dialect or "", decoded(data, encoding_of(answer.headers)))
+
+    def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, *, last: bool) -> bytes:
+        body = prepared.body
+        if hidden:
+            document = read(body, dialect=exchange.route.dialect, name="the request")
+            body = bytes(write(document, messages=(*document.messages, *hidden)))
+        if last:
+            none = b'{"type":"none"}' if exchange.route.dialect == "anthropic" else b'"none"'
+            body = replace_values(body, {"tool_choice": none})
+        return body
+
+    async def _kept(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int) -> None:
+        exchange.account.reason = f"recall: {len(hidden)} hidden messages"
+        if status != 200 or prepared.weighed is None:
+            return
+        try:
+            await self.steward.in_thread(self.hidden.keep, prepared.weighed.conversation.as_sent, hidden)
+        except MidfoldError as error:
+            exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
+
+    async def _relayed(
+        self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes, *, is_measured: bool
+    ) -> None:
+        tap = Tap(encoding_of(answer.headers))
+        tap.feed(data)
+        usage = exchange.account.usage = tap.usage()
+        if usage is not None and is_measured and answer.status == 200:
+            self.steward.observe(prepared, usage)
+        await exchange.begin(answer.status, to_client(answer.headers))
+        await exchange.write(data, more=False)
+
+    def _answers(self, turn: Assembled, prepared: Prepared) -> list[tuple[str, str]]:
+        checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
+        session = None if checkpoint is None else checkpoint.session
+        return [(call.id, self._answer(call, session)) for call in turn.calls]
+
+    def _answer(self, call: Call, session: str | None) -> str:
+        """What a tool says; an error is an answer, too."""
+        if call.name not in NAMES:
+            return AGAIN
+        if session is None:
+            return NOTHING_FOLDED
+        given: Mapping[str, Any] = call.arguments or {}
+        try:
+            found = self._found(given, session) if call.name == SEARCH else self._unfolded(given, session)
+        except NotStored as error:
+            found = {"error": str(error).partition(": ")[2] or str(error)}
+        except MidfoldError as error:
+            found = {"error": f"the archive cannot be read now ({type(error).__name__})"}
+        return json.dumps(found, ensure_ascii=False)
+
+    def _found(self, given: Mapping[str, Any], session: str) -> dict[str, Any]:
+        query = str(given.get("query") or "").strip()
+        limit = given.get("limit")
+        most = min(max(limit, 1), MOST_HITS) if type(limit) is int else MOST_HITS // 2
+        hits = search(self.sessions.store, query, self.sessions.redactor, most, name=session) if query else []
+        shown = [{"handle": hit.handle, "role": hit.role, "snippet": hit.text} for hit in hits]
+        return {"query": query, "hits": shown} if query else {"error": "the query is empty"}
+
+    def _unfolded(self, given: Mapping[str, Any], session: str) -> dict[str, Any]:
+        handle = str(given.get("handle") or "").strip().strip("[]()")
+        messages = self.sessions.store.unfold(session, handle)
+        start, offset = (value if type(value := given.get(key)) is int else 0 for key in ("start", "offset"))
+        full = handle if handle.startswith("mf-") else f"mf-{handle}"
+        return unfold({full: messages}, full, start, offset)

@@ -1,0 +1,168 @@
+"""A provider that enforces its rules and bills by a prefix cache: a real HTTP server on loopback.
+
+    with RulesProvider(model, window=32_768) as provider:
+        client = OpenAI(base_url=f"{provider.url}/v1")
+    provider.rejected, provider.bills
+
+`model` is a function from a request to the turn it gets. Both of OpenAI's wires and Anthropic's are served, whole and
+streaming, with `GET /v1/models` and `count_tokens`. Nothing leaves the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from midfold.testing.answers import Answer, value
+from midfold.testing.prefix_cache import Bill, PrefixCache, Refused
+from midfold.testing.provider import Request, ScriptedProvider
+from midfold.testing.provider_replies import Turn, anthropic, chat, responses
+from midfold.testing.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
+
+Model = Callable[[Request], Turn]
+WIRES = {"/chat/completions": "chat", "/responses": "responses", "/messages": "anthropic"}
+AUTOMATIC_MINIMUM, AUTOMATIC_STEP = 1_024, 128
+LARGEST_BODY = 32_000_000
+
+
+class Served(NamedTuple):
+    """One request that was answered."""
+
+    wire: str
+    prompt: int
+    bill: Bill
+
+
+class AutomaticCache:
+    """OpenAI's: any prefix that was sent before, from 1,024 tokens on, in steps of 128, without markers."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def bill(self, wire: str, body: Mapping[str, Any]) -> Bill:
+        items = body.get("input" if wire == "responses" else "messages") or []
+        blocks = [body.get("tools"), body.get("instructions"), *([items] if isinstance(items, str) else items)]
+        key, total, cached = str(body.get("model")), 0, 0
+        alive = True
+        for block in blocks:
+            key = sha256((key + json.dumps(block, sort_keys=True)).encode("utf-8", "surrogatepass")).hexdigest()
+            total += tokens(block) if block is not None else 0
+            alive = alive and key in self._seen
+            cached = total if alive else cached
+            self._seen.add(key)
+        prompt = prompt_tokens(wire, body)
+        cached = min(cached, prompt) // AUTOMATIC_STEP * AUTOMATIC_STEP
+        read = cached if cached >= AUTOMATIC_MINIMUM else 0
+        return Bill(prompt - read, read, 0, 0)
+
+
+class RulesProvider:
+    """A context manager."""
+
+    def __init__(self, model: Model, *, window: int, minimum: int = 1_024, models: tuple[str, ...] = ()) -> None:
+        self.model, self.window = model, window
+        self.models = models
+        self.rejected: list[Problem] = []
+        self.served: list[Served] = []
+        self._marked = PrefixCache(minimum=minimum, count=tokens)
+        self._automatic = AutomaticCache()
+        self._lock = threading.Lock()
+        self._server = ScriptedProvider(then=self._answer)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def requests(self) -> list[Request]:
+        return self._server.requests
+
+    @property
+    def bills(self) -> list[Bill]:
+        return [served.bill for served in self.served]
+
+    def __enter__(self) -> RulesProvider:
+        self._server.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.__exit__(kind, problem, trace)
+
+    def _answer(self, request: Request) -> Answer:
+        path = request.path.partition("?")[0].removeprefix("/v1")
+        if request.method == "GET" and path == "/models":
+            return value({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
+        counting = path == "/messages/count_tokens"
+        wire = "anthropic" if counting else WIRES.get(path)
+        if wire is None or request.method != "POST":
+            return self._refuse("chat", Problem(404, f"unknown path {request.path}"))
+        if len(request.raw) > LARGEST_BODY:
+            return self._refuse(wire, Problem(413, "Request exceeds the maximum allowed number of bytes."))
+        body = request.body
+        if counting:
+            given = {"max_tokens": 1, **body} if isinstance(body, Mapping) else body
+            problem = check(wire, given, 1 << 60)
+            if problem is None:
+                return value({"input_tokens": prompt_tokens(wire, body)})
+            return self._refuse(wire, problem)
+        problem = check(wire, body, self.window)
+        return self._refuse(wire, problem) if problem else self._served(wire, request)
+
+    def _served(self, wire: str, request: Request) -> Answer:
+        body: Mapping[str, Any] = request.body
+        with self._lock:
+            number = len(self.served)
+            try:
+                bill = self._bill(wire, body)
+            except Refused as refused:
+                return self._refuse(wire, Problem(400, str(refused)))
+            self.served.append(Served(wire, prompt_tokens(wire, body), bill))
+        turn = self.model(request)
+        written = text_tokens(turn.text + turn.thinking) + sum(tokens([name, given]) for _, name, given in turn.calls)
+        make = {"chat": chat, "responses": responses, "anthropic": anthropic}[wire]
+        return make(turn, number, body["model"], _usage(wire, bill, written), body.get("stream") is True)
+
+    def _bill(self, wire: str, body: Mapping[str, Any]) -> Bill:
+        if wire != "anthropic":
+            return self._automatic.bill(wire, body)
+        bill = self._marked.bill(body, at=time.monotonic())
+        rest = prompt_tokens(wire, body) - bill.prompt
+        return bill._replace(uncached=max(bill.uncached + rest, 1))
+
+    def _refuse(self, wire: str, problem: Problem) -> Answer:
+        with self._lock:
+            self.rejected.append(problem)
+        kind = "invalid_request_error" if problem.status < 404 else "not_found_error"
+        inner = {"type": kind, "message": problem.message}
+        if wire == "anthropic":
+            return value({"type": "error", "error": inner, "request_id": "req_1"}, problem.status)
+        return value({"error": {**inner, "param": None, "code": problem.code}}, problem.status)
+
+
+def _usage(wire: str, bill: Bill, written: int) -> dict[str, Any]:
+    if wire == "anthropic":
+        return bill.usage(written)
+    prompt = bill.prompt
+    if wire == "chat":
+        details = {"cached_tokens": bill.read}
+        total = prompt + written
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": total,
+            "prompt_tokens_details": details,
+        }
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": bill.read},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + written,
+    }

@@ -1,0 +1,69 @@
+"""A running gateway for tests, and requests to it with nothing in between."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import midfold
+from midfold.config import Config
+from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching
+from midfold.gateway import create_app
+from midfold.gateway.exchange import Account
+from midfold.service import Sessions
+from midfold.testing.server import served
+
+WINDOW = 32_768
+
+
+class Running:
+    """One gateway; `accounts` has a line for every request that is over."""
+
+    def __init__(self, url: str, app: Any, sessions: Sessions) -> None:
+        self.url, self.app, self.sessions = url, app, sessions
+        self.accounts: list[Account] = []
+        app.gateway.accountants.append(self.accounts.append)
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        return call(self.url, "POST", path, body, **headers)
+
+
+def settings(upstream: str | None, window: int = WINDOW, **gateway: Any) -> Config:
+    compression = gateway.pop("compression", {})
+    caching = gateway.pop("caching", "auto")
+    return Config(
+        gateway=Gateway(upstream=upstream, **gateway),
+        compression=Compression(**compression),
+        prompt_caching=PromptCaching(enabled=caching),
+        models={"*": ModelSettings(context_window=window)},
+    )
+
+
+@contextmanager
+def running(
+    upstream: str, *, sessions: Sessions | None = None, config: Config | None = None, **options: Any
+) -> Iterator[Running]:
+    own = sessions or midfold.open("memory:")
+    app = create_app(config or settings(upstream, **options), sessions=own, environment={})
+    with served(app) as url:
+        yield Running(url, app, own)
+    if sessions is None:
+        own.close()
+
+
+def call(url: str, method: str, path: str, body: Any = b"", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own; header names have underscores for hyphens."""
+    place = urlsplit(url)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=30)
+    try:
+        given = {name.replace("_", "-"): text for name, text in headers.items()}
+        connection.request(method, path, data, given)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
