@@ -13,13 +13,12 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "midfold"
-NAME = r"(?<![\w.]){name}"
 
 
 class Fact(NamedTuple):
@@ -84,7 +83,7 @@ class Repository:
         work: list[tuple[str, list[Module]]] = []
         for package in self.packages:
             paths = sorted((self.folder / PACKAGE / package).rglob("*.py"))
-            modules = [self._module(path) for path in paths if path.name != "__init__.py"][:left]
+            modules = [self._module(path) for path in [one for one in paths if one.name != "__init__.py"][:left]]
             left -= len(modules)
             if modules:
                 work.append((package, modules))
@@ -108,9 +107,15 @@ class Repository:
         return Module(name, own, tuple((p, tuple(facts)) for p, facts in imported.items()), len(text.splitlines()))
 
 
+@cache
+def _tree(text: str) -> ast.Module:
+    """Every run reads the same files."""
+    return ast.parse(text)
+
+
 def _definitions(text: str) -> Iterator[tuple[str, str]]:
     lines = text.splitlines()
-    for node in ast.parse(text).body:
+    for node in _tree(text).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, lines[node.lineno - 1].strip()
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -120,16 +125,16 @@ def _definitions(text: str) -> Iterator[tuple[str, str]]:
                 yield target.id, line.strip()
 
 
+_NAMED = re.compile(r"^\s*(?:(?:async )?def|class) (\w+)|^\s*(\w+)(?:: [^=\n]+)? = ", re.MULTILINE)
+
+
 def _all_names(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+    """Everything that is defined or assigned anywhere in a file."""
+    return (match[1] or match[2] for match in _NAMED.finditer(text))
 
 
 def _imports(text: str) -> Iterator[tuple[str, list[str]]]:
     """What is imported from other files of the package."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(_tree(text)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
             yield f"{node.module.replace('.', '/')}.py", [alias.name for alias in node.names]
