@@ -21,6 +21,7 @@ from midfold.store.views import View
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.wire import read
 from midfold.wire.markers import mark
+from midfold.wire.splice import message_bytes
 
 DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
 LONGEST_ANSWER = 32_000
@@ -82,7 +83,7 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
         fields["tools"] = [tool.value(wire) for tool in tools]
-    messages = view.json()
+    messages = _alternating(view) if wire == "anthropic" else view.json()
     system = plain(view.system)
     if wire == "anthropic":
         fields["max_tokens"] = answer_tokens
@@ -96,6 +97,26 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
             messages = b"[" + first + (b"," if len(messages) > 2 else b"") + messages[1:]
     fields |= endpoint.extra_body
     return jsonio.encode(fields)[:-1] + b',"messages":' + messages + b"}"
+
+
+def _alternating(view: View) -> bytes:
+    """The messages, with neighbours of the same role as one: a notice goes along with what it came after."""
+    pieces: list[bytes] = []
+    before = ""
+    for item in view.items:
+        data = message_bytes(item.message, view.dialect)
+        role = item.message.role
+        if pieces and role == before:
+            both = [block for value in (pieces[-1], data) for block in _blocks(jsonio.decode(value)["content"])]
+            pieces[-1] = jsonio.encode({"role": role, "content": both})
+        else:
+            pieces.append(data)
+        before = role
+    return b"[" + b",".join(pieces) + b"]"
+
+
+def _blocks(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def cached(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:

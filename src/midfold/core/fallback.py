@@ -137,6 +137,14 @@ def pending_asks(ask: SummaryAsk) -> tuple[str, str]:
     return _clip(said[-1], NEWEST_ASK_CHARACTERS), "\n".join(earlier)
 
 
+def user_demands(ask: SummaryAsk, old: StructuredSummary) -> list[str]:
+    """What the user demanded, word for word, as lines; the newest of them where there is not enough room."""
+    said = [ask.redact(message.text) for message in ask.messages if speaks(message)]
+    new = [f"- {sentence}" for text in said for sentence in _sentences(text, _CONSTRAINT)]
+    kept, _ = _fit(list(dict.fromkeys([*_lines(old.constraints), *new])), int(ask.budget_tokens * RULES_SHARE), set())
+    return kept.splitlines()
+
+
 class Findings:
     """What can be told about a fold, as lines per section, oldest first."""
 

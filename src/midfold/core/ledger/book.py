@@ -13,6 +13,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ ROOMS = (LONGEST_TEXT, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 150)
 ORIGIN_KEYS = ("file_path", "path", "filename", "notebook_path", "command", "cmd", "url", "pattern", "query")
 PATH_KEYS = frozenset(ORIGIN_KEYS[:4])
 LONGEST_ORIGIN = 28
+_BULLETS = re.compile(r"^(?:- )+")
+"""A line of an earlier ledger has its dash already."""
 
 
 class Book(NamedTuple):
@@ -78,7 +81,8 @@ def _written(lines: list[Line], origins: _Origins) -> str:
     for line in lines:
         origin = origins.of(line)
         label = f"({origin}) " if origin and origin != last and origin not in line.text else ""
-        written.append(f"- {label}{line.text.replace(chr(10), chr(10) + '  ')}")
+        text = line.text if origin else _BULLETS.sub("", line.text)
+        written.append(f"- {label}{text.replace(chr(10), chr(10) + '  ')}")
         last = origin
     return "\n".join(written)
 

@@ -1,0 +1,188 @@
+"""A task of hundreds of tool calls in windows of 16k to 200k: how often must a file be read again?
+
+The same policy, tools and stub summary with midfold inside the agent's loop, with a sliding window, and with Hermes'
+compressor. `python -m bench.longtask 16000 32000` runs some windows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.peers import HERMES
+from bench.task_peers import Hermes, PlainLoop, sliding
+from bench.task_policy import Needs, Policy, Tally
+from bench.task_work import Repository
+from bench.workload import report
+from midfold.agent import Toolbox, Workshop
+from midfold.agent.events import Event, Folded
+from midfold.agent.hands import agree
+from midfold.agent.prompt import system_prompt
+from midfold.config import Config
+from midfold.config.schema import AgentSettings
+from midfold.core.compaction import SummaryAsk
+from midfold.summarize import Summarizer, local_summarizer
+
+WINDOWS = (16_000, 32_000, 64_000, 200_000)
+HERMES_WINDOWS = (64_000, 200_000)
+PACKAGES = ("core", "wire", "engines", "summarize", "store")
+TOLD: dict[Needs, str] = {
+    "findings": "what commands printed: the checksums of the modules they rest on",
+    "definitions": "what stands in files: the definitions they import",
+}
+LEAST_CALLS = 400
+HEADINGS = f"  {'window':>8} {'':34} {'calls':>6} {'re-reads':>9} {'of needs':>9} {'prompt':>8} {'folds':>6}  wrong"
+OUTPUT = 60_000
+SUMMARY = """## Goal
+Document the source tree, one note per module.
+
+## Progress
+### Done
+- Notes for the modules so far were written under notes/.
+### In Progress
+- The notes of the current package.
+
+## Next Steps
+- Go on with the next module.
+"""
+
+
+class Run(NamedTuple):
+    """One run: how it went, and what was wrong in what it wrote."""
+
+    tally: Tally
+    compactions: int
+    wrong: int
+    seconds: float
+
+
+def stub(ask: SummaryAsk) -> str:
+    """The model that summarises: it always says the same."""
+    ask.prompt()
+    return SUMMARY
+
+
+def with_midfold(window: int, summarizer: Summarizer = stub, needs: Needs = "findings", most: int | None = None) -> Run:
+    """The agent as it is shipped."""
+    folds: list[Folded] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Folded) and event.status in ("compacted", "pruned"):
+            folds.append(event)
+
+    def loop(policy: Policy, folder: Path) -> Callable[[str], str]:
+        config = Config(agent=AgentSettings(output_characters=OUTPUT, max_steps=10_000))
+        workshop = Workshop(folder, config, os.environ, store="memory:", window=window, summarizer=summarizer)
+        agent = workshop.agent(workshop.session(policy.endpoint), policy, watch=watch, consent=agree)
+        return agent.run
+
+    return _run(window, loop, lambda: len(folds), needs, most)
+
+
+def with_sliding(window: int, landing: float, needs: Needs = "findings", most: int | None = None) -> Run:
+    loops: list[PlainLoop] = []
+
+    def loop(policy: Policy, folder: Path) -> Callable[[str], str]:
+        shrink = sliding(policy, window // 2, int(window // 2 * landing))
+        loops.append(PlainLoop(policy, _toolbox(folder), system_prompt(folder), shrink))
+        return loops[0].run
+
+    return _run(window, loop, lambda: loops[0].compactions, needs, most)
+
+
+def with_hermes(window: int, needs: Needs = "findings", most: int | None = None) -> Run:
+    loops: list[PlainLoop] = []
+    with Hermes(window, SUMMARY) as hermes:
+
+        def loop(policy: Policy, folder: Path) -> Callable[[str], str]:
+            loops.append(PlainLoop(policy, _toolbox(folder), system_prompt(folder), hermes.shrink))
+            return loops[0].run
+
+        return _run(window, loop, lambda: loops[0].compactions, needs, most)
+
+
+def _toolbox(folder: Path) -> Toolbox:
+    config = Config(agent=AgentSettings(output_characters=OUTPUT))
+    workshop = Workshop(folder, config, os.environ, store="memory:")
+    return Toolbox(workshop.tools(lambda: workshop.sessions.session("none")), OUTPUT)
+
+
+def _run(
+    window: int,
+    make: Callable[[Policy, Path], Callable[[str], str]],
+    compactions: Callable[[], int],
+    needs: Needs,
+    most: int | None,
+) -> Run:
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        repository = Repository(Path(name).resolve(), PACKAGES, most)
+        policy = Policy(repository, window, needs)
+        say = make(policy, repository.folder)
+        for package, modules in repository.work:
+            say(policy.begin(package, modules))
+        return Run(policy.tally, compactions(), _wrong(repository, needs), time.perf_counter() - started)
+
+
+def _wrong(repository: Repository, needs: Needs) -> int:
+    """Quotes that are not in the notes as they are true."""
+    wrong = 0
+    for _, modules in repository.work:
+        for module in modules:
+            note = repository.folder / module.note
+            lines = set(note.read_text().splitlines()) if note.exists() else set()
+            facts = [*module.own, *(fact for _, facts in module.imported for fact in facts)]
+            sums = [repository.sums[path] for path in (module.path, *(path for path, _ in module.imported))]
+            wrong += sum(line not in lines for line in (sums if needs == "findings" else [fact.line for fact in facts]))
+    return wrong
+
+
+def main(windows: tuple[int, ...] = WINDOWS) -> None:
+    print(f"  midfold's own source, packages {', '.join(PACKAGES)}, in a temporary folder; sizes by o200k")
+    print("  re-read: what a note must quote had been seen, was no longer in the context, and was looked up again")
+    for needs, told in TOLD.items():
+        print(f"  notes quote {told}")
+        print(HEADINGS)
+        for window in windows:
+            _compared(window, needs)
+
+
+def _compared(window: int, needs: Needs) -> None:
+    ours = _told(window, "midfold", with_midfold(window, stub, needs))
+    _told(window, "midfold, summary without a model", with_midfold(window, local_summarizer, needs))
+    others = {
+        "the sliding window": [
+            _told(window, "sliding window, always full", with_sliding(window, 1.0, needs)),
+            _told(window, "sliding window, cut to half", with_sliding(window, 0.5, needs)),
+        ]
+    }
+    if window in HERMES_WINDOWS:
+        others["Hermes"] = [_told(window, HERMES, with_hermes(window, needs))]
+    for name, runs in others.items():
+        for run in runs:
+            ratio = ours.tally.rereads / max(run.tally.rereads, 1)
+            report(f"re-reads at {window:,} against {name}", f"{ratio:.2f}x", "< 0.5x", met=ratio < 0.5)
+    enough = ours.tally.calls >= LEAST_CALLS
+    report(f"the task at {window:,} came to its end", f"{ours.tally.calls} calls", f">= {LEAST_CALLS}", met=enough)
+
+
+def _told(window: int, name: str, run: Run) -> Run:
+    tally = run.tally
+    share = f"{tally.rereads / max(tally.needed, 1):.0%}"
+    mean = tally.prompt_tokens // max(tally.requests, 1)
+    lost = f"   {tally.unsigned} times the user's rule was forgotten" if tally.unsigned else ""
+    print(
+        f"  {window:>8,} {name:34} {tally.calls:>6,} {tally.rereads:>9,} {share:>9} {mean:>8,} {run.compactions:>6} "
+        f"{run.wrong:>6}{lost}",
+        flush=True,
+    )
+    return run
+
+
+if __name__ == "__main__":
+    main(tuple(int(word) for word in sys.argv[1:]) or WINDOWS)

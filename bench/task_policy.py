@@ -1,0 +1,237 @@
+"""A model that is a policy: it does the long task step by step, and knows only what its context says, as plain text.
+
+Rules of this file:
+1. What a note quotes is looked up in the context by its name. There is no memory beside the context.
+2. What is not there is read again from its file; that is counted, if the file had been read before.
+3. The policy knows nothing about summaries, handles or ledgers: a fact counts wherever a line of the context has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from bench.task_work import Fact, Module, Repository
+from midfold.agent.answers import Answer, Call
+from midfold.core import jsonio
+from midfold.errors import ModelFailed
+from midfold.summarize.endpoint import Endpoint
+from midfold.tokenizers import Tokenizer
+
+SIGNATURE = "Checked against the source for release 4711."
+FIRST = (
+    f'You are documenting this source tree. Every note must end with the line: "{SIGNATURE}" '
+    "Write one note per module under notes/: what it is, and what it rests on, quoted exactly. "
+)
+_SIGNED = re.compile(r'must end with the line: "([^"\n]+)"')
+PER_MESSAGE = 4
+Step = tuple[str, dict[str, Any]] | str
+Needs = Literal["findings", "definitions"]
+"""What later notes quote of earlier work: what a command once printed, or what stands in the files themselves."""
+
+
+class _Request(msgspec.Struct):
+    messages: list[msgspec.Raw]
+    tools: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class Tally(NamedTuple):
+    """How the task went."""
+
+    calls: int
+    rereads: int
+    needed: int
+    unknown: int
+    unsigned: int
+    requests: int
+    prompt_tokens: int
+
+
+class Policy:
+    """Does the work of a repository; use it as an agent's model."""
+
+    def __init__(self, repository: Repository, window: int, needs: Needs = "findings") -> None:
+        self.endpoint = Endpoint(name="policy", wire="openai", base_url="http://policy.invalid", model="policy")
+        self.heard = ""
+        self.repository, self.window, self.needs = repository, window, needs
+        self.context = ""
+        self.calls = self.rereads = self.needed = self.unknown = self.unsigned = 0
+        self.requests = self.prompt_tokens = 0
+        self._seen: set[str] = set()
+        self._measured_once: set[str] = set()
+        self._numbers = 0
+        self._tokenizer = Tokenizer("o200k")
+        self._known_texts: dict[bytes, tuple[str, int]] = {}
+        self._quoted: dict[Fact, str] = {}
+        self._steps: Iterator[Step] = iter(())
+
+    def begin(self, package: str, modules: list[Module]) -> str:
+        """What the user says next; the policy will then do it."""
+        self._steps = self._package(package, modules)
+        return f"{FIRST if not self.requests else ''}Now write the notes for the package {package}."
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(
+            self.calls, self.rereads, self.needed, self.unknown, self.unsigned, self.requests, self.prompt_tokens
+        )
+
+    # As a model
+
+    def ask(self, body: bytes, hear: Any, again: Any) -> Answer:
+        request = msgspec.json.decode(body, type=_Request)
+        read = [self._read(bytes(message)) for message in request.messages]
+        size = sum(tokens for _, tokens in read) + self._read(bytes(request.tools))[1]
+        if size > self.window:
+            raise ModelFailed("overflow", f"{size} tokens", limit=self.window)
+        self.requests += 1
+        self.prompt_tokens += size
+        self.context = "\n".join(text for text, _ in read[1:])
+        self._quoted = {}
+        step = next(self._steps)
+        usage = {"prompt_tokens": size, "completion_tokens": 50}
+        if isinstance(step, str):
+            return Answer(message={"role": "assistant", "content": step}, text=step, usage=usage)
+        self.calls += 1
+        self._numbers += 1
+        name, arguments = step
+        call = Call(f"call_{self._numbers}", name, jsonio.text_of(arguments))
+        function = {"name": call.name, "arguments": call.arguments}
+        message = {"role": "assistant", "content": None}
+        message["tool_calls"] = [{"id": call.id, "type": "function", "function": function}]  # type: ignore[assignment]
+        return Answer(message=message, calls=(call,), usage=usage)
+
+    def tokens(self, messages: Any, tools: Any = ()) -> int:
+        """The exact size of a request, by OpenAI's vocabulary."""
+        return sum(self._read(jsonio.encode(value))[1] for value in (*messages, list(tools)))
+
+    def _read(self, value: bytes) -> tuple[str, int]:
+        """A message as text, and its size; remembered, because most of a context has been seen before."""
+        known = self._known_texts.get(value)
+        if known is None:
+            text = "\n".join(_texts(jsonio.decode(value)))
+            known = self._known_texts[value] = (text, self._tokenizer.count(text) + PER_MESSAGE)
+        return known
+
+    # The work
+
+    def _package(self, package: str, modules: list[Module]) -> Iterator[Step]:
+        yield "plan", {"steps": [{"step": f"note on {module.path}", "status": "open"} for module in modules]}
+        for module in modules:
+            yield from self._note(module)
+        yield from self._index(package, modules)
+        yield f"The notes for {package} are written."
+
+    def _note(self, module: Module) -> Iterator[Step]:
+        """Reads a module, measures it, and writes what it is and what it rests on."""
+        yield from self._known(module.path, module.own if self.needs == "definitions" else ())
+        yield from self._measured(module.path)
+        if self.needs == "definitions":
+            yield from self._known(module.path, module.own)
+        own = "\n".join(self._quotes(module.own) if self.needs == "definitions" else [self._sum_of(module.path)])
+        yield "write_file", {"path": module.note, "content": f"# {module.path}\n\n{own}\n\nRests on:\n"}
+        there = [one for one in module.imported if self._has(*one)]
+        self.needed += len(module.imported)
+        if there:
+            yield self._append(module, [quote for one in there for quote in self._told(*one)])
+        for one in module.imported:
+            if one not in there:
+                yield from self._looked_up(*one)
+                yield self._append(module, self._told(*one))
+        yield self._append(module, [self._signature()])
+
+    def _has(self, path: str, facts: tuple[Fact, ...]) -> bool:
+        """Whether the context tells what a note must say of this module."""
+        return all(map(self._quote, facts)) if self.needs == "definitions" else bool(self._sum_of(path))
+
+    def _told(self, path: str, facts: tuple[Fact, ...]) -> list[str]:
+        return self._quotes(facts) if self.needs == "definitions" else [self._sum_of(path)]
+
+    def _looked_up(self, path: str, facts: tuple[Fact, ...]) -> Iterator[Step]:
+        yield from self._known(path, facts) if self.needs == "definitions" else self._measured(path)
+
+    def _known(self, path: str, facts: tuple[Fact, ...]) -> Iterator[Step]:
+        """Reads a file unless everything that is needed of it is in the context."""
+        if path in self._seen and all(map(self._quote, facts)):
+            return
+        self.rereads += path in self._seen
+        self._seen.add(path)
+        yield "read_file", {"path": path}
+        for fact in facts:
+            if not self._quote(fact):
+                self.rereads += 1
+                yield "search", {"pattern": rf"\b{fact.name}\b", "path": path}
+
+    def _measured(self, path: str) -> Iterator[Step]:
+        """The checksum and the size of a file, unless they are in the context."""
+        if self._sum_of(path):
+            return
+        self.rereads += path in self._measured_once
+        self._measured_once.add(path)
+        yield "shell", {"command": f"cksum {path}"}
+        self.unknown += not self._sum_of(path)
+
+    def _index(self, package: str, modules: list[Module]) -> Iterator[Step]:
+        """The checksums of all modules, as they were measured."""
+        lines: list[str] = []
+        for module in modules:
+            self.needed += 1
+            yield from self._measured(module.path)
+            lines.append(self._sum_of(module.path))
+        content = "\n".join([f"# {package}", *lines, self._signature()])
+        yield "write_file", {"path": f"notes/{package}/index.md", "content": f"{content}\n"}
+
+    def _append(self, module: Module, lines: list[str]) -> Step:
+        quoted = "\n".join(lines)
+        return "shell", {"command": f"cat >> {module.note} <<'END'\n{quoted}\nEND"}
+
+    # What the context says
+
+    def _quote(self, fact: Fact) -> str:
+        if fact not in self._quoted:
+            found = fact.pattern.search(self.context) if fact.name in self.context else None
+            self._quoted[fact] = found[0].strip() if found else ""
+        return self._quoted[fact]
+
+    def _quotes(self, facts: tuple[Fact, ...]) -> list[str]:
+        quotes = [self._quote(fact) for fact in facts]
+        self.unknown += quotes.count("")
+        return quotes
+
+    def _sum_of(self, path: str) -> str:
+        """Checksum, size and name, as cksum prints them."""
+        if path not in self.context:
+            return ""
+        found = re.search(rf"(?<!\d)\d+ \d+ {re.escape(path)}\b", self.context)
+        return found[0] if found else ""
+
+    def _signature(self) -> str:
+        found = _SIGNED.search(self.context)
+        self.unsigned += found is None
+        return found[1] if found else ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a message, as somebody who reads it sees it: arguments are read, not their JSON."""
+    if isinstance(value, str):
+        if value[:1] in "{[" and (decoded := _decoded(value)) is not None:
+            yield from _texts(decoded)
+        else:
+            yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def _decoded(text: str) -> Any:
+    try:
+        value = jsonio.decode(text)
+    except jsonio.NotJSON:
+        return None
+    return value if isinstance(value, dict | list) else None

@@ -1,0 +1,140 @@
+"""The work of the long task: which notes must be written about a Python package, and what they must quote.
+
+It is read from the source with `ast` before the task begins, and is all the policy knows from elsewhere than its
+context: which files there are, what each imports from the others, and what a definition looks like. What the
+definitions say, it must see.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "midfold"
+
+
+class Fact(NamedTuple):
+    """Something a note must quote: a line of a file that one knows by a name."""
+
+    path: str
+    name: str
+    line: str
+    """What is true; only the judge looks at it."""
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """How anybody would look for it in a text."""
+        name = re.escape(self.name)
+        if self.line.startswith(("def ", "class ", "async def ")):
+            return re.compile(rf"(?:async def|def|class) {name}\b[^\n]*")
+        return re.compile(rf"(?<![\w.]){name}(?:: [^=\n]+)? = [^\n]*")
+
+
+class Module(NamedTuple):
+    """One file, what it defines, and what it takes from the others."""
+
+    path: str
+    own: tuple[Fact, ...]
+    imported: tuple[tuple[str, tuple[Fact, ...]], ...]
+    lines: int
+
+    @property
+    def note(self) -> str:
+        return f"notes/{self.path.removesuffix('.py')}.md"
+
+
+class Repository:
+    """A copy of midfold's own source in a temporary folder, and the notes that are to be written about it."""
+
+    def __init__(self, folder: Path, packages: tuple[str, ...], most: int | None = None) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT / "src" / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.sql"))
+        self.packages = packages
+        self._most = most
+
+    @cached_property
+    def definitions(self) -> dict[str, dict[str, str]]:
+        """Path -> name -> the first line of its definition; only names that are defined once in the whole source."""
+        found = {self._name(path): dict(_definitions(path.read_text())) for path in self._files()}
+        counts = Counter(name for path in self._files() for name in _all_names(path.read_text()))
+        return {
+            path: {name: line for name, line in names.items() if counts[name] == 1} for path, names in found.items()
+        }
+
+    @cached_property
+    def sums(self) -> dict[str, str]:
+        """Path -> what `cksum` says of it."""
+        names = [self._name(path) for path in self._files()]
+        done = subprocess.run(["cksum", *names], cwd=self.folder, capture_output=True, text=True, check=True)
+        return {line.split(" ", 2)[2]: line for line in done.stdout.splitlines()}
+
+    @cached_property
+    def work(self) -> list[tuple[str, list[Module]]]:
+        """The packages in order, with their modules."""
+        left = self._most if self._most is not None else 1 << 30
+        work: list[tuple[str, list[Module]]] = []
+        for package in self.packages:
+            paths = sorted((self.folder / PACKAGE / package).rglob("*.py"))
+            modules = [self._module(path) for path in [one for one in paths if one.name != "__init__.py"][:left]]
+            left -= len(modules)
+            if modules:
+                work.append((package, modules))
+        return work
+
+    def _files(self) -> list[Path]:
+        return sorted((self.folder / PACKAGE).rglob("*.py"))
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder))
+
+    def _module(self, path: Path) -> Module:
+        name, text = self._name(path), path.read_text()
+        own = tuple(Fact(name, defined, line) for defined, line in self.definitions[name].items())
+        imported: dict[str, list[Fact]] = {}
+        for source, wanted in _imports(text):
+            there = self.definitions.get(source, {})
+            facts = [Fact(source, one, there[one]) for one in wanted if one in there]
+            if facts and source != name:
+                imported.setdefault(source, []).extend(facts)
+        return Module(name, own, tuple((p, tuple(facts)) for p, facts in imported.items()), len(text.splitlines()))
+
+
+@cache
+def _tree(text: str) -> ast.Module:
+    """Every run reads the same files."""
+    return ast.parse(text)
+
+
+def _definitions(text: str) -> Iterator[tuple[str, str]]:
+    lines = text.splitlines()
+    for node in _tree(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, lines[node.lineno - 1].strip()
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            line = lines[node.lineno - 1]
+            if isinstance(target, ast.Name) and " = " in line:
+                yield target.id, line.strip()
+
+
+_NAMED = re.compile(r"^\s*(?:(?:async )?def|class) (\w+)|^\s*(\w+)(?:: [^=\n]+)? = ", re.MULTILINE)
+
+
+def _all_names(text: str) -> Iterator[str]:
+    """Everything that is defined or assigned anywhere in a file."""
+    return (match[1] or match[2] for match in _NAMED.finditer(text))
+
+
+def _imports(text: str) -> Iterator[tuple[str, list[str]]]:
+    """What is imported from other files of the package."""
+    for node in ast.walk(_tree(text)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
+            yield f"{node.module.replace('.', '/')}.py", [alias.name for alias in node.names]
