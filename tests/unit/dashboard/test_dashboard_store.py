@@ -70,6 +70,26 @@ def test_places_are_what_lists_would_be() -> None:
             assert places.between(start, stop) == whole[start:stop]
 
 
+def test_a_message_is_kept_changed_or_folded() -> None:
+    fates = Places([Piece(0, 2), Piece(5, 1, 8), Piece(None, 1, 7)]).fates()
+    told = [Place(1), Place(2), Place(5), Place(5, 8), Place(5, 9), Place(2, 9), Place(None, 7), Place(None, 6)]
+    assert [fates.of(place) for place in told] == [
+        "kept", "folded", "changed", "kept", "changed", "folded", "kept", "folded",
+    ]  # fmt: skip
+
+
+def test_the_strips_of_a_compaction_that_only_shortened_results_add_up() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s", context_length=64_000)
+        session.append([user("go"), *work(0, count=30, words=1_200), *work(30, count=20, words=20)])
+        assert session.compact(force=True).receipt.status == "pruned"
+        page = Folds(Reader(store)).compaction("s", 1, 0, "", everything)
+        assert {segment.what for segment in (*page.before, *page.after)} == {"kept"}
+        assert page.counts["changed"] == len({change.handle for change in page.changes}) > 0
+        assert page.before[0].tokens == pytest.approx(page.compaction.old_tokens, rel=0.01)
+        assert page.before[0].tokens > 2 * page.after[0].tokens
+
+
 def test_before_and_after_are_the_views_the_store_gives(sessions: Sessions) -> None:
     session = sessions.session(CODING)
     info, records = sessions.store.must(CODING), session.receipts()
@@ -145,7 +165,7 @@ def test_what_a_model_unfolded_again_is_found() -> None:
     with midfold.open("memory:") as store:
         session = store.session("s")
         session.append([user("go"), *call(1, "context_unfold", {"handle": "mf-1"}, "word " * 200), assistant("done")])
-        session.append([user("context_unfold is only mentioned here"), *call(2, "terminal", {"command": "ls"}, "a")])
+        session.append([user("and now?"), *call(2, "terminal", {"command": "grep context_unfold"}, "three lines")])
         found = Reader(store).glances.retrievals(Shelf(store.store, store.store.must("s")))
         assert [item.position for item in found] == [2]
         assert found[0].tokens > 150
