@@ -195,6 +195,7 @@ class Line(Facts, frozen=True, kw_only=True):
     at: int | None
     tokens: int
     handle: str
+    """Unfolds to it. Empty for what midfold wrote: a handoff, or a shorter form, whose `position` has the original."""
     fate: Fate
     ours: Literal["", "fold", "ack", "bridge"]
     """What it is if midfold wrote it; `fold` is the handoff."""
@@ -257,6 +258,8 @@ class CompactionPage(Facts, frozen=True, kw_only=True):
 
     session: str
     compaction: CompactionFacts
+    previous: int | None
+    next: int | None
     before: tuple[Segment, ...]
     after: tuple[Segment, ...]
     counts: dict[Fate, int]

@@ -36,7 +36,7 @@ class Show:
             role=message.role,
             at=found.at,
             tokens=self.tokens(message),
-            handle=handle_of(message),
+            handle=handle_of(message) if found.place.body is None else "",
             fate=fate,
             ours=ours.kind if ours else "",
             tools=tuple(dict.fromkeys(part.name for part in message.parts if isinstance(part, ToolCall))),
