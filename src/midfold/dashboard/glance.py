@@ -11,6 +11,7 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core.message import ToolCall, ToolResult
+from midfold.dashboard.causes import causes
 from midfold.dashboard.facts import SessionFacts
 from midfold.dashboard.health import findings
 from midfold.dashboard.links import key_of
@@ -76,7 +77,7 @@ class Glances:
     def _aged(self, known: Known, info: SessionInfo) -> Known:
         """Cooldowns end by themselves."""
         facts = known.facts
-        found = findings(info, known.records, facts.size, facts.saved, facts.cache, self._now())
+        found = findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes, self._now())
         if found == facts.findings:
             return known
         return known._replace(facts=_with(facts, found))
@@ -87,7 +88,7 @@ class Glances:
         size = self.gauge.size(shelf, records)
         retrieved = self.retrievals(shelf) if info.compactions and turns else []
         compare = compared(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
-        cache = cache_use(turns, self.prices)
+        cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
         facts = SessionFacts(
             key=key_of(info.name),
             name=info.name,
@@ -104,7 +105,8 @@ class Glances:
             size=size,
             saved=compare.saved,
             cache=cache,
-            findings=findings(info, records, size, compare.saved, cache, self._now()),
+            causes=why,
+            findings=findings(info, records, size, compare.saved, cache, why, self._now()),
         )
         return Known(version, facts, tuple(records), tuple(turns), compare.without)
 

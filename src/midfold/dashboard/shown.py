@@ -17,6 +17,7 @@ LONGEST_LINE = 240
 REDACTED = 4_000
 """Characters redacted before a line is cut: a secret that begins inside it is still one."""
 LONGEST_BLOCK = 60_000
+LONGEST_ARGUMENTS = 200_000
 _SPACE = re.compile(r"\s+")
 Redact = Callable[[str], str]
 
@@ -102,7 +103,7 @@ def _said(part: Part) -> str:
     if isinstance(part, ToolResult):
         return part.text or next((_described(item) for item in part.parts if isinstance(item, Media)), "")
     if isinstance(part, ToolCall):
-        return _arguments(part.arguments[:REDACTED]).replace("\n", ", ")
+        return _arguments(part.arguments).replace("\n", ", ")
     return _described(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
 
 
@@ -112,7 +113,9 @@ def _described(media: Media) -> str:
 
 
 def _arguments(text: str) -> str:
-    """A call's arguments as lines `name: value`, or as they are if they are no object."""
+    """A call's arguments as lines `name: value`, or as they are if they are no object, or very long."""
+    if len(text) > LONGEST_ARGUMENTS:
+        return text
     try:
         value = jsonio.decode(text)
     except jsonio.NotJSON:
