@@ -8,6 +8,7 @@ import pytest
 
 import midfold
 from midfold.core.usage import Usage
+from midfold.dashboard import glance
 from midfold.dashboard.access import everything
 from midfold.dashboard.folded import Folds
 from midfold.dashboard.places import Place, Places, Shelf
@@ -159,6 +160,16 @@ def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() ->
         places, scale = sample(shelf.history(), 0)
         assert len(places) == MOST_COUNTED
         assert scale == info.count / MOST_COUNTED
+
+
+def test_what_is_remembered_is_bounded(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glance, "MOST_KEPT", 60)
+    glances = Reader(sessions).glances
+    for _ in range(2):
+        for info in sessions.all():
+            assert glances.one(info).facts.name == info.name
+            assert glances._weight == sum(known.weight for known in glances._kept.values())
+            assert glances._weight <= 60 or len(glances._kept) == 1
 
 
 def test_what_a_model_unfolded_again_is_found() -> None:

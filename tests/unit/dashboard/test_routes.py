@@ -13,9 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 import midfold
-from midfold.dashboard import Under
+from midfold.dashboard import Sees, Under
 from midfold.dashboard.faces import FACES
 from midfold.dashboard.links import key_of, session_path
+from midfold.errors import StoreUnavailable
 from midfold.service import Sessions
 from midfold.testing.fixtures import user
 from support.build import work
@@ -328,6 +329,18 @@ def test_lists_and_searches_show_nothing_of_other_keys(kept_apart: Served) -> No
         assert "b/one" not in answer.text
     assert kept_apart.get("/api/search?q=secret&session=b%2Fone", **{"x-key": "alice"}).status == 404
     assert len(kept_apart.get("/api/search?q=secret+plan", **{"x-key": "alice"}).json["hits"]) == 8
+
+
+class Unreachable:
+    def sees(self, request: Request, /) -> Sees:
+        raise StoreUnavailable("the database cannot be reached")
+
+
+def test_a_store_that_cannot_be_reached_is_told_as_such(sessions: Sessions) -> None:
+    with served(sessions, Unreachable()) as there:
+        assert there.get("/api/sessions").json == {"error": "the database cannot be reached", "status": 503}
+        page = there.get("/")
+        assert (page.status, "Not now" in page.text) == (503, True)
 
 
 def test_who_is_not_known_is_told_so(kept_apart: Served) -> None:
