@@ -1,5 +1,25 @@
-"""Prompt caching: where stable prefixes end. Separate from compaction: it describes, it never edits."""
+"""Prompt caching: where stable prefixes end. Separate from compaction: it describes, it never edits.
 
+hints = cache.plan_document(document, provider="anthropic")     # where breakpoints belong, and why
+wire.markers.mark(document, hints)                              # the request, with markers in its provider's own way
+"""
+
+from midfold.cache.documented import apply_anthropic_cache_control
 from midfold.cache.hints import PromptCacheHint, system_and_3
+from midfold.cache.layouts import caching_applies, is_claude, layout_for, provider_of, status_line
+from midfold.cache.planner import plan, plan_document
+from midfold.cache.prefix_key import stable_prefix_cache_key
 
-__all__ = ["PromptCacheHint", "system_and_3"]
+__all__ = [
+    "PromptCacheHint",
+    "apply_anthropic_cache_control",
+    "caching_applies",
+    "is_claude",
+    "layout_for",
+    "plan",
+    "plan_document",
+    "provider_of",
+    "stable_prefix_cache_key",
+    "status_line",
+    "system_and_3",
+]

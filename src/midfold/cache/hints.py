@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
-
+from midfold.core.hint import MOST_MARKERS, SYSTEM, TOOLS, PromptCacheHint
 from midfold.core.message import Message, Text, Thinking, Transcript
 
-MOST_MARKERS = 4
-SYSTEM = -1
-"""The position of a system prompt that stands beside the messages."""
-
-
-class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
-    """A cache breakpoint belongs after this message."""
-
-    message_index: int
-    placement: Literal["system", "message"]
-    reason: str
+__all__ = ["MOST_MARKERS", "SYSTEM", "TOOLS", "PromptCacheHint", "system_and_3"]
 
 
 def system_and_3(messages: Transcript, system: Message | None = None) -> tuple[PromptCacheHint, ...]:

@@ -13,6 +13,7 @@ from midfold import __version__
 from midfold.errors import MidfoldError
 
 COMMANDS = {
+    "cache": "See why a prompt cache missed, and where breakpoints belong.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
@@ -21,6 +22,7 @@ COMMANDS = {
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
     "plugins": "List context engines and choose one.",
+    "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
     "unfold": "Show the originals behind a handle.",

@@ -4,6 +4,16 @@ Here are the doubles that need nothing but midfold; `strategies` needs hypothesi
 """
 
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer, ScriptEnded
+from midfold.testing.prefix_cache import PrefixCache, Refused
 from midfold.testing.provider import Request, ScriptedProvider, refusing_url
 
-__all__ = ["FakeClock", "Request", "ScriptEnded", "ScriptedProvider", "ScriptedSummarizer", "refusing_url"]
+__all__ = [
+    "FakeClock",
+    "PrefixCache",
+    "Refused",
+    "Request",
+    "ScriptEnded",
+    "ScriptedProvider",
+    "ScriptedSummarizer",
+    "refusing_url",
+]
