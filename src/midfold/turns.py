@@ -79,13 +79,15 @@ class Turns:
         self.database: Database = store.database
         self._present = False
 
-    def record(self, session: SessionInfo, usage: Usage, *, at: int, model: str | None = None) -> None:
-        """One more turn of the session as it was when the prompt was sent."""
+    def record(
+        self, session: SessionInfo, usage: Usage, *, at: int, model: str | None = None, compaction: int | None = None
+    ) -> None:
+        """One more turn of the session as it was when the prompt was sent; `compaction` if that is known better."""
         values = {
             "session": session.id,
             "at": at,
             "count": session.count,
-            "compaction": session.compaction,
+            "compaction": session.compaction if compaction is None else compaction,
             "model": model or session.model,
             "prompt": usage.prompt_tokens,
             "completion": usage.completion_tokens,

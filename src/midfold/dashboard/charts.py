@@ -208,6 +208,12 @@ def gauge(size: Size) -> Markup:
     return drawing(width, height, f"{percent(size.share)} full", told, body, "gauge", stretch=True)
 
 
+def bar(value: int, most: int) -> Markup:
+    """A bar beside a number that says the same."""
+    inside = rect(0, 0, max(100 * value / max(most, 1), 0.5), 8, "")
+    return tag("svg", inside, viewBox="0 0 100 8", preserveAspectRatio="none", aria_hidden="true")
+
+
 def strip(segments: Sequence[Segment], most: int, title: str) -> Markup:
     """One line of stretches, as long as their tokens."""
     width, height = 960.0, 34.0

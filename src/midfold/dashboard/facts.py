@@ -17,6 +17,7 @@ Fate = Literal["kept", "changed", "folded"]
 """Of a message: whether the model sees it word for word, in a shorter form, or only what the handoff says of it."""
 SegmentName = Literal["fixed", "head", "folded", "pinned", "handoff", "tail", "kept"]
 """`fixed` is the system prompt and the tools beside the messages; `kept` is everything where nothing was folded."""
+CauseName = Literal["hit", "cold start", "compacted", "model changed", "expired", "unexpected"]
 Level = Literal["problem", "warning", "note"]
 
 
@@ -70,6 +71,17 @@ class CacheUse(Facts, frozen=True, kw_only=True):
     """uncached - paid: writes cost more than plain tokens, so it can be less than nothing."""
 
 
+class CauseFacts(Facts, frozen=True, kw_only=True):
+    """Requests that hit the cache, or missed it for one reason."""
+
+    cause: CauseName
+    requests: int
+    tokens: int
+    """Prompt tokens that were paid anew although the prompt before had them."""
+    cost: float | None
+    """What that cost beyond reading them."""
+
+
 class Finding(Facts, frozen=True, kw_only=True):
     """Something that deserves a look."""
 
@@ -98,6 +110,8 @@ class SessionFacts(Facts, frozen=True, kw_only=True):
     size: Size
     saved: Saved
     cache: CacheUse
+    causes: tuple[CauseFacts, ...] = ()
+    """Why its prompts were read from the cache, or not; empty if nothing was ever cached."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -195,6 +209,7 @@ class Line(Facts, frozen=True, kw_only=True):
     at: int | None
     tokens: int
     handle: str
+    """Unfolds to it. Empty for what midfold wrote: a handoff, or a shorter form, whose `position` has the original."""
     fate: Fate
     ours: Literal["", "fold", "ack", "bridge"]
     """What it is if midfold wrote it; `fold` is the handoff."""
@@ -257,6 +272,8 @@ class CompactionPage(Facts, frozen=True, kw_only=True):
 
     session: str
     compaction: CompactionFacts
+    previous: int | None
+    next: int | None
     before: tuple[Segment, ...]
     after: tuple[Segment, ...]
     counts: dict[Fate, int]
@@ -341,6 +358,7 @@ class CacheSession(Facts, frozen=True, kw_only=True):
     name: str
     model: str | None
     use: CacheUse
+    causes: tuple[CauseFacts, ...]
 
 
 class CachePage(Facts, frozen=True, kw_only=True):
@@ -348,6 +366,7 @@ class CachePage(Facts, frozen=True, kw_only=True):
 
     sessions: tuple[CacheSession, ...]
     total: CacheUse
+    causes: tuple[CauseFacts, ...]
 
 
 class Problem(Facts, frozen=True, kw_only=True):

@@ -58,10 +58,12 @@ class Folds:
         counts = Counter(fate for _, _, fate in told)
         view = shelf.read(after)
         strips = strips_of(record, told, view, self.reader.show(info))
-        receipt = record.receipt
+        receipt, numbers = record.receipt, [one.seq for one in records]
         return CompactionPage(
             session=name,
             compaction=compaction_facts(record, info),
+            previous=max((number for number in numbers if number < seq), default=None),
+            next=min((number for number in numbers if number > seq), default=None),
             before=strips.before,
             after=strips.after,
             counts={fate: counts[fate] for fate in FATES},

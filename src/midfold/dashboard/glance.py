@@ -11,6 +11,7 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core.message import ToolCall, ToolResult
+from midfold.dashboard.causes import causes
 from midfold.dashboard.facts import SessionFacts
 from midfold.dashboard.health import findings
 from midfold.dashboard.links import key_of
@@ -21,7 +22,9 @@ from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
 from midfold.turns import Turn, Turns
 
-MOST_KEPT = 500
+MOST_KEPT = 200_000
+"""Turns, receipts and what they list, over all sessions that are remembered."""
+LEAST_ASKED = 500
 RETRIEVING = ("context_unfold", "context_search")
 """The tools by which a model gets originals back."""
 ANSWERS = 8
@@ -38,6 +41,10 @@ class Known(NamedTuple):
     turns: tuple[Turn, ...]
     without: tuple[int, ...]
 
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.turns) + sum(20 + len(record.receipt.digests) for record in self.records)
+
 
 class Glances:
     """Works sessions out, and remembers."""
@@ -50,10 +57,11 @@ class Glances:
         keeps = LONG_MS if config.prompt_caching.cache_ttl == "1h" else SHORT_MS
         self.prices = Prices(self.gauge.model, keeps)
         self._kept: OrderedDict[int, Known] = OrderedDict()
+        self._weight = 0
         self._lock = Lock()
 
     def of(self, infos: Sequence[SessionInfo]) -> list[Known]:
-        newest = self.turns.newest(max(2 * len(infos), MOST_KEPT)) if len(infos) > 1 else {}
+        newest = self.turns.newest(max(2 * len(infos), LEAST_ASKED)) if len(infos) > 1 else {}
         return [self.one(info, newest.get(info.id)) for info in infos]
 
     def one(self, info: SessionInfo, newest: int | None = None) -> Known:
@@ -68,15 +76,21 @@ class Glances:
                 return self._aged(kept, info)
         made = self._made(info, self.turns.of(info) if turns is None else turns, version)
         with self._lock:
+            self._forget(info.id)
             self._kept[info.id] = made
-            while len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._weight += made.weight
+            while self._weight > MOST_KEPT and len(self._kept) > 1:
+                self._forget(next(iter(self._kept)))
         return made
+
+    def _forget(self, session: int) -> None:
+        known = self._kept.pop(session, None)
+        self._weight -= known.weight if known is not None else 0
 
     def _aged(self, known: Known, info: SessionInfo) -> Known:
         """Cooldowns end by themselves."""
         facts = known.facts
-        found = findings(info, known.records, facts.size, facts.saved, facts.cache, self._now())
+        found = findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes, self._now())
         if found == facts.findings:
             return known
         return known._replace(facts=_with(facts, found))
@@ -87,7 +101,7 @@ class Glances:
         size = self.gauge.size(shelf, records)
         retrieved = self.retrievals(shelf) if info.compactions and turns else []
         compare = compared(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
-        cache = cache_use(turns, self.prices)
+        cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
         facts = SessionFacts(
             key=key_of(info.name),
             name=info.name,
@@ -104,7 +118,8 @@ class Glances:
             size=size,
             saved=compare.saved,
             cache=cache,
-            findings=findings(info, records, size, compare.saved, cache, self._now()),
+            causes=why,
+            findings=findings(info, records, size, compare.saved, cache, why, self._now()),
         )
         return Known(version, facts, tuple(records), tuple(turns), compare.without)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from midfold.dashboard.facts import CacheUse, Finding, Level, Saved, Size
+from midfold.dashboard.facts import CacheUse, CauseFacts, Finding, Level, Saved, Size
 from midfold.dashboard.sizes import in_force, memory_of
 from midfold.engines.compressor import MOST_STRIKES
 from midfold.store.protocol import Record, SessionInfo
@@ -12,18 +12,25 @@ from midfold.store.protocol import Record, SessionInfo
 NEARLY_FULL = 0.95
 FEWEST_REQUESTS = 5
 POOR_HIT_RATE = 0.5
+FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
 LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
 
 
 def findings(
-    info: SessionInfo, records: Sequence[Record], size: Size, saved: Saved, cache: CacheUse, now_ms: int
+    info: SessionInfo,
+    records: Sequence[Record],
+    size: Size,
+    saved: Saved,
+    cache: CacheUse,
+    causes: Sequence[CauseFacts],
+    now_ms: int,
 ) -> tuple[Finding, ...]:
     """Sorted by level."""
     found = [
         *_fullness(info, size),
         *_folding(info, now_ms),
         *_summary(in_force(info, records)),
-        *_caching(cache),
+        *_caching(cache, causes),
         *_money(saved),
     ]
     found.sort(key=lambda item: LEVELS.index(item[0]))
@@ -68,10 +75,13 @@ def _summary(record: Record | None) -> Found:
         )
 
 
-def _caching(cache: CacheUse) -> Found:
+def _caching(cache: CacheUse, causes: Sequence[CauseFacts]) -> Found:
     uses = cache.read_tokens or cache.written_tokens
     if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
         yield "warning", f"only {cache.hit_rate:.0%} of its prompt tokens came from the cache"
+    unexpected = next((one for one in causes if one.cause == "unexpected"), None)
+    if unexpected is not None and unexpected.requests >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
+        yield "warning", f"{unexpected.requests:,} requests missed the cache for no reason that is known"
 
 
 def _money(saved: Saved) -> Found:

@@ -10,6 +10,7 @@ from itertools import islice
 
 from midfold.config import Config
 from midfold.dashboard.access import Sees
+from midfold.dashboard.causes import together
 from midfold.dashboard.facts import (
     CachePage,
     CacheSession,
@@ -104,10 +105,20 @@ class Reader:
     def cache(self, sees: Sees) -> CachePage:
         known = [item for item in self.glances.of(self._infos(sees, AT_A_GLANCE)) if item.facts.cache.requests]
         sessions = tuple(
-            CacheSession(key=item.facts.key, name=item.facts.name, model=item.facts.model, use=item.facts.cache)
+            CacheSession(
+                key=item.facts.key,
+                name=item.facts.name,
+                model=item.facts.model,
+                use=item.facts.cache,
+                causes=item.facts.causes,
+            )
             for item in known
         )
-        return CachePage(sessions=sessions, total=cache_together(item.use for item in sessions))
+        return CachePage(
+            sessions=sessions,
+            total=cache_together(item.use for item in sessions),
+            causes=together(item.causes for item in sessions),
+        )
 
     def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> Search:
         if session:

@@ -17,6 +17,7 @@ LONGEST_LINE = 240
 REDACTED = 4_000
 """Characters redacted before a line is cut: a secret that begins inside it is still one."""
 LONGEST_BLOCK = 60_000
+LONGEST_ARGUMENTS = 200_000
 _SPACE = re.compile(r"\s+")
 Redact = Callable[[str], str]
 
@@ -36,7 +37,7 @@ class Show:
             role=message.role,
             at=found.at,
             tokens=self.tokens(message),
-            handle=handle_of(message),
+            handle=handle_of(message) if found.place.body is None else "",
             fate=fate,
             ours=ours.kind if ours else "",
             tools=tuple(dict.fromkeys(part.name for part in message.parts if isinstance(part, ToolCall))),
@@ -102,7 +103,7 @@ def _said(part: Part) -> str:
     if isinstance(part, ToolResult):
         return part.text or next((_described(item) for item in part.parts if isinstance(item, Media)), "")
     if isinstance(part, ToolCall):
-        return _arguments(part.arguments[:REDACTED]).replace("\n", ", ")
+        return _arguments(part.arguments).replace("\n", ", ")
     return _described(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
 
 
@@ -112,7 +113,9 @@ def _described(media: Media) -> str:
 
 
 def _arguments(text: str) -> str:
-    """A call's arguments as lines `name: value`, or as they are if they are no object."""
+    """A call's arguments as lines `name: value`, or as they are if they are no object, or very long."""
+    if len(text) > LONGEST_ARGUMENTS:
+        return text
     try:
         value = jsonio.decode(text)
     except jsonio.NotJSON:

@@ -36,9 +36,10 @@ def strips_of(record: Record, told: Sequence[Told], view: Sequence[Found], show:
     sizes = [round(scale * tokens) for tokens in counted]
     names = _names(told)
     by_place = {item.place.position: size for item, size in zip(view, sizes, strict=True)}
-    longer = _longer(receipt)
+    stayed = sum(by_place.get(place.position, 0) for _, place, fate in told if fate != "folded")
+    longer = _longer(receipt, max(receipt.old_tokens - receipt.fixed_tokens - stayed, 0), folds="folded" in names)
     old = [
-        (names[index], 0 if fate == "folded" else by_place.get(place.position, 0) + round(scale * longer[index]))
+        (names[index], 0 if fate == "folded" else by_place.get(place.position, 0) + longer[index])
         for index, place, fate in told
     ]
     where = {place.position: names[index] for index, place, _ in told}
@@ -66,12 +67,17 @@ def _name(item: Found, where: dict[int | None, SegmentName], receipt: Receipt) -
     return "handoff" if ours is not None and receipt.fold.endswith(ours.fold) else "kept"
 
 
-def _longer(receipt: Receipt) -> defaultdict[int, float]:
-    """By how many tokens a message that became shorter was longer, by its place in the old view."""
-    more: defaultdict[int, float] = defaultdict(float)
+def _longer(receipt: Receipt, gone: int, *, folds: bool) -> defaultdict[int, int]:
+    """By how many tokens a message that became shorter was longer, by its place in the old view.
+
+    `gone` tokens are no longer there. Where nothing was folded, they are all from these messages.
+    """
+    more: defaultdict[int, int] = defaultdict(int)
     for digest in receipt.digests:
-        more[digest.message] += max(digest.characters_before - digest.characters_after, 0) / CHARACTERS_PER_TOKEN
-    return more
+        more[digest.message] += max(digest.characters_before - digest.characters_after, 0)
+    whole = sum(more.values())
+    tokens = min(whole // CHARACTERS_PER_TOKEN, gone) if folds else gone
+    return defaultdict(int, {index: round(tokens * size / whole) for index, size in more.items() if size})
 
 
 def _segments(sized: Iterable[Sized], fixed: int, folded: int) -> tuple[Segment, ...]:

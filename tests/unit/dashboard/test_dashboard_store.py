@@ -8,6 +8,7 @@ import pytest
 
 import midfold
 from midfold.core.usage import Usage
+from midfold.dashboard import glance
 from midfold.dashboard.access import everything
 from midfold.dashboard.folded import Folds
 from midfold.dashboard.places import Place, Places, Shelf
@@ -68,6 +69,26 @@ def test_places_are_what_lists_would_be() -> None:
     for start in range(9):
         for stop in range(start, 9):
             assert places.between(start, stop) == whole[start:stop]
+
+
+def test_a_message_is_kept_changed_or_folded() -> None:
+    fates = Places([Piece(0, 2), Piece(5, 1, 8), Piece(None, 1, 7)]).fates()
+    told = [Place(1), Place(2), Place(5), Place(5, 8), Place(5, 9), Place(2, 9), Place(None, 7), Place(None, 6)]
+    assert [fates.of(place) for place in told] == [
+        "kept", "folded", "changed", "kept", "changed", "folded", "kept", "folded",
+    ]  # fmt: skip
+
+
+def test_the_strips_of_a_compaction_that_only_shortened_results_add_up() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s", context_length=64_000)
+        session.append([user("go"), *work(0, count=30, words=1_200), *work(30, count=20, words=20)])
+        assert session.compact(force=True).receipt.status == "pruned"
+        page = Folds(Reader(store)).compaction("s", 1, 0, "", everything)
+        assert {segment.what for segment in (*page.before, *page.after)} == {"kept"}
+        assert page.counts["changed"] == len({change.handle for change in page.changes}) > 0
+        assert page.before[0].tokens == pytest.approx(page.compaction.old_tokens, rel=0.01)
+        assert page.before[0].tokens > 2 * page.after[0].tokens
 
 
 def test_before_and_after_are_the_views_the_store_gives(sessions: Sessions) -> None:
@@ -141,11 +162,21 @@ def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() ->
         assert scale == info.count / MOST_COUNTED
 
 
+def test_what_is_remembered_is_bounded(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glance, "MOST_KEPT", 60)
+    glances = Reader(sessions).glances
+    for _ in range(2):
+        for info in sessions.all():
+            assert glances.one(info).facts.name == info.name
+            assert glances._weight == sum(known.weight for known in glances._kept.values())
+            assert glances._weight <= 60 or len(glances._kept) == 1
+
+
 def test_what_a_model_unfolded_again_is_found() -> None:
     with midfold.open("memory:") as store:
         session = store.session("s")
         session.append([user("go"), *call(1, "context_unfold", {"handle": "mf-1"}, "word " * 200), assistant("done")])
-        session.append([user("context_unfold is only mentioned here"), *call(2, "terminal", {"command": "ls"}, "a")])
+        session.append([user("and now?"), *call(2, "terminal", {"command": "grep context_unfold"}, "three lines")])
         found = Reader(store).glances.retrievals(Shelf(store.store, store.store.must("s")))
         assert [item.position for item in found] == [2]
         assert found[0].tokens > 150

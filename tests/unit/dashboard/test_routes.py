@@ -13,11 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 import midfold
-from midfold.dashboard import Under
+from midfold.dashboard import Sees, Under
 from midfold.dashboard.faces import FACES
 from midfold.dashboard.links import key_of, session_path
+from midfold.errors import StoreUnavailable
 from midfold.service import Sessions
 from midfold.testing.fixtures import user
+from support.build import work
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"
@@ -152,6 +154,36 @@ def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Serve
     statuses = {link: web.get(link).status for link in sorted(seen)}
     assert {link: status for link, status in statuses.items() if status != 200} == {}
     assert len(statuses) > 60
+
+
+def test_branches_continuations_and_undone_compactions_are_shown() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s", context_length=16_000)
+        for start in (0, 40, 80):
+            session.append(work(start, count=40))
+            assert session.compact(force=True).changed
+        session.undo()
+        history = list(session.history())
+        branch = session.sync([*history[:-3], user("something else")]).session
+        assert branch.name != "s"
+        child = session.compact(force=True, persistence="child").session
+        assert [record.undone is not None for record in session.receipts()] == [False, False, True, False]
+        with served(store) as there:
+            statuses = {}
+            for name in ("s", branch.name, child.name):
+                page = there.get(session_path(name))
+                statuses[name] = page.status
+                assert name in Tags(page.text).text
+                for link in Tags(page.text).links:
+                    answer = there.get(link.partition("#")[0] or "/")
+                    statuses[link] = answer.status
+                    if "/compactions/" in link and "json" not in answer.headers["content-type"]:
+                        further = {more.partition("#")[0] or "/" for more in Tags(answer.text).links}
+                        statuses |= {more: there.get(more).status for more in further}
+            assert {link: status for link, status in statuses.items() if status != 200} == {}
+            shown = there.get(session_path("s")).text
+            assert "undone" in shown
+            assert "continues as" in shown
 
 
 @pytest.mark.parametrize(
@@ -297,6 +329,18 @@ def test_lists_and_searches_show_nothing_of_other_keys(kept_apart: Served) -> No
         assert "b/one" not in answer.text
     assert kept_apart.get("/api/search?q=secret&session=b%2Fone", **{"x-key": "alice"}).status == 404
     assert len(kept_apart.get("/api/search?q=secret+plan", **{"x-key": "alice"}).json["hits"]) == 8
+
+
+class Unreachable:
+    def sees(self, request: Request, /) -> Sees:
+        raise StoreUnavailable("the database cannot be reached")
+
+
+def test_a_store_that_cannot_be_reached_is_told_as_such(sessions: Sessions) -> None:
+    with served(sessions, Unreachable()) as there:
+        assert there.get("/api/sessions").json == {"error": "the database cannot be reached", "status": 503}
+        page = there.get("/")
+        assert (page.status, "Not now" in page.text) == (503, True)
 
 
 def test_who_is_not_known_is_told_so(kept_apart: Served) -> None:

@@ -8,6 +8,7 @@ import pytest
 from midfold.core.compaction import CompactionState
 from midfold.core.report import Receipt, SummaryFacts
 from midfold.core.usage import Usage
+from midfold.dashboard.causes import causes, together, told
 from midfold.dashboard.savings import Prices, Rates, Retrieval, cache_together, cache_use, compared, saved_together
 from midfold.models import DEFAULT, Model
 from midfold.store.protocol import Record
@@ -151,3 +152,32 @@ def test_the_cache_saves_reads_and_costs_writes() -> None:
 def test_a_long_lifetime_has_its_own_price() -> None:
     assert Prices(known, 3_600_000).rates("m") == Rates(10.0, 1.0, 20.0)
     assert PRICES.rates("m") == Rates(10.0, 1.0, 12.5)
+
+
+def test_each_request_is_told_why_it_was_read_from_the_cache_or_not() -> None:
+    turns = [
+        turn(1, 20_000, written=20_000),
+        turn(2, 22_000, read=20_000, written=2_000),
+        turn(3, 12_000, compaction=1, written=12_000),
+        turn(4, 13_000, compaction=1, read=12_000, written=1_000),
+        turn(5, 14_000, compaction=1, written=14_000, at=9_000_000),
+        turn(6, 15_000, compaction=1, read=1_000, written=14_000, at=9_010_000),
+        turn(7, 15_000, compaction=1, written=15_000, at=9_020_000, model="other"),
+        turn(8, 500, compaction=1, at=9_030_000, model="other"),
+    ]
+    assert [why.cause for why in told(turns, 300_000)] == [
+        "cold start", "hit", "compacted", "hit", "expired", "unexpected", "model changed", "hit",
+    ]  # fmt: skip
+    found = {one.cause: one for one in causes(turns, PRICES)}
+    assert (found["hit"].requests, found["hit"].tokens, found["hit"].cost) == (3, 0, 0)
+    assert found["unexpected"].tokens == 13_000
+    assert found["unexpected"].cost == pytest.approx(dollars(13_000 * (1.25 - 0.1)))
+    both = together([causes(turns, PRICES), causes(turns[:2], PRICES)])
+    assert {one.cause: one.requests for one in both} == {
+        "hit": 4, "cold start": 2, "compacted": 1, "model changed": 1, "expired": 1, "unexpected": 1,
+    }  # fmt: skip
+
+
+def test_a_provider_that_says_nothing_about_a_cache_has_no_misses() -> None:
+    assert told([turn(1, 20_000), turn(2, 21_000)], 300_000) == []
+    assert causes([turn(1, 20_000), turn(2, 21_000)], PRICES) == ()
