@@ -89,10 +89,11 @@ class Process:
         return len(list(Path(f"/proc/{self.running.pid}/fd").iterdir()))
 
 
-def upstream(log: Path) -> Process:
+def upstream(log: Path, *mood: str) -> Process:
+    """A provider of changing moods, or of one: good, slow, error, ..."""
     port = free_port()
     program = str(Path(__file__).with_name("soak_upstream.py"))
-    return Process([sys.executable, program, str(port), str(WINDOW)], port, "/soak", log)
+    return Process([sys.executable, program, str(port), str(WINDOW), *mood], port, "/soak", log)
 
 
 def gateway(config: Path, target: str, store: str, log: Path) -> Process:

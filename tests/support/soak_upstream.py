@@ -1,6 +1,6 @@
 """A provider that behaves badly on purpose, and a judge of what reaches it.
 
-    python soak_upstream.py PORT WINDOW
+    python soak_upstream.py PORT WINDOW [MOOD]
 
 Every conversation carries the mark of its session ("S7.") in each message. The provider refuses what is too long,
 answers with the mark it was shown, and notes as a fault any request that mixes marks or does not end with the newest
@@ -26,8 +26,9 @@ HANG = 4.0
 class Upstream:
     """The ASGI application."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, mood: str = "") -> None:
         self.window = window
+        self.kinds = [mood] if mood else KINDS
         self.tally: Counter[str] = Counter()
         self.faults: list[str] = []
         self.choice = random.Random(11)
@@ -55,7 +56,7 @@ class Upstream:
             await answer(send, 400, {"error": {"message": told, "code": "context_length_exceeded", "type": "x"}})
             return
         mark, turn = self.judge(request["messages"], text)
-        kind = self.choice.choice(KINDS)
+        kind = self.choice.choice(self.kinds)
         self.tally[kind] += 1
         if kind == "error":
             await answer(send, 500, {"error": {"message": "the provider is not well", "type": "server_error"}})
@@ -115,4 +116,4 @@ async def answer(send: Any, status: int, value: Any) -> None:
 if __name__ == "__main__":
     import uvicorn
 
-    uvicorn.run(Upstream(int(sys.argv[2])), port=int(sys.argv[1]), log_level="critical", lifespan="off")
+    uvicorn.run(Upstream(int(sys.argv[2]), *sys.argv[3:]), port=int(sys.argv[1]), log_level="critical", lifespan="off")

@@ -31,4 +31,4 @@ def new(name: str) -> None:
         raise click.BadParameter("a name has letters, digits, _, . and -, at most 64", param_hint="NAME")
     key = new_key()
     click.echo(f"key, shown only now: {key}\n")
-    click.echo(f'gateway:\n  keys:\n    {name}: "{hashed(key)}"')
+    click.echo(f'keys:\n  {name}:\n    hash: "{hashed(key)}"')

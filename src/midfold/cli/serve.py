@@ -44,21 +44,32 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     try:
         import uvicorn
 
+        from midfold.dashboard import Recorder
         from midfold.gateway import create_app
+        from midfold.gateway.operating import Operations, check_door
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
+    check_door(known)
     address = url or known.store.url or default_store()
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
-        app = create_app(known, sessions=sessions, extra_routes=_extra_routes(sessions))
+        operations, recorder = Operations(known, sessions), Recorder(sessions)
+        app = create_app(known, sessions=sessions, extra_routes=[*operations.routes(), *_pages(known, sessions)])
+        app.gateway.accountants.append(recorder)
         _greet(known, sessions)
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        uvicorn.run(app, **server_options(known))
+        try:
+            uvicorn.run(operations.around(app), **server_options(known))
+        finally:
+            recorder.close()
 
 
 def server_options(config: Config) -> dict[str, Any]:
     """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
+    from midfold.gateway.patience import PatientProtocol
+
     return {
+        "http": PatientProtocol,
         "host": config.gateway.host,
         "port": config.gateway.port,
         "log_level": "warning",
@@ -78,9 +89,12 @@ def default_store() -> str:
     return f"sqlite:///{folder / 'gateway.db'}"
 
 
-def _extra_routes(sessions: Sessions) -> list[Any]:
-    """Pages and interfaces of the layers above the gateway."""
-    return []
+def _pages(config: Config, sessions: Sessions) -> list[Any]:
+    """Pages and /api; with keys, everybody sees their own sessions."""
+    from midfold.dashboard import Everything, Under, routes
+
+    mine = Under(lambda request: f"{request.scope['state']['owner']}/") if config.keys else Everything()
+    return list(routes(sessions, config=config, access=mine))
 
 
 def _greet(config: Config, sessions: Sessions) -> None:
@@ -91,4 +105,5 @@ def _greet(config: Config, sessions: Sessions) -> None:
     notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
     notice(f"folded conversations are kept in {sessions.store.where}")
     notice(f"summaries by {resolve(config, os.environ, None).told}")
+    notice(f"pages: {place}/  figures: {place}/metrics")
     notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

@@ -296,6 +296,28 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Annotated[float, Meta(gt=0.0, le=86_400.0)], Meta(description="seconds an upstream may be silent")
     ] = 600.0
     largest_body: Annotated[Positive, Meta(description="bytes of the largest request that is taken")] = 67_108_864
+    largest_total: Annotated[
+        Positive, Meta(description="bytes of all requests together that are held before they are sent")
+    ] = 536_870_912
+    body_seconds: Annotated[
+        Annotated[float, Meta(gt=0.0, le=86_400.0)], Meta(description="seconds a client may take to send its request")
+    ] = 60.0
+    log: Annotated[
+        Literal["off", "requests"],
+        Meta(description="a line of JSON on standard error for each request, without anything that was said"),
+    ] = "off"
+
+
+class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key that clients show to the gateway. Only its hash is kept."""
+
+    hash: Annotated[
+        Annotated[
+            str,
+            Meta(pattern=r"^(sha256:[0-9a-f]{64})?$", extra={"allowed": "sha256: and 64 hexadecimal digits"}),
+        ],
+        Meta(description="what `midfold keys new NAME` printed; an empty one lets nobody in"),
+    ] = ""
 
 
 class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -338,6 +360,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Meta(description="What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
     ] = {}
     gateway: Gateway = Gateway()
+    keys: Annotated[
+        Mapping[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")], Key],
+        Meta(description="Who may use the gateway: each has sessions of their own. `midfold keys new NAME` makes one."),
+    ] = {}
     upstreams: Annotated[
         Mapping[ModelPattern, Upstream],
         Meta(description="Where the gateway sends requests, by a pattern of model names (claude-*)."),

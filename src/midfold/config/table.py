@@ -19,7 +19,7 @@ from midfold.config.schema import LARGEST, Config
 Path = tuple[str, ...]
 Kind = Literal["boolean", "integer", "number", "text", "choice"]
 SECRET_WORDS = ("key", "token", "secret", "password")
-OPEN = {"providers": "name", "models": "pattern", "upstreams": "pattern"}
+OPEN = {"providers": "name", "models": "pattern", "upstreams": "pattern", "keys": "name"}
 
 OLD: Mapping[Path, Path] = types.MappingProxyType(
     {

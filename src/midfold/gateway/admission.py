@@ -5,17 +5,23 @@ looks at it. Rules of this file:
 1. A key of the gateway is taken off the request here; no upstream ever sees one.
 2. A refusal says what is wrong and never how close a key was.
 3. All requests together hold at most `total_bytes` of unread bodies; one more is asked to come back.
+4. Without keys only this machine is listened to, and a page of another site that a browser here shows is not: it could
+   spend the provider's key that the gateway holds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import binascii
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import msgspec
 
 from midfold.gateway.keys import Keys
+from midfold.gateway.routes import route_of
+from midfold.gateway.shapes import error_body
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -25,7 +31,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 OWN_HEADER = b"x-midfold-key"
-BEARER = "bearer "
+BEARER, BASIC = "bearer ", "basic "
+LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +51,7 @@ class Refused(Exception):
         self.status = status
 
 
-OPEN_PATHS = frozenset({"/healthz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """They need no key: whether the gateway lives is not a secret."""
 
 
@@ -54,8 +61,11 @@ class Admission:
     The owner's name is `scope["state"]["owner"]`; it is empty when the gateway has no keys.
     """
 
-    def __init__(self, app: App, keys: Keys, limits: Limits | None = None) -> None:
+    def __init__(
+        self, app: App, keys: Keys, limits: Limits | None = None, refused: Callable[[int], None] | None = None
+    ) -> None:
         self.app, self.keys, self.limits = app, keys, limits or Limits()
+        self.refused = refused
         self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,6 +78,8 @@ class Admission:
             await self._body(scope, receive, taken)
         except Refused as refused:
             self.held -= _size(taken)
+            if self.refused is not None:
+                self.refused(refused.status)
             await _answer(scope, send, refused)
             return
         try:
@@ -79,6 +91,7 @@ class Admission:
     def _owner(self, scope: Scope) -> tuple[str, list[Header]]:
         headers: list[Header] = list(scope["headers"])
         if not self.keys:
+            _same_site(scope)
             return "", headers
         presented, rest = presented_key(headers)
         owner = self.keys.who(presented)
@@ -126,11 +139,30 @@ def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
     for wanted in (OWN_HEADER, b"x-api-key", b"authorization"):
         for name, value in headers:
             if name == wanted:
-                text = value.decode("latin-1")
-                key = text[len(BEARER) :].strip() if text.lower().startswith(BEARER) else text.strip()
+                key = _key_in(value.decode("latin-1"))
                 gone = (OWN_HEADER,) if wanted == OWN_HEADER else (b"x-api-key", b"authorization")
                 return key, [pair for pair in headers if pair[0] not in gone]
     return None, headers
+
+
+def _key_in(text: str) -> str:
+    """The key in a header: bare, as a bearer token, or as the password that a browser asks for."""
+    if text.lower().startswith(BEARER):
+        return text[len(BEARER) :].strip()
+    if text.lower().startswith(BASIC):
+        try:
+            return b64decode(text[len(BASIC) :]).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return text.strip()
+
+
+def _same_site(scope: Scope) -> None:
+    for name, value in scope["headers"]:
+        if name == b"origin":
+            host = value.decode("latin-1").partition("://")[2]
+            if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
+                raise Refused(403, "pages of other sites may not use this gateway")
 
 
 def _declared(headers: list[Header]) -> int:
@@ -158,13 +190,12 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _answer(scope: Scope, send: Send, refused: Refused) -> None:
-    kind = "authentication_error" if refused.status == 401 else "invalid_request_error"
-    error: dict[str, Any] = {"type": kind, "message": str(refused)}
-    answer = {"type": "error", "error": error} if scope["path"].startswith("/v1/messages") else {"error": error}
-    body = msgspec.json.encode(answer)
+    body = error_body(route_of(scope["method"], scope["path"]), refused.status, str(refused))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))
     if refused.status == 503:
         headers.append((b"retry-after", b"1"))
+    if refused.status == 401 and scope["method"] == "GET":
+        headers.append((b"www-authenticate", b'Basic realm="midfold: any name, the key as the password"'))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

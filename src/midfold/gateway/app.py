@@ -193,7 +193,7 @@ class Gateway:
         await self.steward.close()
 
 
-class _Front:
+class Front:
     """The gateway's own paths go to Starlette, everything else straight to the gateway."""
 
     def __init__(self, gateway: Gateway, inner: Any, own: Sequence[str]) -> None:
@@ -217,7 +217,7 @@ def create_app(
     sessions: Sessions | None = None,
     environment: Mapping[str, str] | None = None,
     extra_routes: Sequence[BaseRoute] = (),
-) -> _Front:
+) -> Front:
     """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own."""
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -238,7 +238,7 @@ def create_app(
 
     routes: list[BaseRoute] = [Route("/healthz", health), *extra_routes]
     inner = Starlette(routes=routes, lifespan=lifespan)
-    return _Front(gateway, inner, [_first(getattr(route, "path", "/healthz")) for route in routes])
+    return Front(gateway, inner, [_first(getattr(route, "path", "/healthz")) for route in routes])
 
 
 def _first(path: str) -> str:

@@ -35,6 +35,9 @@ class Account(msgspec.Struct):
 
     method: str
     path: str
+    owner: str = ""
+    route: str = "other"
+    """One of a few names; a path is the client's."""
     model: str | None = None
     upstream: str | None = None
     status: int = 0
@@ -64,11 +67,11 @@ class Exchange:
         self.body = b""
         self.peek: Peek | None = None
         self.upstream: Upstream | None = None
-        self.namespace = ""
-        """Whose sessions these are; whoever admits a request may set it, and no name reaches beyond it."""
+        self.namespace: str = scope.get("state", {}).get("owner", "")
+        """Whose sessions these are, as the door has found; no name reaches beyond it."""
         self.begun = False
         self.started = time.perf_counter()
-        self.account = Account(self.method, self.path)
+        self.account = Account(self.method, self.path, owner=self.namespace, route=route.name)
 
     async def read(self, most: int) -> None:
         """The whole body; most bodies come in one piece."""

@@ -35,7 +35,7 @@ class Keys:
         for name, value in hashes.items():
             if not HASH.fullmatch(value):
                 expected = "expected sha256: and 64 hexadecimal digits"
-                raise ConfigError(f"gateway.keys.{name}: {expected}; `midfold keys new {name}` makes one")
+                raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` makes one")
         self._entries = tuple((name, value.encode()) for name, value in hashes.items())
 
     def __bool__(self) -> bool:

@@ -17,7 +17,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request, when it is over."""
 
     at: str
-    request: str
     owner: str = ""
     method: str
     route: str
@@ -25,14 +24,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     milliseconds: float
     first_byte: float = 0.0
     action: str = ""
-    session: str = ""
     receipt: str = ""
     tokens_before: int = 0
     tokens_after: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    failure: str = ""
-    """A kind from the failure table or the name of an exception; no text of it."""
+    reason: str = ""
+    """Why nothing was done, in the gateway's own words."""
 
 
 Log = Callable[[Entry], None]

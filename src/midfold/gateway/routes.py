@@ -15,6 +15,11 @@ class Route(NamedTuple):
     dialect: str | None = None
 
     @property
+    def name(self) -> str:
+        """For figures and logs."""
+        return self.kind if self.dialect is None else f"{self.dialect} {self.kind}"
+
+    @property
     def wire(self) -> str | None:
         """Whose protocol it is; None where both have the path."""
         if self.dialect is None:

@@ -152,9 +152,9 @@ class Steward:
 
     def _notice_compaction(self, exchange: Exchange) -> None:
         """A named session whose requests have become much smaller was compacted by its client."""
-        name = exchange.asked.session
-        if name is None:
+        if exchange.asked.session is None:
             return
+        name = named(exchange.namespace, exchange.asked.session)
         before, now = self._lengths.get(name, 0), len(exchange.body)
         if len(self._lengths) >= MOST_NAMED:
             self._lengths.clear()

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,15 +114,35 @@ def test_every_wrong_key_gets_the_same_answer(keyed: tuple[int, dict[str, str]],
     port, _ = keyed
     answer = spoken(port, post(b"{}", *([given] if given else [])))
     assert b" 401 " in answer.splitlines()[0]
+    told = b"this gateway asks for a key of its own: send it as x-midfold-key, or as the API key"
     assert answer.endswith(
-        b'{"error":{"type":"authentication_error","message":"this gateway asks for a key of its own: '
-        b'send it as x-midfold-key, or as the API key"}}'
+        b'{"error":{"message":"' + told + b'","type":"authentication_error","param":null,"code":null}}'
     )
 
 
 def test_a_refusal_has_the_shape_of_the_wire(keyed: tuple[int, dict[str, str]]) -> None:
     port, _ = keyed
     assert b'{"type":"error","error":{' in spoken(port, post(path=b"/v1/messages"))
+
+
+def test_a_browser_is_asked_for_the_key_and_sends_it_as_a_password(keyed: tuple[int, dict[str, str]]) -> None:
+    port, keys = keyed
+    asked = spoken(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b" 401 " in asked.splitlines()[0]
+    assert b"www-authenticate: Basic realm=" in asked
+    given = b64encode(b"anybody:" + keys["red"].encode())
+    assert b"red|0|" in spoken(port, b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: Basic " + given + b"\r\n\r\n")
+    for broken in (b"authorization: Basic ???", b"authorization: Basic " + b64encode(b"\xff\xfe")):
+        assert b" 401 " in spoken(port, post(b"{}", broken)).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [(b"https://evil.example", b" 403 "), (b"null", b" 403 "), (b"http://127.0.0.1:8787", b" 200 ")],
+)
+def test_without_keys_pages_of_other_sites_are_not_served(origin: bytes, status: bytes) -> None:
+    with serving(Admission(echo, Keys({}))) as port:
+        assert status in spoken(port, post(b"{}", b"origin: " + origin)).splitlines()[0]
 
 
 def test_life_is_no_secret_and_paths_like_it_are(keyed: tuple[int, dict[str, str]]) -> None:
@@ -223,7 +244,7 @@ def test_what_all_requests_hold_together_is_bounded() -> None:
 
 
 def test_a_hash_that_is_none_names_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"gateway\.keys\.red: expected sha256: .*`midfold keys new red`"):
+    with pytest.raises(ConfigError, match=r"keys\.red\.hash: expected sha256: .*`midfold keys new red`"):
         Keys({"red": "plain"})
 
 
