@@ -5,6 +5,7 @@ Rules of this file:
    with very long strings.
 2. A duplicate refers to a newer copy only if that copy stays whole. Otherwise it gets a digest of its own.
 3. Every original keeps a handle.
+4. Nothing is made in vain: where digests cannot land, that is found out before they are made, or with the first ones.
 """
 
 from __future__ import annotations
@@ -21,16 +22,25 @@ from midfold.engines.job import Job
 SMALLEST_RESULT = 200
 LONG_ARGUMENTS = 2_000
 SMALLEST_GAIN = 0.9
+SMALLEST_DIGEST = 12
+"""Tokens; a digest has at least its handle and a word on what was done."""
+MOST_CHARACTERS_PER_TOKEN = 6
+"""Of digests, with something to spare."""
+DOUBT = 1.1
+"""Sizes of old messages are rough: what lands within so much of the target is tried."""
 
 
 def prune(job: Job, plan: Plan) -> Outcome | None:
     """The outcome of digesting alone, or None where a fold is needed."""
     request = job.request
     asked_for_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
-    if request.options.prune == "off" or asked_for_summary or not _could_suffice(job, plan):
+    slack = -1.0 if request.options.prune == "off" or asked_for_summary else _slack(job, plan)
+    if slack < 0:
         return None
-    work = _Prune(job, plan)
+    work = _Prune(job, plan, slack)
     digested = work.messages()
+    if digested is None:
+        return None
     messages, repairs = job.sanitized(digested, digested)
     messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
@@ -50,10 +60,25 @@ def prune(job: Job, plan: Plan) -> Outcome | None:
     return job.outcome(messages, receipt, job.state, Archive(work.originals))
 
 
-def _could_suffice(job: Job, plan: Plan) -> bool:
-    """Whether removing every result between head and tail would be enough; if not, no digest needs to be made."""
-    gain = sum(job.sizes[index] for index in plan.folded() if _is_prunable(job.messages[index]))
-    return gain > 0 and job.prompt_tokens - gain <= job.landing
+def _slack(job: Job, plan: Plan) -> float:
+    """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
+    gains = (_most_gain(job.messages[index], job.sizes[index], job.scale) for index in plan.folded())
+    gain = sum(gains)
+    return job.landing * DOUBT - (job.prompt_tokens - gain) if gain > 0 else -1.0
+
+
+def _most_gain(message: Message, size: int, scale: float) -> float:
+    """What digests and shorter arguments can take off a message at most."""
+    if not _is_prunable(message):
+        return 0.0
+    if any(isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS for part in message.parts):
+        return size
+    results = sum(isinstance(part, ToolResult) and _is_long(part) for part in message.parts)
+    return max(size - results * SMALLEST_DIGEST * scale, 0.0) if results else 0.0
+
+
+def _is_long(result: ToolResult) -> bool:
+    return len(result.text) > SMALLEST_RESULT or any(isinstance(part, Media) for part in result.parts)
 
 
 def _is_prunable(message: Message) -> bool:
@@ -61,9 +86,10 @@ def _is_prunable(message: Message) -> bool:
 
 
 class _Prune:
-    def __init__(self, job: Job, plan: Plan) -> None:
+    def __init__(self, job: Job, plan: Plan, slack: float) -> None:
         self.job = job
         self.plan = plan
+        self.slack = slack
         self.digests: list[Digest] = []
         self.originals: dict[str, tuple[Message, ...]] = {}
         self.pairing: Pairing = pair(job.messages)
@@ -71,7 +97,8 @@ class _Prune:
         self.folded = frozenset(plan.folded())
         self.copies = duplicates(job.messages, plan.head_end, plan.tail_start)
 
-    def messages(self) -> Transcript:
+    def messages(self) -> Transcript | None:
+        """The messages with digests in them; None as soon as they cannot land any more."""
         out = list(self.job.messages)
         for index in sorted(self.folded):
             message = out[index]
@@ -80,6 +107,8 @@ class _Prune:
                     self.part(Place(index, number), part, message) for number, part in enumerate(message.parts)
                 )
                 out[index] = message.with_parts(parts)
+                if self.slack < 0:
+                    return None
         return tuple(out)
 
     def part(self, place: Place, part: Part, message: Message) -> Part:
@@ -95,7 +124,10 @@ class _Prune:
     def result(self, place: Place, result: ToolResult, message: Message) -> ToolResult:
         text = result.text
         has_media = any(isinstance(part, Media) for part in result.parts)
-        if (len(text) <= SMALLEST_RESULT and not has_media) or is_digest(text):
+        if not _is_long(result):
+            return result
+        if is_digest(text):
+            self.count(text)
             return result
         call_place = self.calls.get(place)
         call = self.job.messages[call_place.message].parts[call_place.part] if call_place else None
@@ -110,10 +142,16 @@ class _Prune:
             )
         else:
             kind, short = "digest", digest(asked, result, handle=handle_of(message), redact=self.job.request.redact)
+        self.count(min(short, text, key=len))
         if len(short) >= len(text) and not has_media:
             return result
         self.note(place, kind, asked.name if asked else result.name or "", len(text), len(short), message)
         return ToolResult(result.call_id, (Text(short),), result.is_error, result.name, wire=result.wire)
+
+    def count(self, text: str) -> None:
+        """What stays of a result is more than the least it could be."""
+        more = len(text) // MOST_CHARACTERS_PER_TOKEN - SMALLEST_DIGEST
+        self.slack -= max(more, 0) * self.job.scale
 
     def note(self, place: Place, kind: str, tool: str, before: int, after: int, message: Message) -> None:
         handle = handle_of(message)
