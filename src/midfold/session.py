@@ -113,6 +113,8 @@ class Session:
         self._kept = Kept(store, name, host)
         self._written = written
         self._said: tuple[Any, Any, Prompt | None] | None = None
+        if written is not None:
+            self._said = (host.system, host.tools, written)
 
     # What was said
 
@@ -127,19 +129,21 @@ class Session:
     def sync(self, messages: Any) -> Sync:
         """A client's whole history, or the view it was given and what came after: adds what is new."""
         new = self._given(messages)
-        model, prompt = self.host.model, self._unwritten(new)
+        model, prompt = self.host.model, new.prompt  # also if it is written here: a branch may not have it
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
+        self._written = prompt or self._written
         session = self if done.session == self.name else self._other(done.session)
-        session._written = prompt or self._written
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
     def _given(self, messages: Any) -> Given:
         """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
         new = given(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
         if new.prompt is None:
-            return new._replace(prompt=self._prompt)
+            known = self._prompt
+            return new._replace(prompt=known if known and any(known) else None)
         if new.prompt != self._prompt:
             self.host.update_prompt(*values_of(new.prompt))
+            self._said = (self.host.system, self.host.tools, new.prompt)
         return new
 
     @property
@@ -160,7 +164,8 @@ class Session:
 
     def _other(self, name: str) -> Session:
         redacts = self._redactor is not None
-        return Session(self.store, name, self.host.like(), dialect=self._dialect, redacts=redacts, clock=self.clock)
+        more: dict[str, Any] = {"redacts": redacts, "written": self._written, "clock": self.clock}
+        return Session(self.store, name, self.host.like(), dialect=self._dialect, **more)
 
     # What there is
 

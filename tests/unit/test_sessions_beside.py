@@ -59,6 +59,34 @@ def test_what_did_not_change_writes_no_row(connect: Open) -> None:
     assert len([line for line in exported if line.startswith(b'{"prompt"')]) == 2
 
 
+def test_its_exact_bytes_stay_whoever_goes_on(connect: Open) -> None:
+    tools = b'[ {"name": "sh",  "x": 1e-7} ]'
+    asked = (
+        b'{"model": "claude-opus-4-6", "max_tokens": 9, "tools": %s, "messages": [{"role": "user", "content": "hi"}]}'
+    )
+    sessions = connect()
+    sessions.session("s").sync(asked % tools)
+    resumed = connect().session("s")
+    resumed.append([user("more")])
+    resumed.compact()
+    branch = connect().session("s").sync([user("hi"), user("otherwise")]).session
+    branch.append([user("and on")])
+    for name in ("s", branch.name):
+        info = sessions.store.must(name)
+        assert sessions.store.prompt(info) == (None, tools)
+        assert len(sessions.store.database.rows("prompts", session=info.id)) == 1
+
+
+def test_who_says_nothing_about_it_changes_nothing(connect: Open) -> None:
+    sessions = connect()
+    sessions.session("s").append([user("hi")])
+    unaware = connect().session("s")
+    sessions.session("s", system="Later.", tools=TOOLS).append([user("more")])
+    unaware.sync([user("hi"), user("more"), user("and")])
+    unaware.append([user("on")])
+    assert (connect().session("s").view().system, connect().session("s").view().tools) == ("Later.", TOOLS)
+
+
 def test_it_counts_after_a_compaction_and_travels_with_the_session(connect: Open) -> None:
     session = connect().session("s", context_length=WINDOW, system="You are careful.", tools=TOOLS)
     session.append(TALK)
