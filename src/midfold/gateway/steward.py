@@ -36,7 +36,8 @@ from midfold.gateway.weighing import Prepared, Scales, Weighed
 from midfold.service import Sessions
 
 T = TypeVar("T")
-THREADS = 16
+THREADS, SLOW_THREADS = 8, 32
+"""For what takes milliseconds, and for folds, which may wait for a model: neither keeps the other from its turn."""
 LONGEST_WAIT = 60.0
 """Seconds a request waits for another gateway that folds the same conversation."""
 PAUSE = 0.25
@@ -63,6 +64,7 @@ class Steward:
         self.scales = Scales(self.policy, self.checkpoints)
         self.folder = None if sessions is None else Folder(sessions, self.policy)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
+        self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._resting: dict[str, float] = {}
         self._lengths: dict[str, int] = {}
@@ -173,7 +175,8 @@ class Steward:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
         ends = time.monotonic() + LONGEST_WAIT
         while True:
-            folded = await self.in_thread(self._fold, weighed, at_least, force)
+            loop = asyncio.get_running_loop()
+            folded = await loop.run_in_executor(self._slow_threads, self._fold, weighed, at_least, force)
             if folded.checkpoint is not None:
                 self.checkpoints.remember(folded.checkpoint)
                 exchange.account.action = folded.receipt.status
@@ -253,4 +256,5 @@ class Steward:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._slow_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
