@@ -14,6 +14,7 @@ import midfold
 from midfold.core.compaction import SummaryAsk
 from midfold.core.handoff import MARKER, SYSTEM_NOTE
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.gateway.exchange import Exchange
 from midfold.service import Sessions
 from midfold.testing.answers import error, openai_json, value
 from midfold.testing.fixtures import assistant, call, numbered, system, user
@@ -417,3 +418,23 @@ def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None
     assert [block.get("cache_control") for message in last[-2:] for block in message["content"]] == [
         {"type": "ephemeral"}
     ] * 2
+
+
+def test_namespaces_share_nothing_even_where_their_histories_are_equal() -> None:
+    def admit(exchange: Exchange) -> None:
+        exchange.namespace = dict(exchange.headers).get(b"x-team", b"").decode()
+
+    with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW) as gateway:
+        gateway.app.gateway.admit.append(admit)
+        heads = [gateway.post(CHAT, body(LONG), x_team=team)[1] for team in ("red", "blue", "red")]
+    assert [head["x-midfold-action"] for head in heads] == ["compacted", "compacted", "checkpoint"]
+    assert [head["x-midfold-session"].partition("/")[0] for head in heads] == ["red", "blue", "red"]
+
+
+def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
+    with ScriptedProvider() as provider, running(provider.url) as gateway:
+        gateway.app.gateway.admit.append(lambda exchange: (401, "who are you?"))
+        status, head, answer = gateway.post("/v1/messages", body(LONG))
+    assert (status, head["x-midfold-action"]) == (401, "refused")
+    assert json.loads(answer)["error"] == {"type": "authentication_error", "message": "who are you?"}
+    assert provider.requests == [] and gateway.accounts[0].status == 401

@@ -17,6 +17,8 @@ from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 
 @click.command()
 @click.option("--upstream", metavar="URL", help="Address of the provider, such as https://api.openai.com.")

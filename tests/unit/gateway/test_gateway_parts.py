@@ -110,6 +110,8 @@ def test_reports_are_bound_to_the_messages_and_the_checkpoint_they_measured() ->
     assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
     assert anchors.size(chains, b"cp", 1_200) == (1_200, "estimated")
     assert anchors.size([b"a", b"x"], b"", 1_200) == (1_200, "estimated")
+    anchors.observe((b"c", b""), 10, 90_000)
+    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1_000_000])
