@@ -71,7 +71,8 @@ def summarise(record: Record, plan: Plan, budget: int, summarizer: Summarizer | 
 
 def _asked(record: Record, plan: Plan, budget: int, summarizer: Summarizer) -> SummaryAnswer:
     messages = tuple(record.document.messages[place] for place in plan.folded)
-    digest = blake2b(b"".join(message.digest for message in messages), digest_size=6).hexdigest()
+    ends = (str(plan.spans).encode(), messages[0].digest, messages[-1].digest)
+    digest = blake2b(b"".join(ends), digest_size=6).hexdigest()
     head = record.messages(range(plan.spans[0].start))
     ask = SummaryAsk(messages=messages, budget_tokens=budget - FRAME_TOKENS, fold=digest, redact=redact, before=head)
     try:
