@@ -46,7 +46,7 @@ def _compressed(record: Record, data: bytes, settings: Settings, summarizer: Sum
     if before - made.kept_tokens <= budget:
         return Compressed(data, _untouched(record, Plan(kept_tokens=before, fits=False), settings))
     summary = summarise(record, made, budget, summarizer)
-    if summary is None or not summary.text:
+    if not summary.text:
         return Compressed(data, _given_up(record, before, summary))
     added = Message("user", (Text(summary.text),))
     cost = record.summary_tokens(summary.text)
@@ -65,7 +65,7 @@ def _compressed(record: Record, data: bytes, settings: Settings, summarizer: Sum
         summary_errors=summary.errors,
         summary_by=summary.by,
         retention=_retention(record, made, added) if settings.retention else None,
-        reason="" if after <= settings.target_tokens else _too_much(made, settings),
+        reason="" if after <= settings.target_tokens else _too_much(settings),
     )
     return Compressed(record.written(made.spans, added), metrics)
 
@@ -90,15 +90,15 @@ def _untouched(record: Record, made: Plan, settings: Settings) -> RecordMetrics:
         tokens_after=made.kept_tokens,
         turns_before=turns,
         turns_after=turns,
-        reason=_too_much(made, settings) if over else "",
+        reason=_too_much(settings) if over else "",
     )
 
 
-def _too_much(made: Plan, settings: Settings) -> str:
+def _too_much(settings: Settings) -> str:
     return f"protected turns alone leave no room for a summary within {settings.target_tokens:,} tokens"
 
 
-def _given_up(record: Record, before: int, summary: Summary | None) -> RecordMetrics:
+def _given_up(record: Record, before: int, summary: Summary) -> RecordMetrics:
     turns = len(record)
     return RecordMetrics(
         id=id_of(record),
@@ -108,7 +108,7 @@ def _given_up(record: Record, before: int, summary: Summary | None) -> RecordMet
         tokens_after=before,
         turns_before=turns,
         turns_after=turns,
-        summary_calls=summary.calls if summary else 0,
+        summary_calls=summary.calls,
         summary_errors=1,
-        reason=f"no summary: {summary.failure if summary else 'the model could not be asked'}",
+        reason=f"no summary: {summary.failure}",
     )

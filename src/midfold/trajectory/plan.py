@@ -5,8 +5,8 @@ Rules of this file:
 2. A cut never stands before a tool's turn: a call and its results stay, or are folded, together.
 3. Of the middle only as much is folded as the target needs, from its beginning; what follows stays verbatim.
 4. If the middle is not enough, turns that stand between the protected first ones are folded as well.
-5. Only turns that may stay are counted: a record far above its target costs as much as one at its target, and one with
-   fewer bytes than the target has tokens is not counted at all.
+5. Only turns that may stay are counted: a record far above its target costs as much as one at its target. One that has
+   fewer bytes than the target has tokens, or is estimated at less than half of the target, is not counted at all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from typing import NamedTuple
 
 from midfold.trajectory.records import Record
 from midfold.trajectory.settings import Settings
+
+FAR = 8
+"""Bytes per token of the target; only records below that are looked at for being far below it."""
+SURE = 2
+"""The estimate is off by a few per cent; nothing real is off by so much."""
 
 
 class Plan(NamedTuple):
@@ -37,8 +42,10 @@ class Plan(NamedTuple):
 def plan(record: Record, settings: Settings) -> Plan:
     """The fold that brings the record to its target, or as near to it as what is protected allows."""
     length, target = len(record), settings.target_tokens
-    if record.surely_at_most <= target:
-        return Plan(kept_tokens=record.fixed_tokens + record.rough(range(length)))
+    if record.most_tokens <= FAR * target:
+        rough = record.fixed_tokens + record.rough(range(length))
+        if record.most_tokens <= target or SURE * rough <= target:
+            return Plan(kept_tokens=rough)
     cuts = record.cuts
     tail = cuts[bisect_right(cuts, max(length - settings.protect_last, 0)) - 1]
     firsts = _firsts(record, settings, tail)

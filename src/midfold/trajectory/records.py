@@ -95,7 +95,7 @@ class Record(ABC):
         return self._counter.count(text) + self._turn_tokens
 
     @property
-    def surely_at_most(self) -> int:
+    def most_tokens(self) -> int:
         """No vocabulary makes more tokens of a text than it has bytes, and the record holds all of its texts."""
         return len(self.document.source) + self._turn_tokens * len(self)
 

@@ -41,8 +41,13 @@ class Batch(NamedTuple):
     position: int
     """How far the file itself was read, for a progress bar."""
 
-    def line_of(self, place: int) -> int:
-        return self.first_line + self.data.count(b"\n", 0, place)
+    def lines(self) -> Iterator[int]:
+        """The line of each record."""
+        line, last = self.first_line, 0
+        for start, _ in self.spans:
+            line += self.data.count(b"\n", last, start)
+            last = start
+            yield line
 
 
 class _Source:
@@ -153,12 +158,12 @@ def _lines(source: _Source) -> Iterator[Batch]:
 def _line_spans(data: bytes) -> list[tuple[int, int]]:
     """Lines without the space around them; blank ones are no records."""
     spans: list[tuple[int, int]] = []
-    for match in _LINE.finditer(data):
-        line = match.group()
-        start = match.start() + len(line) - len(line.lstrip(BLANK))
-        if start == 0 and data.startswith(BOM):
-            start = len(BOM)
-        end = match.start() + len(line.rstrip(BLANK))
+    for match in _LINE.finditer(data, len(BOM) if data.startswith(BOM) else 0):
+        start, end = match.span()
+        while start < end and data[start] in BLANK:
+            start += 1
+        while start < end and data[end - 1] in BLANK:
+            end -= 1
         if start < end:
             spans.append((start, end))
     return spans

@@ -1,26 +1,28 @@
 """The one turn that stands for a fold: made here by rules, or by a model.
 
-    [CONTEXT SUMMARY]: 96 turns with 48 tool calls are folded into this. The turns below continue from here.
-    Asked: ...
-    Done: ...
+    [CONTEXT SUMMARY]: 96 turns of this run are folded into this; what follows continues from there.
+    Asked:
+    - ...
     Known, verbatim:
+    - ...
+    Done:
     - ...
 
 Rules of this file:
 1. What the turns below need comes first; what was asked and done fills the rest of the budget.
 2. Nothing is invented: lines are verbatim, actions are told by the digests of core.
-3. A summary is never longer than its budget, whoever wrote it: what does not fit is left out line by line.
+3. A summary is never longer than its budget, whoever wrote it: what does not fit is left out, from the end.
+4. Texts pass through the redactor before they are cut: half of a credential is not recognised any more.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
 
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.core.digest import describe
+from midfold.core.digest.registry import describe_with
 from midfold.core.failures import KEEPS_HISTORY
 from midfold.core.handoff import unwrapped
 from midfold.core.message import ToolCall, ToolResult
@@ -37,9 +39,8 @@ MARKER = "[CONTEXT SUMMARY]:"
 FRAME_TOKENS = 48
 ASKED_SHARE, KNOWN_SHARE = 0.16, 0.8
 """Of the budget: at most so much for what people asked in folded turns, and so much for what later turns need."""
-LONGEST_ASK, LONGEST_DEED = 240, 140
+LONGEST_ASK, LONGEST_DEED, LONGEST_READ = 240, 140, 20_000
 MOST_ASKS, NEWEST_TURNS = 4, 16
-TOOLS_NAMED = 4
 
 Count = Callable[[str], int]
 
@@ -54,24 +55,23 @@ class Summary(NamedTuple):
     by: str = "local"
 
 
-def summarise(record: Record, plan: Plan, budget: int, summarizer: Summarizer | None) -> Summary | None:
-    """The summary of a fold in at most `budget` tokens; None if a model failed in a way that says: leave it alone."""
-    count = record.summary_tokens
+def summarise(record: Record, plan: Plan, budget: int, summarizer: Summarizer | None) -> Summary:
+    """The summary of a fold in at most `budget` tokens; without text if a model's failure says: leave it alone."""
     if summarizer is None:
         return Summary(local(record, plan, budget))
     answer = _asked(record, plan, budget, summarizer)
     if answer.failure:
-        if answer.failure in KEEPS_HISTORY:
-            return None if not answer.calls else Summary("", answer.calls, 1, answer.failure)
-        return Summary(local(record, plan, budget), answer.calls, 1, answer.failure)
+        text = "" if answer.failure in KEEPS_HISTORY else local(record, plan, budget)
+        return Summary(text, answer.calls, 1, answer.failure)
     body = unwrapped(redact(answer.text)).removeprefix(MARKER).strip()
-    text = fitted(f"{opening(record, plan)}\n{body}", budget, count)
+    text = fitted(f"{opening(plan)}\n{body}", budget, record.summary_tokens)
     return Summary(text, max(answer.calls, 1), by=answer.model or "model")
 
 
 def _asked(record: Record, plan: Plan, budget: int, summarizer: Summarizer) -> SummaryAnswer:
     messages = tuple(record.document.messages[place] for place in plan.folded)
-    digest = blake2b(b"".join(message.digest for message in messages), digest_size=6).hexdigest()
+    ends = (str(plan.spans).encode(), messages[0].digest, messages[-1].digest)
+    digest = blake2b(b"".join(ends), digest_size=6).hexdigest()
     head = record.messages(range(plan.spans[0].start))
     ask = SummaryAsk(messages=messages, budget_tokens=budget - FRAME_TOKENS, fold=digest, redact=redact, before=head)
     try:
@@ -88,7 +88,8 @@ def local(record: Record, plan: Plan, budget: int) -> str:
     room = max(budget - FRAME_TOKENS, 0)
     folded = plan.folded
     after = range(plan.spans[-1].stop, len(record))
-    before = [place for place in range(plan.spans[-1].start) if place not in set(folded)]
+    gone = frozenset(folded)
+    before = [place for place in range(plan.spans[-1].start) if place not in gone]
     wanted = needed(record, before, after)
     chosen = lines(Fold(record, folded), wanted, int(room * KNOWN_SHARE))
     known = [f"- {line.text.replace(chr(10), chr(10) + '  ')}" for line in chosen]
@@ -96,15 +97,16 @@ def local(record: Record, plan: Plan, budget: int) -> str:
     asked = _asks(record, folded, min(int(room * ASKED_SHARE), left), count)
     left -= sum(map(count, asked))
     done = _deeds(record, folded, left, count)
-    pieces = [opening(record, plan)]
-    for title, told in (("Asked:", asked), ("Done:", done), ("Known, verbatim:", known)):
+    pieces = [opening(plan)]
+    for title, told in (("Asked:", asked), ("Known, verbatim:", known), ("Done:", done)):
         pieces += [title, *told] if told else []
     return fitted("\n".join(pieces), budget, count)
 
 
-def opening(record: Record, plan: Plan) -> str:
+def opening(plan: Plan) -> str:
     turns = len(plan.folded)
-    return f"{MARKER} {turns} turn{'s' if turns > 1 else ''} of this run are folded into this; what follows continues from them."  # noqa: E501
+    told = f"{turns} turns of this run are" if turns > 1 else "a turn of this run is"
+    return f"{MARKER} {told} folded into this; what follows continues from there."
 
 
 def _asks(record: Record, folded: list[int], room: int, count: Count) -> list[str]:
@@ -112,8 +114,8 @@ def _asks(record: Record, folded: list[int], room: int, count: Count) -> list[st
     kinds = record.kinds
     people = [place for place in folded if kinds[place] == "human"]
     told: list[str] = []
-    for place in dict.fromkeys([*people[:1], *people[:-MOST_ASKS:-1]]):
-        text = redact(_flat(record.messages(range(place, place + 1))[0].text, LONGEST_ASK))
+    for place in dict.fromkeys([*people[:1], *people[1 - MOST_ASKS :]]):
+        text = _flat(redact(record.document.messages[place].text[:LONGEST_READ]), LONGEST_ASK)
         line = f"- {text}"
         if text and (cost := count(line)) <= room:
             room -= cost
@@ -122,7 +124,7 @@ def _asks(record: Record, folded: list[int], room: int, count: Count) -> list[st
 
 
 def _deeds(record: Record, folded: list[int], room: int, count: Count) -> list[str]:
-    """Which tools were called how often, and the newest actions with their outcome."""
+    """The newest actions with their outcome, as many as there is room for."""
     newest = [place for place in folded if record.kinds[place] in ("gpt", "tool")][-NEWEST_TURNS:]
     messages = tuple(record.document.messages[place] for place in newest)
     told: list[str] = []
@@ -131,8 +133,8 @@ def _deeds(record: Record, folded: list[int], room: int, count: Count) -> list[s
         asked, given = messages[call.message].parts[call.part], messages[result.message].parts[result.part]
         if not isinstance(asked, ToolCall) or not isinstance(given, ToolResult):
             continue
-        action = describe(asked, given)
-        line = f"- {redact(_flat(' -> '.join(filter(None, [action.did, action.detail])), LONGEST_DEED))}"
+        action = describe_with(asked, given, redact)
+        line = f"- {_flat(redact(' -> '.join(filter(None, [action.did, action.detail]))), LONGEST_DEED)}"
         cost = count(line)
         if cost > room:
             break
@@ -156,9 +158,3 @@ def fitted(text: str, budget: int, count: Count) -> str:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if count("\n".join(pieces[:middle])) <= budget else (low, middle - 1)
     return "\n".join(pieces[:low])
-
-
-def tools_used(record: Record, folded: list[int]) -> Counter[str]:
-    """How often each tool was called in folded turns."""
-    calls = (part for place in folded for part in record.document.messages[place].parts if isinstance(part, ToolCall))
-    return Counter(call.name for call in calls)

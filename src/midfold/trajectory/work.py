@@ -42,10 +42,10 @@ def work(task: Task) -> Done:
     totals = Totals(bytes_in=len(batch.data))
     pieces: list[bytes] = []
     place = 0
-    for (start, end), made in zip(batch.spans, _compressed(batch, settings), strict=True):
+    for (start, end), line, made in zip(batch.spans, batch.lines(), _compressed(batch, settings), strict=True):
         pieces += (batch.data[place:start], made.data)
         place = end
-        known = msgspec.structs.replace(made.metrics, file=task.name, line=batch.line_of(start))
+        known = msgspec.structs.replace(made.metrics, file=task.name, line=line)
         records.append(known)
         totals.add(known, settings.target_tokens)
     pieces.append(batch.data[place:])
@@ -58,10 +58,7 @@ def given_up(task: Task, reason: str) -> Done:
     """A batch that no worker could finish: its records stay as they are, each with the reason."""
     batch = task.batch
     totals = Totals(bytes_in=len(batch.data), bytes_out=len(batch.data))
-    records = [
-        RecordMetrics(file=task.name, line=batch.line_of(start), status="failed", reason=reason)
-        for start, _ in batch.spans
-    ]
+    records = [RecordMetrics(file=task.name, line=line, status="failed", reason=reason) for line in batch.lines()]
     for record in records:
         totals.add(record, task.settings.target_tokens)
     return Done(batch.data, records, totals, "")

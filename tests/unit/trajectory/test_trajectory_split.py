@@ -47,9 +47,9 @@ def test_an_array_is_cut_into_records_however_it_is_laid_out(indent: int | None,
 def test_a_batch_knows_the_lines_of_its_records() -> None:
     data = b"\n".join(json.dumps(item).encode() for item in RECORDS)
     made = cut(data, "f.jsonl")
-    assert [batch.line_of(start) for batch in made for start, _ in batch.spans] == list(range(1, 13))
+    assert [line for batch in made for line in batch.lines()] == list(range(1, 13))
     pretty = json.dumps(RECORDS, indent=1).encode()
-    places = [batch.line_of(start) for batch in cut(pretty) for start, _ in batch.spans]
+    places = [line for batch in cut(pretty) for line in batch.lines()]
     assert [pretty.splitlines()[place - 1].strip() for place in places] == [b"{"] * 12
 
 
