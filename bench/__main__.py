@@ -1,6 +1,6 @@
 """Runs the benchmarks: all of them, or those named.
 
-python -m bench [wire] [tokens] [redact] [compact] [store] [gateway]
+python -m bench [wire] [tokens] [redact] [compact] [store] [gateway] [longtask]
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ("wire", "tokens", "redact", "compact", "store", "gateway")
+BENCHMARKS = ("wire", "tokens", "redact", "compact", "store", "gateway", "longtask")
 
 
 def main() -> None:
