@@ -61,6 +61,8 @@ auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8
 providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, model: big, wire: anthropic}}
 prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h}
 store: {url: "postgresql://me@db.example/midfold", lease_seconds: 30}
+agent: {model: m, provider: lab, longest_answer: 500, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
+  output_characters: 900, background: false, behind_gateway: true}
 models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, factor: 1.1, cache_minimum: 0,
   input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}
 gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, mode: manage, recall: "on", host: 0.0.0.0, port: 80,
