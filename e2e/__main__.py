@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from e2e.chat import chatted
 from e2e.environment import environment, model_file
 from e2e.server import MODEL, Server
 from e2e.steps import Done, Steps, conversations, settings
@@ -60,6 +61,7 @@ def small(python: Path, file: Path) -> list[Done]:
     with Server(python, file, SMALL) as server:
         steps = Steps(server, row)
         steps.compacts(f"compact, window {SMALL:,}", first.messages[: 2 * SHORT], settings(server.url, SMALL))
+        chatted(steps, server, SMALL)
         told = settings(server.url, 4 * SMALL)
         steps.compacts(f"told {4 * SMALL:,}, has {SMALL:,}", first.messages[:SHORT], told)
         steps.killed_midway("server killed while it works", first.messages, settings(server.url, SMALL), 5.0)

@@ -109,7 +109,7 @@ class Steps:
         result = midfold.compact(messages, config=config, context_length=window_for(messages))
         receipt = result.report
         broken = [] if messages == given else ["the caller's messages were changed"]
-        broken += _judged(receipt, kinds, config.auxiliary.compression.model or "")
+        broken += judged(receipt, kinds, config.auxiliary.compression.model or "")
         if receipt.status == "compacted":
             broken += checks.folded(result.before, result.transcript, dict(result.archive), receipt)
         else:
@@ -140,7 +140,7 @@ class Steps:
     ) -> None:
         assert host.last is not None
         after = midfold.read(view).messages
-        broken += _judged(host.last, ())
+        broken += judged(host.last, ())
         broken += checks.folded(before, after, host.archive, host.last)
         if host.last.fold in host.archive and not host.unfold(host.last.fold):
             broken.append("the fold does not unfold")
@@ -154,7 +154,7 @@ class Steps:
         assert isinstance(summarizer, ModelSummarizer)
         started = time.monotonic()
         outcome, longest = asyncio.run(_beside_a_heartbeat(request, summarizer))
-        broken = _judged(outcome.receipt, ())
+        broken = judged(outcome.receipt, ())
         broken += checks.folded(document.messages, outcome.messages, dict(outcome.archive), outcome.receipt)
         broken += [] if longest < 2.0 else [f"the event loop stood still for {longest:.1f} s"]
         self.note(name, started, outcome.receipt, broken, outcome.messages)
@@ -178,10 +178,10 @@ class Steps:
         returned = host.compress(messages, force=True)
         broken = checks.untouched(messages, returned, given) + ([] if not host.archive else ["archive"])
         assert host.last is not None
-        self.note("server gone, host, forced", started, host.last, broken + _judged(host.last, ("network",)))
+        self.note("server gone, host, forced", started, host.last, broken + judged(host.last, ("network",)))
 
 
-def _judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list[str]:
+def judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list[str]:
     """A summary of the model's, or what the table says about how it failed."""
     kind = receipt.summary.failure
     if not kinds and receipt.summary.source == "model":

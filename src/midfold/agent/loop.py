@@ -44,12 +44,13 @@ class Agent:
         watch: Watch = unwatched,
         max_steps: int = 200,
         longest_answer: int | None = None,
+        background: bool = True,
         behind_gateway: bool = False,
     ) -> None:
         self.session, self.model, self.toolbox = session, model, toolbox
         self.watch, self.hands = watch, Hands(toolbox, consent, watch)
         self.max_steps, self.longest_answer = max_steps, longest_answer
-        self.room = Room(session, watch, behind_gateway=behind_gateway)
+        self.room = Room(session, watch, background=background, behind_gateway=behind_gateway)
         self.last: Usage | None = None
 
     def run(self, task: str) -> str:

@@ -35,9 +35,12 @@ FOLDED = frozenset(("compacted", "pruned", "checkpoint", "recovered"))
 class Room:
     """The window of one session."""
 
-    def __init__(self, session: Session, watch: Watch, *, behind_gateway: bool = False) -> None:
+    def __init__(
+        self, session: Session, watch: Watch, *, background: bool = True, behind_gateway: bool = False
+    ) -> None:
         self.session = session
         self.watch = watch
+        self.background = background
         self.behind_gateway = behind_gateway
         self.relief = 0
         """Tokens of this session that a gateway keeps from the provider."""
@@ -63,7 +66,7 @@ class Room:
 
     def prepare(self) -> None:
         """A fold in the background, if it will soon be needed."""
-        if self.pressure() is Pressure.NONE or self._ahead.begun:
+        if not self.background or self._ahead.begun or self.pressure() is Pressure.NONE:
             return
         size, threshold = self.size.tokens, self.session.host.budget.threshold_tokens
         if self._ahead.start(self.session):

@@ -114,5 +114,6 @@ class Workshop:
             watch=watch,
             max_steps=settings.max_steps,
             longest_answer=settings.longest_answer,
+            background=settings.background,
             behind_gateway=settings.behind_gateway,
         )

@@ -17,7 +17,6 @@ from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @click.command()

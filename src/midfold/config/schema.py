@@ -235,6 +235,10 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Annotated[int, Meta(ge=200, le=LARGEST)],
         Meta(description="most characters of one tool result; the middle of longer ones is left out"),
     ] = 20_000
+    background: Annotated[
+        bool,
+        Meta(description="whether folds are prepared in the background; off suits servers that answer one at a time"),
+    ] = True
     behind_gateway: Annotated[
         bool,
         Meta(description="whether a midfold gateway is in front of the model: it looks after what grew between turns"),

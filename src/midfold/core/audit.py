@@ -20,7 +20,7 @@ import msgspec
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
 from midfold.core.facts import cover
-from midfold.core.fallback import pending_asks, user_demands
+from midfold.core.fallback import said_by_user
 from midfold.core.grounding import Source, grounded
 from midfold.core.handoff import unwrapped
 from midfold.core.hostile import harmless, quoted
@@ -35,8 +35,6 @@ FEWEST_READ = 150
 """Characters of a text that are read at least; where that is too much in all, older messages are not read."""
 SHORTEST_SOURCE = 400
 """Tokens; a shorter fold may well have a summary as long as itself."""
-MOST_ASKS = 8
-"""Earlier asks that are still told; the newest stay."""
 _REFUSAL = re.compile(
     r"\s*(?:i['’]?m sorry|i am sorry|sorry,|i apologi[sz]e|i can(?:no|['’])t|i am unable|i['’]m unable|i won['’]t|"
     r"as an ai\b|unfortunately, i\b|i must decline|my apologies)",
@@ -133,16 +131,12 @@ def _with_asks(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary
 
     An earlier summary has them word for word: what a model leaves out of its update is not forgotten.
     """
-    old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
-    snapshot, pending = pending_asks(ask)
-    asked = [*old.pending.splitlines(), *([f"- {old.task_snapshot}"] if old.task_snapshot and snapshot else [])]
-    asked = [line for line in dict.fromkeys([*asked, *pending.splitlines()]) if line.strip()][-MOST_ASKS:]
-    task = snapshot or old.task_snapshot or summary.task_snapshot
+    said = said_by_user(ask)
     known = summary.render()
-    demands = [line for line in user_demands(ask, old) if line.removeprefix("- ") not in known]
+    demands = [line for line in said.demands if line.removeprefix("- ") not in known]
     return msgspec.structs.replace(
         summary,
-        task_snapshot=task,
-        pending="\n".join(asked) or summary.pending,
+        task_snapshot=said.task or summary.task_snapshot,
+        pending="\n".join(said.asks) or summary.pending,
         constraints="\n".join(filter(None, [summary.constraints.strip(), *demands])),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from midfold.core import jsonio
 from midfold.core.boundary import speaks
@@ -40,6 +41,8 @@ LONGEST_SENTENCE = 400
 FRAME_TOKENS = 60
 """The notice and the headings."""
 ASKS_SHARE, RULES_SHARE = 0.06, 0.25
+SHORTEST_TASK, MOST_ASKS, EARLIER_SHARE = 300, 8, 0.2
+"""In a model's summary: characters of the newest ask however small the budget, earlier asks, and their share of it."""
 SECTIONS_SHARE, DENSE_SECTIONS_SHARE = 0.5, 0.06
 """Of the budget: what was asked, what the user demanded word for word, and what was done, decided and left open. All
 the rest, and what these leave over, is the ledger: verbatim lines of the fold. A size that was asked for is dense: the
@@ -127,22 +130,31 @@ def fallback_summary(ask: SummaryAsk) -> str:
     return local_summary(ask)[0]
 
 
-def pending_asks(ask: SummaryAsk) -> tuple[str, str]:
-    """The newest ask of the fold and the lines of those before it, in the user's words; empty if nobody asked."""
-    said = [ask.redact(message.text) for message in ask.messages if speaks(message)]
-    said = [text for text in said if text.strip()]
-    if not said:
-        return "", ""
-    earlier = list(dict.fromkeys(f"- {_clip(text, ASK_CHARACTERS)}" for text in said[-9:-1]))
-    return _clip(said[-1], NEWEST_ASK_CHARACTERS), "\n".join(earlier)
+class Said(NamedTuple):
+    """What the user said, in the user's words: the newest ask, those before it, and what was demanded."""
+
+    task: str
+    asks: list[str]
+    demands: list[str]
 
 
-def user_demands(ask: SummaryAsk, old: StructuredSummary) -> list[str]:
-    """What the user demanded, word for word, as lines; the newest of them where there is not enough room."""
-    said = [ask.redact(message.text) for message in ask.messages if speaks(message)]
-    new = [f"- {sentence}" for text in said for sentence in _sentences(text, _CONSTRAINT)]
-    kept, _ = _fit(list(dict.fromkeys([*_lines(old.constraints), *new])), int(ask.budget_tokens * RULES_SHARE), set())
-    return kept.splitlines()
+def said_by_user(ask: SummaryAsk) -> Said:
+    """Asks and demands of the fold and of the summary before it, each within its share of the budget."""
+    old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
+    said = [text for message in ask.messages if speaks(message) and (text := ask.redact(message.text)).strip()]
+    asks = [*_lines(old.pending), *([f"- {_clip(old.task_snapshot, ASK_CHARACTERS)}"] if old.task_snapshot else [])]
+    asks += [f"- {_clip(text, ASK_CHARACTERS)}" for text in said]
+    newest = said[-1] if said else old.task_snapshot
+    longest = min(max(ask.budget_tokens, SHORTEST_TASK), NEWEST_ASK_CHARACTERS)
+    earlier = list(dict.fromkeys(asks[:-1]))[-MOST_ASKS:]
+    demands = [f"- {sentence}" for text in said for sentence in _sentences(text, _CONSTRAINT)]
+    return Said(
+        _clip(newest, longest),
+        _fit(earlier, int(ask.budget_tokens * EARLIER_SHARE), set())[0].splitlines(),
+        _fit(list(dict.fromkeys([*_lines(old.constraints), *demands])), int(ask.budget_tokens * RULES_SHARE), set())[
+            0
+        ].splitlines(),
+    )
 
 
 class Findings:
