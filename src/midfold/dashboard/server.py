@@ -52,8 +52,10 @@ Work = Callable[[Asked], Response]
 
 def routes(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> list[Route]:
     """The pages and `/api` over the sessions of a store, to be put into any Starlette application."""
-    reader = Reader(sessions, config, sessions.clock)
-    served = _Served(reader, Pages(sessions.clock), access or Everything())
+    return _routes(_Served(Reader(sessions, config, sessions.clock), access or Everything()))
+
+
+def _routes(served: _Served) -> list[Route]:
     made = [
         Route(STYLE_PATH, _asset(STYLE, "text/css"), methods=["GET"]),
         Route(ICON_PATH, _asset(ICON, "image/svg+xml"), methods=["GET"]),
@@ -77,8 +79,10 @@ def app(
     hosts: Sequence[str] = LOOPBACK,
 ) -> Starlette:
     """The pages alone. Requests for another host than these are refused: a page elsewhere could have sent them."""
+    served = _Served(Reader(sessions, config, sessions.clock), access or Everything())
+    served.pages.warm()
     return Starlette(
-        routes=list(routes(sessions, config=config, access=access)),
+        routes=list(_routes(served)),
         middleware=[Middleware(OnlyHosts, hosts=hosts)],
     )
 
@@ -86,8 +90,8 @@ def app(
 class _Served:
     """The endpoints of one store."""
 
-    def __init__(self, reader: Reader, pages: Pages, access: Access) -> None:
-        self.reader, self.pages, self.access = reader, pages, access
+    def __init__(self, reader: Reader, access: Access) -> None:
+        self.reader, self.pages, self.access = reader, Pages(reader.clock), access
         self.folds = Folds(reader)
 
     def api(self, face: Face) -> Endpoint:

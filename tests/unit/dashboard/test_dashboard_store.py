@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import midfold
+from midfold.core.archive import handle_of
 from midfold.core.usage import Usage
 from midfold.dashboard import glance
 from midfold.dashboard.access import everything
@@ -121,7 +122,10 @@ def test_every_message_has_a_fate_and_tokens_add_up(sessions: Sessions) -> None:
         if receipt.status == "compacted":
             assert page.handoff
             assert "handoff" in {segment.what for segment in page.after}
-            assert folds.unfold(CODING, page.fold, 0, everything).total > 0
+            originals = sessions.store.unfold(CODING, page.fold)
+            shown = [message for start in range(0, len(originals), 20) for message in
+                     folds.unfold(CODING, page.fold, start, everything).messages]  # fmt: skip
+            assert [message.handle for message in shown] == [handle_of(message) for message in originals]
 
 
 def test_what_was_folded_can_be_read_message_by_message(sessions: Sessions) -> None:
