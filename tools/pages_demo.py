@@ -2,8 +2,8 @@
 
 python tools/pages_demo.py sqlite:///demo.db FILE.jsonl...   conversations in OpenAI chat shape, one per line
 
-Sessions are folded as they go, in the windows their models would leave an agent that shares them. Usage is what a
-prefix cache with a lifetime of five minutes would report for the requests midfold made; nothing is sent anywhere.
+Sessions are folded as they go, in small windows. Usage is what a provider's cache with a lifetime of five minutes would
+report for the requests midfold made (midfold.replay has the model of it); nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from midfold.core.message import Message
+import msgspec
+
+from midfold.cache import is_claude
+from midfold.cache.prices import prices_for
 from midfold.core.tokens import Meter
 from midfold.core.usage import Usage
+from midfold.replay.provider import Cache, View
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 from midfold.turns import Turns
 
-LIFETIME_MS = 300_000
 SECONDS_PER_TURN = 20
 WINDOWS = {"claude": 64_000, "gpt": 96_000, "deepseek": 24_000}
 UNKNOWN_WINDOW = 12_000
-LEAST_CACHED = 1_024
+LEAST_CACHED, ANSWER = 1_024, 200
 UUID = 36
 
 
@@ -39,30 +42,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class PrefixCache:
-    """What a provider with automatic caching would report: the longest prefix of the last prompt, while it lives."""
-
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-        self.last: list[bytes] = []
-        self.at = 0
-
-    def usage(self, messages: tuple[Message, ...], at: int, *, bills_writes: bool) -> Usage:
-        digests = [message.digest for message in messages]
-        sizes = [self.meter.tokens(self.meter.units(message), 1) for message in messages]
-        alive = at - self.at <= LIFETIME_MS
-        pairs = zip(self.last, digests, strict=False)
-        common = next(
-            (place for place, (old, new) in enumerate(pairs) if old != new), min(len(self.last), len(digests))
-        )
-        read = sum(sizes[:common]) if alive else 0
-        read = read if read >= LEAST_CACHED else 0
-        self.last, self.at = digests, at
-        prompt = max(sum(sizes), 1)
-        written = max(prompt - read - 8, 0) if bills_writes else 0
-        return Usage(prompt_tokens=prompt, completion_tokens=200, cache_read_tokens=read, cache_write_tokens=written)
 
 
 def conversations(paths: list[str]) -> Iterator[dict[str, Any]]:
@@ -77,7 +56,7 @@ def replay(
     """One conversation, turn by turn, with its own pauses where they were recorded."""
     model = conversation["model"]
     session = sessions.session(name, model=model, context_length=window)
-    turns, cache = Turns(sessions.store), PrefixCache(Meter())
+    turns, cache, meter = Turns(sessions.store), Cache(prices_for(model), LEAST_CACHED), Meter()
     first = next(filter(None, map(_seconds, conversation["messages"])), 0.0)
     clock.now = began
     for message in conversation["messages"]:
@@ -86,13 +65,22 @@ def replay(
         if message["role"] == "assistant" and session.info is not None:
             if session.should_compact():
                 session.compact()
-            usage = cache.usage(session.view().transcript, int(clock.now * 1000), bills_writes="claude" in model)
+            usage = billed(cache, View(meter, session.view().transcript), session, clock.now)
             session.observe(usage)
-            info = session.info
+            info, told = session.info, session.health.last.kind if session.health.last else None
             assert info is not None
-            turns.record(info, usage, at=int(clock.now * 1000), model=model)
+            turns.record(info, usage, at=int(clock.now * 1000), model=model, kind=told)
         session.append([{key: value for key, value in message.items() if key not in ("_meta", "reasoning_content")}])
     return session
+
+
+def billed(cache: Cache, view: View, session: Session, now: float) -> Usage:
+    """What Anthropic would report with the documented markers, and what a provider that caches by itself would."""
+    if is_claude(session.host.model):
+        marked = [hint.message_index for hint in session.cache_hints()]
+        return msgspec.structs.replace(cache.send(view, marked, now), completion_tokens=ANSWER)
+    usage = cache.send(view, range(len(view.messages)), now)
+    return msgspec.structs.replace(usage, cache_write_tokens=0, completion_tokens=ANSWER)
 
 
 def name_of(conversation: dict[str, Any]) -> str:

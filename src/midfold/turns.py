@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from midfold.cache.health import Kind
 from midfold.core.usage import Usage
 from midfold.store import SqlStore
 from midfold.store.database import Database, Tx
@@ -27,7 +28,7 @@ CREATE = {
     "sqlite": (
         """CREATE TABLE IF NOT EXISTS turns (
             id INTEGER PRIMARY KEY, session INTEGER NOT NULL, at INTEGER NOT NULL, count INTEGER NOT NULL,
-            compaction INTEGER NOT NULL, model TEXT, prompt INTEGER NOT NULL, completion INTEGER NOT NULL,
+            compaction INTEGER NOT NULL, model TEXT, kind TEXT, prompt INTEGER NOT NULL, completion INTEGER NOT NULL,
             cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL)""",
         "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
         """CREATE TRIGGER IF NOT EXISTS turns_go_with_their_session AFTER DELETE ON sessions
@@ -37,7 +38,7 @@ CREATE = {
         """CREATE TABLE IF NOT EXISTS turns (
             id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
             session bigint NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, at bigint NOT NULL,
-            count bigint NOT NULL, compaction bigint NOT NULL, model text, prompt bigint NOT NULL,
+            count bigint NOT NULL, compaction bigint NOT NULL, model text, kind text, prompt bigint NOT NULL,
             completion bigint NOT NULL, cache_read bigint NOT NULL, cache_write bigint NOT NULL)""",
         "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
     ),
@@ -49,9 +50,9 @@ PRESENT = {
 ONE_AT_A_TIME = {"sqlite": "SELECT 1", "postgres": "SELECT pg_advisory_xact_lock(7310593858020254830)"}
 QUERIES = {
     "add_turn": """INSERT INTO turns
-        (session, at, count, compaction, model, prompt, completion, cache_read, cache_write)
-        VALUES (:session, :at, :count, :compaction, :model, :prompt, :completion, :cache_read, :cache_write)""",
-    "turns": """SELECT id, at, count, compaction, model, prompt, completion, cache_read, cache_write
+        (session, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write)
+        VALUES (:session, :at, :count, :compaction, :model, :kind, :prompt, :completion, :cache_read, :cache_write)""",
+    "turns": """SELECT id, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write
         FROM turns WHERE session = :session ORDER BY id DESC LIMIT :most""",
     "newest_turns": """SELECT s.id, coalesce((SELECT max(t.id) FROM turns t WHERE t.session = s.id), 0)
         FROM sessions s ORDER BY s.updated DESC, s.id DESC LIMIT :most""",
@@ -70,6 +71,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     compaction: int
     model: str | None
     usage: Usage
+    kind: Kind | None = None
+    """What became of the cache, if whoever recorded the turn knew the prompt; else it is inferred."""
 
 
 class Turns:
@@ -80,7 +83,14 @@ class Turns:
         self._present = False
 
     def record(
-        self, session: SessionInfo, usage: Usage, *, at: int, model: str | None = None, compaction: int | None = None
+        self,
+        session: SessionInfo,
+        usage: Usage,
+        *,
+        at: int,
+        model: str | None = None,
+        compaction: int | None = None,
+        kind: Kind | None = None,
     ) -> None:
         """One more turn of the session as it was when the prompt was sent; `compaction` if that is known better."""
         values = {
@@ -89,6 +99,7 @@ class Turns:
             "count": session.count,
             "compaction": session.compaction if compaction is None else compaction,
             "model": model or session.model,
+            "kind": kind,
             "prompt": usage.prompt_tokens,
             "completion": usage.completion_tokens,
             "cache_read": usage.cache_read_tokens,
@@ -109,6 +120,7 @@ class Turns:
                 count=count,
                 compaction=compaction,
                 model=model,
+                kind=kind,
                 usage=Usage(
                     prompt_tokens=prompt,
                     completion_tokens=completion,
@@ -116,7 +128,7 @@ class Turns:
                     cache_write_tokens=written,
                 ),
             )
-            for number, at, count, compaction, model, prompt, completion, read, written in reversed(rows)
+            for number, at, count, compaction, model, kind, prompt, completion, read, written in reversed(rows)
         ]
 
     def newest(self, limit: int) -> dict[int, int]:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from midfold.cache.health import Kind
 from midfold.core.report import Receipt
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
@@ -17,7 +18,6 @@ Fate = Literal["kept", "changed", "folded"]
 """Of a message: whether the model sees it word for word, in a shorter form, or only what the handoff says of it."""
 SegmentName = Literal["fixed", "head", "folded", "pinned", "handoff", "tail", "kept"]
 """`fixed` is the system prompt and the tools beside the messages; `kept` is everything where nothing was folded."""
-CauseName = Literal["hit", "cold start", "compacted", "model changed", "expired", "unexpected"]
 Level = Literal["problem", "warning", "note"]
 
 
@@ -74,7 +74,7 @@ class CacheUse(Facts, frozen=True, kw_only=True):
 class CauseFacts(Facts, frozen=True, kw_only=True):
     """Requests that hit the cache, or missed it for one reason."""
 
-    cause: CauseName
+    cause: Kind
     requests: int
     tokens: int
     """Prompt tokens that were paid anew although the prompt before had them."""
@@ -226,7 +226,7 @@ class Lines(Facts, frozen=True, kw_only=True):
     lines: tuple[Line, ...]
 
 
-class Kind(Facts, frozen=True, kw_only=True):
+class Share(Facts, frozen=True, kw_only=True):
     """What tokens are spent on."""
 
     name: str
@@ -241,7 +241,7 @@ class SessionPage(Facts, frozen=True, kw_only=True):
     """How many messages the model sees."""
     compacting: bool
     """Whether a compaction is being made right now."""
-    kinds: tuple[Kind, ...]
+    kinds: tuple[Share, ...]
     sampled: bool
     """Whether `kinds` was extrapolated from some of the messages."""
     turns: tuple[TurnFacts, ...]

@@ -16,11 +16,11 @@ from midfold.dashboard.facts import (
     Originals,
     ReceiptPage,
 )
-from midfold.dashboard.places import Fates, Found, Place, Shelf
+from midfold.dashboard.places import Fates, Found, Place, Places, Shelf
 from midfold.dashboard.reader import LINES_PER_PAGE, Reader, compaction_facts
 from midfold.dashboard.strips import strips_of
 from midfold.errors import NotStored
-from midfold.store.protocol import Record, SessionInfo
+from midfold.store.protocol import Piece, Record, SessionInfo
 
 ORIGINALS_PER_PAGE = 20
 AFTER = "after"
@@ -105,18 +105,32 @@ class Folds:
     def unfold(self, name: str, handle: str, start: int, sees: Sees) -> Originals:
         """The originals behind a handle of this session."""
         info = self.reader.must(name, sees)
-        messages = self.store.unfold(name, handle)
-        found = [Found(Place(None), message, message.role, None) for message in messages]
-        show = self.reader.show(info)
-        names = _names(found)
-        page = found[start : start + ORIGINALS_PER_PAGE]
-        return Originals(
-            session=name,
-            handle=handle,
-            start=start,
-            total=len(found),
-            messages=tuple(show.original(item, names) for item in page),
-        )
+        shelf, stop = Shelf(self.store, info), start + ORIGINALS_PER_PAGE
+        places = self._places(info, handle)
+        if places is not None:
+            before = shelf.read(places.between(max(start - ORIGINALS_PER_PAGE, 0), start))
+            page, total = shelf.read(places.between(start, stop)), len(places)
+        else:
+            messages = self.store.unfold(name, handle)
+            found = [Found(Place(None), message, message.role, None) for message in messages]
+            before, page, total = found[:start], found[start:stop], len(found)
+        show, names = self.reader.show(info), _names([*before, *page])
+        shown = tuple(show.original(item, names) for item in page)
+        return Originals(session=name, handle=handle, start=start, total=total, messages=shown)
+
+    def _places(self, info: SessionInfo, handle: str) -> Places | None:
+        """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
+        records = self.store.records(info.name) if info.compactions else []
+        seq = max((record.seq for record in records if handle in record.receipt.handles), default=None)
+        if seq is None:
+            return None
+        rows = self.store.database.rows("handles", session=info.id, seq=seq)
+        pieces = [
+            Piece(first, count, None if first is not None else body)
+            for one, _, _, first, count, body in rows
+            if one == handle
+        ]
+        return Places(pieces) if pieces else None
 
     def raw(self, name: str, handle: str, sees: Sees) -> bytes:
         """The same as a JSON array, byte for byte and not redacted."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from threading import Lock
 from typing import NamedTuple
 
 import msgspec
 
+from midfold.api import believe, overrides_of
+from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
 from midfold.core.message import ToolCall, ToolResult
-from midfold.dashboard.causes import causes
+from midfold.dashboard.causes import causes, counted
 from midfold.dashboard.facts import SessionFacts
 from midfold.dashboard.health import findings
 from midfold.dashboard.links import key_of
 from midfold.dashboard.places import Found, Shelf
-from midfold.dashboard.savings import Prices, Retrieval, cache_use, compared
-from midfold.dashboard.sizes import Gauge, run
+from midfold.dashboard.savings import PriceList, Retrieval, cache_of, cache_use, compared
+from midfold.dashboard.sizes import MOST_MODELS, Gauge, memory_of, run
 from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
 from midfold.turns import Turn, Turns
@@ -29,7 +32,6 @@ RETRIEVING = ("context_unfold", "context_search")
 """The tools by which a model gets originals back."""
 ANSWERS = 8
 """Messages after a call among which its answer is looked for."""
-LONG_MS, SHORT_MS = 3_600_000, 300_000
 
 
 class Known(NamedTuple):
@@ -54,8 +56,7 @@ class Glances:
         self.store = sessions.store
         self.gauge = Gauge(config)
         self.turns = Turns(self.store)
-        keeps = LONG_MS if config.prompt_caching.cache_ttl == "1h" else SHORT_MS
-        self.prices = Prices(self.gauge.model, keeps)
+        self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.gauge.model)
         self._kept: OrderedDict[int, Known] = OrderedDict()
         self._weight = 0
         self._lock = Lock()
@@ -102,6 +103,9 @@ class Glances:
         retrieved = self.retrievals(shelf) if info.compactions and turns else []
         compare = compared(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
         cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
+        health = memory_of(info).health
+        if not turns and health.turns:
+            cache, why = cache_of(health, self.prices.prompts(info.model)), counted(health)
         facts = SessionFacts(
             key=key_of(info.name),
             name=info.name,
@@ -141,6 +145,12 @@ class Glances:
 
     def _now(self) -> int:
         return int(self.clock() * 1000)
+
+
+def _prompt_prices(config: Config, model: str | None) -> Prices | None:
+    if believe(model, config).model.input_price is None:
+        return None
+    return prices_for(model, config.prompt_caching.cache_ttl, overrides_of(config))
 
 
 def _answers(found: Found, called: set[str]) -> bool:

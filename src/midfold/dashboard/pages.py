@@ -59,6 +59,11 @@ class Pages:
             "marked": marked,
         }
 
+    def warm(self) -> None:
+        """Compiles what the first visitor would wait for."""
+        for name in self.environment.list_templates():
+            self.environment.get_template(name)
+
     def render(self, face: Face, facts: Facts, asked: Mapping[str, Any]) -> str:
         ago = partial(wording.ago, now=self.clock())
         path = face.api_path.format_map({name: value for name, value in asked.items() if value is not None})

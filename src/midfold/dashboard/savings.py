@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from midfold.core.usage import Usage
+from midfold.cache.health import Health
+from midfold.cache.prices import Prices
 from midfold.dashboard.facts import CacheUse, Saved
 from midfold.models import Model
 from midfold.store.protocol import Record
@@ -30,38 +31,16 @@ class Retrieval(NamedTuple):
     tokens: int
 
 
-class Rates(NamedTuple):
-    """Dollars for a million tokens of a prompt: plain, read from the cache, put into it."""
+class PriceList(NamedTuple):
+    """What models cost: for prompts, None where the price is not known; and everything the table has."""
 
-    plain: float
-    read: float
-    written: float
-
-    def paid(self, usage: Usage) -> float:
-        plain = max(usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens, 0)
-        return self.sum(plain, usage.cache_read_tokens, usage.cache_write_tokens)
-
-    def sum(self, plain: int, read: int = 0, written: int = 0) -> float:
-        return (plain * self.plain + read * self.read + written * self.written) / MILLION
-
-
-def rates_of(model: Model, *, long: bool = False) -> Rates | None:
-    """None if the price of the model is not known. A cache whose price is not known costs what plain tokens do."""
-    if model.input_price is None:
-        return None
-    write = model.cache_write_1h if long and model.cache_write_1h is not None else model.cache_write_5m
-    read = 1.0 if model.cache_read is None else model.cache_read
-    return Rates(model.input_price, model.input_price * read, model.input_price * (1.0 if write is None else write))
-
-
-class Prices(NamedTuple):
-    """What models cost, and how long providers keep a prefix."""
-
+    prompts: Callable[[str | None], Prices | None]
     model: Callable[[str | None], Model]
-    keeps_ms: int = 300_000
 
-    def rates(self, name: str | None) -> Rates | None:
-        return rates_of(self.model(name), long=self.keeps_ms > 300_000)
+    def spent(self, turn: Turn) -> float | None:
+        """What the provider billed for the prompt."""
+        prices = self.prompts(turn.model)
+        return None if prices is None else prices.money(prices.units(turn.usage))
 
 
 class Compared(NamedTuple):
@@ -83,7 +62,7 @@ def taken_out(records: Iterable[Record]) -> dict[int, int]:
 def compared(
     turns: Sequence[Turn],
     records: Sequence[Record],
-    prices: Prices,
+    prices: PriceList,
     *,
     window: int,
     retrieved: Sequence[Retrieval] = (),
@@ -95,17 +74,16 @@ def compared(
     paid, other = 0.0, 0.0
     priced = bool(turns)
     for place, turn in enumerate(turns):
-        rates = prices.rates(turn.model)
-        if rates is None:
+        known, actual = prices.prompts(turn.model), prices.spent(turn)
+        if known is None or actual is None:
             priced = False
             continue
-        actual = rates.paid(turn.usage)
         paid += actual
         if without[place] == turn.usage.prompt_tokens:
             other += actual
             continue
         before = (turns[place - 1], without[place - 1]) if place else None
-        other += _imagined(turn, without[place], before, rates, prices.keeps_ms)
+        other += known.money(_imagined(turn, without[place], before, known))
     summaries = _summaries(records, prices, model)
     sent = sum(turn.usage.prompt_tokens for turn in turns)
     net = other - paid - summaries if priced and summaries is not None else None
@@ -130,23 +108,23 @@ def _without(turn: Turn, out: int, window: int, retrieved: Sequence[Retrieval]) 
     return max(min(prompt + out - back, window), 0)
 
 
-def _imagined(turn: Turn, prompt: int, before: tuple[Turn, int] | None, rates: Rates, keeps_ms: int) -> float:
-    """What the request without folds would have cost."""
+def _imagined(turn: Turn, prompt: int, before: tuple[Turn, int] | None, prices: Prices) -> float:
+    """What the request without folds would have cost, in tokens at the base price."""
     usage = turn.usage
     bills_writes = usage.cache_write_tokens > 0
     if not usage.cache_read_tokens and not bills_writes:
         folded = before is not None and before[0].compaction != turn.compaction
         if not (folded and before is not None and before[0].usage.cache_read_tokens):
-            return rates.sum(prompt)
+            return float(prompt)
     warm = usage.cache_read_tokens > 0
     if before is not None and before[0].compaction != turn.compaction:
-        warm = turn.at - before[0].at <= keeps_ms
+        warm = turn.at - before[0].at <= prices.ttl_seconds * 1000
     read = min(before[1], prompt) if warm and before is not None else 0
     rest = prompt - read
-    return rates.sum(0, read, rest) if bills_writes else rates.sum(rest, read)
+    return read * prices.read + rest * (prices.write if bills_writes else 1.0)
 
 
-def _summaries(records: Sequence[Record], prices: Prices, model: str | None) -> float | None:
+def _summaries(records: Sequence[Record], prices: PriceList, model: str | None) -> float | None:
     """What the calls for summaries cost: what was folded in, the summary out."""
     spent = 0.0
     for record in records:
@@ -161,19 +139,19 @@ def _summaries(records: Sequence[Record], prices: Prices, model: str | None) -> 
     return spent
 
 
-def cache_use(turns: Sequence[Turn], prices: Prices) -> CacheUse:
+def cache_use(turns: Sequence[Turn], prices: PriceList) -> CacheUse:
     """What the provider's cache did for these turns."""
     prompt = sum(turn.usage.prompt_tokens for turn in turns)
     read = sum(turn.usage.cache_read_tokens for turn in turns)
     paid, uncached = 0.0, 0.0
     priced = bool(turns)
     for turn in turns:
-        rates = prices.rates(turn.model)
-        if rates is None:
+        known, spent = prices.prompts(turn.model), prices.spent(turn)
+        if known is None or spent is None:
             priced = False
             continue
-        paid += rates.paid(turn.usage)
-        uncached += rates.sum(turn.usage.prompt_tokens)
+        paid += spent
+        uncached += known.money(turn.usage.prompt_tokens)
     return CacheUse(
         requests=len(turns),
         prompt_tokens=prompt,
@@ -183,6 +161,21 @@ def cache_use(turns: Sequence[Turn], prices: Prices) -> CacheUse:
         paid=paid if priced else None,
         uncached=uncached if priced else None,
         net=uncached - paid if priced else None,
+    )
+
+
+def cache_of(health: Health, prices: Prices | None) -> CacheUse:
+    """The same for a session that kept no turns: its sums."""
+    paid = None if prices is None else prices.money(health.prompt_tokens - health.saved_units)
+    return CacheUse(
+        requests=health.turns,
+        prompt_tokens=health.prompt_tokens,
+        read_tokens=health.read,
+        written_tokens=health.written,
+        hit_rate=round(health.hit_rate, 4) if health.prompt_tokens else None,
+        paid=paid,
+        uncached=None if prices is None else prices.money(health.prompt_tokens),
+        net=None if prices is None else prices.money(health.saved_units),
     )
 
 

@@ -46,26 +46,32 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+READING = ("GET", "HEAD")
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+"""All of them, so that those that would change something get an answer that says why not."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 Work = Callable[[Asked], Response]
 
 
 def routes(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> list[Route]:
     """The pages and `/api` over the sessions of a store, to be put into any Starlette application."""
-    reader = Reader(sessions, config, sessions.clock)
-    served = _Served(reader, Pages(sessions.clock), access or Everything())
+    return _routes(_Served(Reader(sessions, config, sessions.clock), access or Everything()))
+
+
+def _routes(served: _Served) -> list[Route]:
     made = [
-        Route(STYLE_PATH, _asset(STYLE, "text/css"), methods=["GET"]),
-        Route(ICON_PATH, _asset(ICON, "image/svg+xml"), methods=["GET"]),
-        Route("/api/openapi.json", served.openapi, methods=["GET"]),
-        Route(RAW.api_path, served.raw(), methods=["GET"]),
+        Route(STYLE_PATH, _asset(STYLE, "text/css"), methods=METHODS),
+        Route(ICON_PATH, _asset(ICON, "image/svg+xml"), methods=METHODS),
+        Route("/api/openapi.json", served.openapi, methods=METHODS),
+        Route(RAW.api_path, served.raw(), methods=METHODS),
     ]
     for face in FACES:
-        made.append(Route(face.api_path, served.api(face), methods=["GET"], name=f"api-{face.name}"))
+        made.append(Route(face.api_path, served.api(face), methods=METHODS, name=f"api-{face.name}"))
         if face.template:
-            made.append(Route(face.path, served.page(face), methods=["GET"], name=face.name))
-    made.append(Route("/api/{rest:path}", served.nothing(as_page=False), methods=["GET"]))
-    made.append(Route("/sessions/{rest:path}", served.nothing(as_page=True), methods=["GET"]))
+            made.append(Route(face.path, served.page(face), methods=METHODS, name=face.name))
+    for path in ("/api", "/api/{rest:path}"):
+        made.append(Route(path, served.nothing(as_page=False), methods=METHODS))
+    made.append(Route("/sessions/{rest:path}", served.nothing(as_page=True), methods=METHODS))
     return made
 
 
@@ -77,8 +83,10 @@ def app(
     hosts: Sequence[str] = LOOPBACK,
 ) -> Starlette:
     """The pages alone. Requests for another host than these are refused: a page elsewhere could have sent them."""
+    served = _Served(Reader(sessions, config, sessions.clock), access or Everything())
+    served.pages.warm()
     return Starlette(
-        routes=list(routes(sessions, config=config, access=access)),
+        routes=[*_routes(served), Route("/{rest:path}", served.nothing(as_page=True), methods=METHODS)],
         middleware=[Middleware(OnlyHosts, hosts=hosts)],
     )
 
@@ -86,8 +94,8 @@ def app(
 class _Served:
     """The endpoints of one store."""
 
-    def __init__(self, reader: Reader, pages: Pages, access: Access) -> None:
-        self.reader, self.pages, self.access = reader, pages, access
+    def __init__(self, reader: Reader, access: Access) -> None:
+        self.reader, self.pages, self.access = reader, Pages(reader.clock), access
         self.folds = Folds(reader)
 
     def api(self, face: Face) -> Endpoint:
@@ -121,6 +129,10 @@ class _Served:
             return work(Asked(request, face.params, self.access.sees(request)))
 
         async def endpoint(request: Request) -> Response:
+            if request.method not in READING:
+                refused = self._problem("nothing can be changed here: expected GET", 405, as_page)
+                refused.headers["allow"] = ", ".join(READING)
+                return refused
             try:
                 return await run_in_threadpool(answer, request)
             except NotStored as error:

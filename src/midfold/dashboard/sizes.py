@@ -15,7 +15,7 @@ from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
 from midfold.core.breakdown import by_kind
 from midfold.core.tokens import Meter
-from midfold.dashboard.facts import Kind, Size, SizeBasis
+from midfold.dashboard.facts import Share, Size, SizeBasis
 from midfold.dashboard.places import Place, Places, Shelf
 from midfold.live import Memory
 from midfold.models import Model
@@ -84,12 +84,12 @@ class Gauge:
         after: SizeBasis = "sampled" if scale > 1 else "calibrated" if memory.samples else "estimated"
         return known + counted, after
 
-    def kinds(self, shelf: Shelf, records: Sequence[Record]) -> tuple[tuple[Kind, ...], bool]:
+    def kinds(self, shelf: Shelf, records: Sequence[Record]) -> tuple[tuple[Share, ...], bool]:
         """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
         places, scale = sample(shelf.now(records), 0)
         messages = tuple(item.message for item in shelf.read(places))
         sizes = by_kind(messages, self.meter(shelf.info.model))
-        kinds = [Kind(name=name, tokens=round(tokens * scale)) for name, tokens in sizes.items() if tokens > 0]
+        kinds = [Share(name=name, tokens=round(tokens * scale)) for name, tokens in sizes.items() if tokens > 0]
         return tuple(sorted(kinds, key=lambda kind: -kind.tokens)), scale > 1
 
 

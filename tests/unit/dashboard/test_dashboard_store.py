@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import midfold
+from midfold.core.archive import handle_of
 from midfold.core.usage import Usage
 from midfold.dashboard import glance
 from midfold.dashboard.access import everything
@@ -121,7 +122,10 @@ def test_every_message_has_a_fate_and_tokens_add_up(sessions: Sessions) -> None:
         if receipt.status == "compacted":
             assert page.handoff
             assert "handoff" in {segment.what for segment in page.after}
-            assert folds.unfold(CODING, page.fold, 0, everything).total > 0
+            originals = sessions.store.unfold(CODING, page.fold)
+            shown = [message for start in range(0, len(originals), 20) for message in
+                     folds.unfold(CODING, page.fold, start, everything).messages]  # fmt: skip
+            assert [message.handle for message in shown] == [handle_of(message) for message in originals]
 
 
 def test_what_was_folded_can_be_read_message_by_message(sessions: Sessions) -> None:
@@ -160,6 +164,19 @@ def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() ->
         places, scale = sample(shelf.history(), 0)
         assert len(places) == MOST_COUNTED
         assert scale == info.count / MOST_COUNTED
+
+
+def test_a_session_that_observed_usage_and_kept_no_turns_shows_its_cache() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s", model="claude-opus-4-6")
+        session.append([user("hello " * 3_000)])
+        for read, written in ((0, 4_000), (4_000, 100)):
+            session.observe(Usage(prompt_tokens=4_200, cache_read_tokens=read, cache_write_tokens=written))
+        page = Reader(store).session("s", None, everything)
+        assert (page.turns, page.session.cache.requests, page.session.cache.read_tokens) == ((), 2, 4_000)
+        assert [one.cause for one in page.session.causes] == ["hit", "cold_start"]
+        assert page.session.cache.net == pytest.approx(session.health.saved)
+        assert page.session.size.basis == "reported"
 
 
 def test_what_is_remembered_is_bounded(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:

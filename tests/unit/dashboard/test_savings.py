@@ -5,11 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from midfold.cache.health import Health, Seen
+from midfold.cache.prices import Prices
 from midfold.core.compaction import CompactionState
 from midfold.core.report import Receipt, SummaryFacts
 from midfold.core.usage import Usage
-from midfold.dashboard.causes import causes, together, told
-from midfold.dashboard.savings import Prices, Rates, Retrieval, cache_together, cache_use, compared, saved_together
+from midfold.dashboard.causes import causes, counted, together, told
+from midfold.dashboard.savings import (
+    PriceList,
+    Retrieval,
+    cache_of,
+    cache_together,
+    cache_use,
+    compared,
+    saved_together,
+)
 from midfold.models import DEFAULT, Model
 from midfold.store.protocol import Record
 from midfold.turns import Turn
@@ -24,7 +34,11 @@ def known(name: str | None) -> Model:
     return DEFAULT if name == "unpriced" else PRICED
 
 
-PRICES = Prices(known)
+def prompts(name: str | None, ttl: float = 300.0) -> Prices | None:
+    return None if name == "unpriced" else Prices(read=0.1, write=1.25, base=10.0, ttl_seconds=ttl)
+
+
+PRICES = PriceList(prompts, known)
 
 
 def turn(
@@ -149,11 +163,6 @@ def test_the_cache_saves_reads_and_costs_writes() -> None:
     assert cache_use([], PRICES).hit_rate is None
 
 
-def test_a_long_lifetime_has_its_own_price() -> None:
-    assert Prices(known, 3_600_000).rates("m") == Rates(10.0, 1.0, 20.0)
-    assert PRICES.rates("m") == Rates(10.0, 1.0, 12.5)
-
-
 def test_each_request_is_told_why_it_was_read_from_the_cache_or_not() -> None:
     turns = [
         turn(1, 20_000, written=20_000),
@@ -163,21 +172,45 @@ def test_each_request_is_told_why_it_was_read_from_the_cache_or_not() -> None:
         turn(5, 14_000, compaction=1, written=14_000, at=9_000_000),
         turn(6, 15_000, compaction=1, read=1_000, written=14_000, at=9_010_000),
         turn(7, 15_000, compaction=1, written=15_000, at=9_020_000, model="other"),
-        turn(8, 500, compaction=1, at=9_030_000, model="other"),
     ]
-    assert [why.cause for why in told(turns, 300_000)] == [
-        "cold start", "hit", "compacted", "hit", "expired", "unexpected", "model changed", "hit",
+    assert [why.cause for why in told(turns, PRICES)] == [
+        "cold_start", "hit", "compacted", "hit", "expired", "unexpected", "model_changed",
     ]  # fmt: skip
     found = {one.cause: one for one in causes(turns, PRICES)}
-    assert (found["hit"].requests, found["hit"].tokens, found["hit"].cost) == (3, 0, 0)
+    assert (found["hit"].requests, found["hit"].tokens, found["hit"].cost) == (2, 0, 0)
     assert found["unexpected"].tokens == 13_000
     assert found["unexpected"].cost == pytest.approx(dollars(13_000 * (1.25 - 0.1)))
     both = together([causes(turns, PRICES), causes(turns[:2], PRICES)])
     assert {one.cause: one.requests for one in both} == {
-        "hit": 4, "cold start": 2, "compacted": 1, "model changed": 1, "expired": 1, "unexpected": 1,
+        "hit": 3, "cold_start": 2, "compacted": 1, "expired": 1, "model_changed": 1, "unexpected": 1,
     }  # fmt: skip
 
 
+def test_whoever_saw_the_prompt_knows_better_why_it_missed() -> None:
+    saw = msgspec.structs.replace(turn(2, 22_000, written=22_000), kind="tools_changed")
+    assert [why.cause for why in told([turn(1, 20_000, written=20_000), saw], PRICES)] == [
+        "cold_start",
+        "tools_changed",
+    ]
+
+
+def test_a_price_that_is_not_known_makes_the_cost_of_misses_unknown() -> None:
+    turns = [turn(1, 20_000, written=20_000), turn(2, 21_000, written=21_000, model="unpriced")]
+    assert causes(turns, PRICES)[-1].cost is None
+
+
 def test_a_provider_that_says_nothing_about_a_cache_has_no_misses() -> None:
-    assert told([turn(1, 20_000), turn(2, 21_000)], 300_000) == []
     assert causes([turn(1, 20_000), turn(2, 21_000)], PRICES) == ()
+    assert counted(Health()) == ()
+
+
+def test_a_session_that_kept_no_turns_has_its_sums() -> None:
+    turns = [turn(1, 10_000, written=10_000), turn(2, 11_000, read=10_000, written=1_000)]
+    prices, health = prompts("m"), Health()
+    assert prices is not None
+    for one in turns:
+        health = health.observe(one.usage, Seen(), at=one.at / 1000, prices=prices)
+    summed, exact = cache_of(health, prices), cache_use(turns, PRICES)
+    assert msgspec.structs.astuple(summed) == pytest.approx(msgspec.structs.astuple(exact))
+    assert [(one.cause, one.requests) for one in counted(health)] == [("hit", 1), ("cold_start", 1)]
+    assert cache_of(health, None).net is None
