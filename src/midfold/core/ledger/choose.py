@@ -23,16 +23,14 @@ from midfold.core.ledger.worth import worth
 UNBOUND = 0.25
 TOKENS_PER_NAME = 4
 FEWEST_NAMES = 40
-ENOUGH_LINES = 2
+ENOUGH_LINES = 4
 """Candidates in which a name stands bound; more of them hardly ever make a better choice."""
 NEAR = 600
 """Characters on either side of a name that must be free of credentials."""
-LINE_TOKENS = 2
-"""A line break and a dash."""
-
-
-LABEL_TOKENS = 4
-"""Where a line comes from, told once for the lines of one text."""
+LINE_TOKENS = 0.6
+"""A line break."""
+LABEL_TOKENS = 1
+"""The brackets around an origin."""
 
 
 class Line(NamedTuple):
@@ -42,7 +40,7 @@ class Line(NamedTuple):
     message: int
     part: int
     names: frozenset[str]
-    cost: int
+    cost: float
     bound: bool
     at: int
     """Where the name that led to it begins."""
@@ -56,9 +54,16 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    census: Census, budget: int, told: Iterable[str] = (), redact: Callable[[str], str] = lambda text: text
+    census: Census,
+    budget: int,
+    told: Iterable[str] = (),
+    redact: Callable[[str], str] = lambda text: text,
+    origin: Callable[[int, int], str] = lambda message, part: "",
 ) -> Chosen:
-    """Lines for about `budget` tokens; `told` are texts whose names the reader has already."""
+    """Lines for about `budget` tokens; `told` are texts whose names the reader has already.
+
+    The `origin` of a text is told once for all its lines, and costs its tokens.
+    """
     worths = worth(census)
     covered: set[str] = set()
     for text in told:
@@ -68,13 +73,14 @@ def choose(
     heap = [(-_gain(line, worths, covered) / line.cost, number) for number, line in enumerate(lines)]
     heapify(heap)
     chosen: list[Line] = []
-    origins: set[tuple[int, int]] = set()
-    left = budget
+    origins = {""}
+    left = float(budget)
     while heap:
         promised, number = heappop(heap)
         line = lines[number]
         gain = _gain(line, worths, covered) / line.cost
-        label = 0 if (line.message, line.part) in origins else LABEL_TOKENS
+        source = origin(line.message, line.part)
+        label = 0 if source in origins else estimate_text(source) + LABEL_TOKENS
         if gain <= 0 or line.cost + label > left:
             continue
         if heap and gain < -heap[0][0] and gain < -promised:
@@ -83,12 +89,12 @@ def choose(
         if not _is_clean(line, census, redact):
             continue
         left -= line.cost + label
-        origins.add((line.message, line.part))
+        origins.add(source)
         chosen.append(line)
         for name in line.names:
             covered.update(parts(name)) if line.bound else covered.add(name)
     chosen.sort(key=lambda line: (line.message, line.part))
-    return Chosen(chosen, budget - left, covered, worths)
+    return Chosen(chosen, round(budget - left), covered, worths)
 
 
 def _gain(line: Line, worths: dict[str, float], covered: set[str]) -> float:
