@@ -14,7 +14,9 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from midfold.core.compaction import SummaryAsk
@@ -72,11 +74,18 @@ def seen_of(text: str, shown: int) -> str:
 
 def room_for(messages: Transcript, scanned: int = SCANNED) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = [len(part.text) for message in messages for part in message.parts if isinstance(part, Text | ToolResult)]
-    lengths += [len(part.arguments) for message in messages for part in message.parts if isinstance(part, ToolCall)]
-    if sum(lengths) <= scanned:
-        return ROOMS[0]
-    return next((room for room in ROOMS if sum(min(length, room) for length in lengths) <= scanned), ROOMS[-1])
+    lengths = sorted(
+        len(part.arguments) if isinstance(part, ToolCall) else len(part.text)
+        for message in messages
+        for part in message.parts
+        if isinstance(part, Text | ToolResult | ToolCall)
+    )
+    before = list(accumulate(lengths, initial=0))
+    for room in ROOMS:
+        short = bisect_right(lengths, room)
+        if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
+            return room
+    return ROOMS[-1]
 
 
 def _written(lines: list[Line], origins: Origins) -> str:
@@ -94,7 +103,12 @@ def _group(origin: str, texts: list[str]) -> str:
 
 def _book(text: str, chosen: Chosen, census: Census, fold: range) -> Book:
     worths, covered = chosen.worths, chosen.covered
-    inside = [name for name, entry in census.entries.items() if any(message in fold for message, _ in entry.places)]
+    start, stop = fold.start, fold.stop
+    inside = [
+        name
+        for name, entry in census.entries.items()
+        if start <= entry.places[-1][0] < stop or any(start <= message < stop for message, _ in entry.places)
+    ]
     kept = sum(name in covered for name in inside)
     total = sum(worths[name] for name in inside)
     share = sum(worths[name] for name in inside if name in covered) / total if total else 1.0

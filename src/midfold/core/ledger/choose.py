@@ -16,7 +16,7 @@ from typing import NamedTuple
 from midfold.core.estimate import estimate_text
 from midfold.core.hostile import is_suspicious
 from midfold.core.ledger.census import RESULT, Census
-from midfold.core.ledger.lines import snippet
+from midfold.core.ledger.lines import narrow, snippet
 from midfold.core.ledger.names import names, parts
 from midfold.core.ledger.worth import worth
 
@@ -39,7 +39,7 @@ class Line(NamedTuple):
     text: str
     message: int
     part: int
-    names: frozenset[str]
+    names: tuple[str, ...]
     cost: float
     bound: bool
     at: int
@@ -79,12 +79,14 @@ def choose(
         promised, number = heappop(heap)
         line = lines[number]
         gain = _gain(line, worths, covered) / line.cost
-        source = origin(line.message, line.part)
-        label = 0 if source in origins else estimate_text(source) + LABEL_TOKENS
-        if gain <= 0 or line.cost + label > left:
+        if gain <= 0 or line.cost > left:
             continue
         if heap and gain < -heap[0][0] and gain < -promised:
             heappush(heap, (-gain, number))
+            continue
+        source = origin(line.message, line.part)
+        label = 0 if source in origins else estimate_text(source) + LABEL_TOKENS
+        if line.cost + label > left:
             continue
         if not _is_clean(line, census, redact):
             continue
@@ -112,22 +114,34 @@ def _candidates(census: Census, worths: dict[str, float], covered: set[str], mos
         for message, part in reversed(entries[name].places):
             if seen.get(name, 0) >= ENOUGH_LINES:
                 break
-            if (line := _line(census, message, part, name, worths)) is not None:
-                if line.text not in found and line.bound:
-                    for other in line.names:
-                        seen[other] = seen.get(other, 0) + 1
-                found[line.text] = line
+            line, short = _pieces(census, message, part, name, worths)
+            if line is None:
+                continue
+            if line.text not in found and line.bound:
+                for other in line.names:
+                    seen[other] = seen.get(other, 0) + 1
+            found[line.text] = line
+            if short is not None:
+                found.setdefault(short.text, short)
     return list(found.values())
 
 
-def _line(census: Census, message: int, part: int, name: str, worths: dict[str, float]) -> Line | None:
+def _pieces(
+    census: Census, message: int, part: int, name: str, worths: dict[str, float]
+) -> tuple[Line | None, Line | None]:
+    """The line of a name, and the words right beside it where that is shorter."""
     text = census.texts[message][part][1]
     at = text.find(name)
     if at < 0:
-        return None
+        return None, None
     piece = snippet(text, at, len(name))
-    inside = frozenset(other for other, _ in names(piece.text) if other in worths)
-    return Line(piece.text, message, part, inside, estimate_text(piece.text) + LINE_TOKENS, piece.bound, at)
+    short = narrow(text, at, len(name), len(piece.text))
+
+    def line(words: str, *, bound: bool) -> Line:
+        inside = tuple(dict.fromkeys(other for other, _ in names(words) if other in worths))
+        return Line(words, message, part, inside, estimate_text(words) + LINE_TOKENS, bound, at)
+
+    return line(piece.text, bound=piece.bound), line(short, bound=True) if short else None
 
 
 def _is_clean(line: Line, census: Census, redact: Callable[[str], str]) -> bool:

@@ -66,7 +66,7 @@ def names(text: str) -> Iterator[tuple[str, int]]:
             yield name.text, match.start()
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 15)
 def judged(chunk: str) -> Name | None:
     """The name a chunk of text is, without the punctuation around it; None for words of prose."""
     if chunk.startswith("http") and "://" in chunk:

@@ -8,13 +8,14 @@ from midfold.core import jsonio
 from midfold.core.compaction import SummaryAsk
 from midfold.core.ledger.census import LONGEST_TEXT
 from midfold.core.message import Text, ToolCall, ToolResult
-from midfold.core.pairing import Place, pair
 
 PATH_KEYS = ("file_path", "path", "filename", "notebook_path")
 COMMAND_KEYS = ("command", "cmd")
 OTHER_KEYS = ("url", "pattern", "query")
 LONGEST_ORIGIN = 28
 LONGEST_COMMAND = 2_000
+FARTHEST_CALL = 40
+"""Messages between a call and its result, at most."""
 _FILE = re.compile(r"[\w~.@+-]*(?:/[\w.@+-]+)*/?[\w@+-]+\.[A-Za-z]\w{0,4}(?![\w/])", re.ASCII)
 
 
@@ -24,7 +25,6 @@ class Origins:
     def __init__(self, ask: SummaryAsk, start: int) -> None:
         self._ask = ask
         self._start = start
-        self._calls: dict[Place, Place] | None = None
         self._known: dict[tuple[int, int], str] = {}
 
     def of(self, message: int, part: int) -> str:
@@ -43,15 +43,16 @@ class Origins:
         if isinstance(part, ToolCall):
             return self._short(part)
         if isinstance(part, ToolResult):
-            return self._of_result(Place(index, numbers[readable]))
+            return self._of_result(index, part)
         return message.role
 
-    def _of_result(self, place: Place) -> str:
-        if self._calls is None:
-            self._calls = pair(self._ask.messages).calls()
-        found = self._calls.get(place)
-        call = self._ask.messages[found.message].parts[found.part] if found is not None else None
-        return self._short(call) if isinstance(call, ToolCall) else "result"
+    def _of_result(self, index: int, result: ToolResult) -> str:
+        """A result stands behind its call: the nearest one of that id before it."""
+        for before in range(index - 1, max(index - FARTHEST_CALL, 0) - 1, -1):
+            for part in self._ask.messages[before].parts:
+                if isinstance(part, ToolCall) and part.id == result.call_id:
+                    return self._short(part)
+        return "result"
 
     def _short(self, call: ToolCall) -> str:
         """The file of a call, or the program it runs; else the tool's name."""
