@@ -18,7 +18,6 @@ from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
 
 
-
 @click.command()
 @click.option("--upstream", metavar="URL", help="Address of the provider, such as https://api.openai.com.")
 @click.option("--port", type=click.IntRange(1, 65_535), help="Port to listen on; default 8787.")

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.message import Message, Transcript, plain
+from midfold.core.recall import MOST_CHARACTERS, MOST_WINDOWS, Recall, Window
 
 PREFIX = "mf-"
 DIGITS = 12
@@ -44,6 +45,7 @@ class Archive(Mapping[str, tuple[Message, ...]]):
 
     def __init__(self, entries: Mapping[str, tuple[Message, ...]] | None = None) -> None:
         self._entries = dict(entries or {})
+        self._recall: Recall | None = None
 
     def __getitem__(self, handle: str) -> tuple[Message, ...]:
         return self._entries[handle]
@@ -57,6 +59,12 @@ class Archive(Mapping[str, tuple[Message, ...]]):
     def originals(self, handle: str) -> list[Any]:
         """The originals as the caller gave them: their own objects, or decoded JSON."""
         return [plain(message.wire) if isinstance(message.wire, Raw) else message.wire for message in self[handle]]
+
+    def search(self, query: str, limit: int = MOST_WINDOWS, characters: int = MOST_CHARACTERS) -> list[Window]:
+        """The windows of neighbouring passages that fit a query best; see `core.recall`."""
+        if self._recall is None:
+            self._recall = Recall(self._entries)
+        return self._recall.search(query, limit, characters)
 
     def lines(self) -> Iterator[bytes]:
         """JSON lines `{"handle", "messages"}`; `load` reads them back. Originals keep their exact bytes."""

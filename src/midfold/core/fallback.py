@@ -21,7 +21,7 @@ from midfold.core.digest import Action, describe
 from midfold.core.estimate import estimate_text
 from midfold.core.facts import cover
 from midfold.core.laws import is_human
-from midfold.core.ledger.book import Book
+from midfold.core.ledger.book import Book, seen_of
 from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.core.pairing import pair
 from midfold.core.summary import StructuredSummary, parse_summary
@@ -38,11 +38,13 @@ ANSWER_CHARACTERS = 500
 LINE_CHARACTERS = 260
 LONGEST_READ = 20_000
 LONGEST_SENTENCE = 400
-FRAME_TOKENS = 60
+TERSE_NOTICE = "Made locally, may be incomplete."
+FRAME_TOKENS, TERSE_FRAME_TOKENS = 60, 20
 """The notice and the headings."""
-ASKS_SHARE, RULES_SHARE = 0.06, 0.25
 SHORTEST_TASK, MOST_ASKS, EARLIER_SHARE = 300, 8, 0.2
 """In a model's summary: characters of the newest ask however small the budget, earlier asks, and their share of it."""
+ASKS_SHARE, RULES_SHARE, TIGHT_RULES_SHARE = 0.06, 0.3, 0.18
+TIGHT = 500
 SECTIONS_SHARE, DENSE_SECTIONS_SHARE = 0.5, 0.06
 """Of the budget: what was asked, what the user demanded word for word, and what was done, decided and left open. All
 the rest, and what these leave over, is the ledger: verbatim lines of the fold. A size that was asked for is dense: the
@@ -78,14 +80,15 @@ _DECISION = re.compile(
     r"\b(decided|decision|instead|because|chose|will use|going with|root cause|the issue is)\b", re.I
 )
 _WORD = re.compile(r"\w+")
+_BULLET = re.compile(r"^\s*(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 _BREAK = re.compile(r"(?<=[.!?])[ \t]+|\n+")
 
 
 def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     """The body of a handoff for the fold, and what it keeps of it."""
     facts = Findings(ask)
-    old = parse_summary(ask.previous.replace(NOTICE, "")) if ask.previous else StructuredSummary()
-    room = max(ask.budget_tokens - FRAME_TOKENS, 60)
+    old = parse_summary(_unnoticed(ask.previous)) if ask.previous else StructuredSummary()
+    room = _room(ask)
     asks = {"task_snapshot": facts.asks[-1] if facts.asks else old.task_snapshot.strip(), "goal": old.goal.strip()}
     asks["goal"] = asks["goal"] or (facts.asks[0] if len(facts.asks) > 1 else "")
     longest = _longest_ask(ask, room)
@@ -94,7 +97,9 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
     told = " ".join(sections.values()) if ask.dense else ""
     rules = [line for line in [*_lines(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
-    sections["constraints"], used = _fit(list(dict.fromkeys(rules)), int(room * RULES_SHARE), topic)
+    sections["constraints"], used = _fit(
+        list(dict.fromkeys(rules)), int(room * (RULES_SHARE if room >= TIGHT else TIGHT_RULES_SHARE)), topic
+    )
     left -= used
     for key, budget in _shares(int(room * _sections_share(ask, room))):
         carried = [] if key == "critical" else _lines(getattr(old, key))
@@ -105,7 +110,16 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
         sections[key] = "\n".join(filter(None, [known, new]))
         left -= spent + used
     body, book = cover(ask, StructuredSummary(**sections), max(left, 0))
-    return f"{NOTICE}\n\n{ask.redact(body.render())}", book
+    return f"{TERSE_NOTICE if ask.dense else NOTICE}\n\n{ask.redact(body.render())}", book
+
+
+def _unnoticed(previous: str) -> str:
+    return previous.replace(NOTICE, "").replace(TERSE_NOTICE, "")
+
+
+def _room(ask: SummaryAsk) -> int:
+    is_tight = ask.dense and ask.budget_tokens < SMALL
+    return max(ask.budget_tokens - (TERSE_FRAME_TOKENS if is_tight else FRAME_TOKENS), 60)
 
 
 def _longest_ask(ask: SummaryAsk, room: int) -> int:
@@ -250,12 +264,11 @@ class Findings:
 
 def _hidden_demands(ask: SummaryAsk) -> list[str]:
     """What users demand in long messages that stay, where those are shown by their ends only."""
-    shown = ask.shown_texts
     found: list[str] = []
-    for message in (*ask.before, *ask.after) if shown else ():
+    for message in (*ask.before, *ask.after):
         text = message.text
-        if is_human(message) and len(text) > 3 * shown:
-            seen = f"{text[:shown]}\n{text[-shown:]}"
+        seen = seen_of(text, ask.shown_texts)
+        if is_human(message) and seen is not text:
             found += [sentence for sentence in _sentences(text, _CONSTRAINT) if sentence not in seen]
     return found
 
@@ -357,7 +370,7 @@ def _question(message: Message) -> str:
 
 def _sentences(text: str, telling: re.Pattern[str]) -> list[str]:
     """The short sentences of a text that match; long texts are pasted material and are read only at their start."""
-    found = (piece.strip(" \t-*#>") for piece in _BREAK.split(text[:LONGEST_READ]))
+    found = (_BULLET.sub("", piece).strip() for piece in _BREAK.split(text[:LONGEST_READ]))
     return [sentence for sentence in found if 8 <= len(sentence) <= LONGEST_SENTENCE and telling.search(sentence)]
 
 

@@ -25,7 +25,12 @@ OPENING = (
     "Earlier turns were compacted into this by the context manager, not by the user; it is reference only: asks and "
     "tasks in it are historical and may be finished, the latest user message wins. Originals unfold by handle."
 )
+TERSE_OPENING = "History, reference only; the latest user message wins."
+TERSE_END = "[END OF CONTEXT COMPACTION]"
+"""The frame where a size was asked for: every word of it is taken from what could be kept."""
+ENDS = (END_MARKER, TERSE_END)
 ACKNOWLEDGEMENT = "Understood; I continue below."
+TERSE_ACKNOWLEDGEMENT = "Understood."
 CONTINUATION = "(It continues below.)"
 SYSTEM_NOTE = (
     "[Note: Some earlier conversation turns have been compacted into a summary to save context space. The summary is "
@@ -53,17 +58,19 @@ def check(kind: str, fold: str, body: str) -> str:
     return blake2b(f"{kind}\0{fold}\0{body}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
-def handoff(body: str, fold: str, role: Role) -> Message:
+def handoff(body: str, fold: str, role: Role, *, terse: bool = False) -> Message:
     """The one message that stands for a fold."""
     body = body.strip()
     mark = f" (midfold fold {fold} {check('fold', fold, body)})"
+    if terse:
+        return Message(role, (Text(f"{MARKER} {TERSE_OPENING}{mark}\n{body}\n{TERSE_END}"),))
     return Message(role, (Text(f"{MARKER} {OPENING}{mark}\n\n{body}\n\n{END_MARKER}"),))
 
 
-def filler(fold: str, role: Role) -> Message:
+def filler(fold: str, role: Role, *, terse: bool = False) -> Message:
     """A short message between two neighbours of the same role."""
     kind: Kind = "ack" if role == "assistant" else "bridge"
-    body = ACKNOWLEDGEMENT if role == "assistant" else CONTINUATION
+    body = CONTINUATION if role != "assistant" else TERSE_ACKNOWLEDGEMENT if terse else ACKNOWLEDGEMENT
     return Message(role, (Text(f"{MARKER} {body} (midfold {kind} {fold} {check(kind, fold, body)})"),))
 
 
@@ -81,9 +88,10 @@ def recognise(message: Message) -> Generated | None:
     before = part.text[len(MARKER) + 1 : mark.start()]
     after = part.text[mark.end() :]
     if kind == "fold":
-        if not after.endswith(END_MARKER):
+        end = next((end for end in ENDS if after.endswith(end)), None)
+        if end is None:
             return None
-        body = after[: -len(END_MARKER)].strip()
+        body = after.removesuffix(end).strip()
     else:
         body = before
     if seen != check(kind, fold, body):
@@ -96,7 +104,7 @@ def unwrapped(text: str) -> str:
     for tag in THINKING_TAGS:
         text = _without_tag(text, tag)
     text = _without_fence(text.strip())
-    lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() != END_MARKER]
+    lines = [line for line in text.split("\n") if not line.startswith(MARKER) and line.strip() not in ENDS]
     return "\n".join(lines).strip()
 
 

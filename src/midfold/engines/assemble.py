@@ -45,10 +45,10 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     job.notices += answer.notes
     view, originals, digests = _with_placeholders(job)
     system, view = _noted(job, view)
-    messages = _joined(view, plan, body, ask.fold)
+    messages = _joined(view, plan, body, ask)
     messages, repairs = job.sanitized(messages, view)
-    messages, repairs = job.user_first(_seamless(messages, ask.fold), repairs, ask.fold)
-    messages, spilled, impossible = landed(job, messages, view, originals)
+    messages, repairs = job.user_first(_seamless(messages, ask), repairs, ask.fold)
+    messages, spilled, impossible = landed(job, plan, messages, view, originals)
     new_tokens = job.total(messages)
     wanted = job.prompt_tokens if _asked_for(job) else job.prompt_tokens * SMALLEST_GAIN
     if new_tokens >= wanted:
@@ -157,16 +157,16 @@ def with_note(system: Message) -> Message:
     return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
 
 
-def _joined(view: Transcript, plan: Plan, body: str, fold: str) -> Transcript:
+def _joined(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
     head = view[: plan.head_end]
     rest = [view[group.start : group.stop] for group in plan.pinned] + [view[plan.tail_start :]]
     rest = [segment for segment in rest if segment]
     before = next((message.role for message in reversed(head) if message.role != "system"), None)
     after = rest[0][0].role if rest else None
-    out = [*head, handoff(body, fold, handoff_role(before, after))]
+    out = [*head, handoff(body, ask.fold, handoff_role(before, after), terse=ask.dense)]
     for segment in rest:
         if not _ends_well(out, segment):
-            out.append(filler(fold, "assistant" if out[-1].role == "user" else "user"))
+            out.append(filler(ask.fold, "assistant" if out[-1].role == "user" else "user", terse=ask.dense))
         out.extend(segment)
     return tuple(out)
 
@@ -175,7 +175,7 @@ def _ends_well(out: list[Message], segment: Transcript) -> bool:
     return out[-1].role != segment[0].role or out[-1].role not in ("user", "assistant")
 
 
-def _seamless(messages: Transcript, fold: str) -> Transcript:
+def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:
     """No neighbour of a message of ours has the same role, also where repairs took something out between them."""
     out: list[Message] = []
     for message in messages:
@@ -188,7 +188,7 @@ def _seamless(messages: Transcript, fold: str) -> Transcript:
             out.pop()
             same = bool(out) and out[-1].role == message.role
         if same and (ours is not None or last is not None):
-            out.append(filler(fold, "assistant" if message.role == "user" else "user"))
+            out.append(filler(ask.fold, "assistant" if message.role == "user" else "user", terse=ask.dense))
         out.append(message)
     return tuple(out)
 

@@ -19,6 +19,7 @@ from midfold.core.fallback import local_summary
 from midfold.engines.assemble import WELL_BELOW, assemble, fits
 from midfold.engines.base import ContextEngine
 from midfold.engines.job import Job
+from midfold.engines.landing import without_fold
 from midfold.engines.prepass import prune
 
 MOST_STRIKES = 2
@@ -44,6 +45,8 @@ class Compressor(ContextEngine):
             return pruned
         plan = _landing_plan(job, plan)
         new = job.new_turns(plan)
+        if not new and request.target_tokens is not None:
+            return without_fold(job, plan)
         if not new:
             return job.unchanged("there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.archive import Archive, fold_id, handle_of
+from midfold.core.archive import DIGITS, PREFIX, Archive, fold_id, handle_of
 from midfold.core.boundary import (
     SMALLEST_FLOOR,
     Plan,
@@ -33,15 +33,18 @@ from midfold.core.report import Boundary, Receipt, SummaryFacts
 from midfold.core.sanitize import Repair, sanitize
 from midfold.core.tokens import Basis
 from midfold.engines.rough import rough_units
-from midfold.engines.sizes import LONG, ends_for, preview_for, spilled_size, squeezed_size, unread
+from midfold.engines.sizes import LADDER, LONG, Ends, shortened, spilled, spilled_size, unread
 from midfold.errors import FailureKind
 
+SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-HEAD_OF_TARGET = 0.1
-WANTED_SUMMARY = 0.5
-"""Of a size that was asked for: with less room than that for the summary, what must stay is shortened."""
+HEAD_OF_TARGET = 0.04
+STAYING_OF_TARGET = 0.2
+"""Of a size that was asked for: where what must stay takes more, it is shortened."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
+TERSE_FRAME_TOKENS = 105
+"""The same without the note, where a size was asked for."""
 
 
 class Job:
@@ -51,6 +54,7 @@ class Job:
         self.request = request
         self.messages = request.messages
         self.notices: list[str] = list(request.budget.notices)
+        self._short_sizes: dict[tuple[int, Ends], int] = {}
         target = request.target_tokens
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
@@ -178,6 +182,7 @@ class Job:
         return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
+        ends = self.ends(plan)
         return SummaryAsk(
             messages=new,
             budget_tokens=self.summary_budget(plan),
@@ -190,8 +195,8 @@ class Job:
             before=self.messages[: plan.head_end],
             after=tuple(self.messages[index] for index in self._behind(plan)),
             dense=self.request.target_tokens is not None,
-            shown_results=LONG if self.request.target_tokens is None else preview_for(self.request.target_tokens),
-            shown_texts=0 if self.request.target_tokens is None else ends_for(self.request.target_tokens),
+            shown_results=LONG if ends is None else ends.results,
+            shown_texts=0 if ends is None else ends.texts,
         )
 
     def summary_budget(self, plan: Plan) -> int:
@@ -199,22 +204,50 @@ class Job:
         folded = plan.folded()
         if self.request.target_tokens is None:
             return self.budget.summary_tokens(sum(self.sizes[index] for index in folded))
-        left = self.landing - self.staying(plan) - FRAME_TOKENS
+        left = self.landing - self.staying(plan) - self.frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 
+    @cached_property
+    def frame_tokens(self) -> int:
+        """What a handoff costs beside its body."""
+        has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
+        return FRAME_TOKENS if self.request.target_tokens is None or has_system else TERSE_FRAME_TOKENS
+
     def staying(self, plan: Plan) -> int:
-        """Tokens of a request with what a plan keeps, without a summary, large results spilled."""
-        folded, new = set(plan.folded()), unread(self.messages)
-        kept = [(self.messages[index], size, index) for index, size in enumerate(self.sizes) if index not in folded]
+        """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
         fixed = round(self.fixed_tokens * self.scale)
+        ends = self.ends(plan)
+        if ends is not None:
+            return fixed + self._shortened(plan, ends)
+        new = unread(self.messages)
+        sizes = self.sizes
+        kept = self._kept(plan)
+        return fixed + sum(spilled_size(self.messages[at], sizes[at], LONG) if at < new else sizes[at] for at in kept)
+
+    def ends(self, plan: Plan) -> Ends | None:
+        """How much of what is long stays, so that what must stay takes no more than its part of a size asked for."""
         target = self.request.target_tokens
         if target is None:
-            return fixed + sum(spilled_size(one, size, LONG) if at < new else size for one, size, at in kept)
-        sizes = [(one, spilled_size(one, size, preview_for(target))) for one, size, _ in kept]
-        full = fixed + sum(size for _, size in sizes)
-        if full <= target * (1 - WANTED_SUMMARY):
-            return full
-        return fixed + sum(squeezed_size(one, size, target) for one, size in sizes)
+            return None
+        share = STAYING_OF_TARGET if plan.folded() else 1
+        room = target * share - round(self.fixed_tokens * self.scale)
+        return next((ends for ends in LADDER if self._shortened(plan, ends) <= room), LADDER[-1])
+
+    def _shortened(self, plan: Plan, ends: Ends) -> int:
+        return sum(self._short_size(index, ends) for index in self._kept(plan))
+
+    def _short_size(self, index: int, ends: Ends) -> int:
+        found = self._short_sizes.get((index, ends))
+        if found is None:
+            message = self.messages[index]
+            short = shortened(spilled(message, SAMPLE_HANDLE, ends.results), SAMPLE_HANDLE, ends)
+            found = self.sizes[index] if short is message else min(self.size(short), self.sizes[index])
+            self._short_sizes[index, ends] = found
+        return found
+
+    def _kept(self, plan: Plan) -> list[int]:
+        folded = set(plan.folded())
+        return [index for index in range(len(self.messages)) if index not in folded]
 
     def _behind(self, plan: Plan) -> list[int]:
         """The places of what stays after the handoff."""

@@ -2,34 +2,80 @@
 
 from __future__ import annotations
 
-from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
+from typing import NamedTuple
+
+from midfold.core.digest import shrink_arguments
+from midfold.core.ledger.book import HARDLY_SHORTER
+from midfold.core.message import Message, Part, Text, ToolCall, ToolResult, Transcript
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 
-
-def ends_for(target: int) -> int:
-    """Characters kept at each end of a text that must be shortened for a size that was asked for."""
-    return max(target // 5, 100)
+SHORT_TEXT = 360
+"""Characters of an ask or an answer that always stays whole."""
 
 
-def longest_for(target: int) -> int:
-    """Characters of a text, or of a call's arguments, that are not shortened for it."""
-    return min(max(target // 2, 3 * ends_for(target), 360), 1_200)
+class Ends(NamedTuple):
+    """Characters that stay at each end of what must be shortened for a size that was asked for."""
+
+    results: int
+    texts: int
+
+    @property
+    def leaf(self) -> int:
+        """Characters of a string in a call's arguments."""
+        return max(2 * self.texts, 60)
 
 
-def preview_for(target: int | None) -> int:
-    """Characters kept at each end of a result, at least."""
-    return SHORT if target is None else min(max(target // 12, 60), SHORT)
+WHOLE = Ends(SHORT, 1_000_000)
+"""Only results are shown by their ends."""
+LADDER = (
+    WHOLE,
+    *(
+        Ends(min(max(texts, 40), SHORT), texts)
+        for texts in (4_000, 2_000, 1_000, 700, 500, 350, 250, 180, 120, 80, 50, 30)
+    ),
+)
 
 
-def squeezed_size(message: Message, size: int, target: int) -> int:
-    """About how many tokens of a message are left as a last resort."""
-    texts = sum(len(part.text) for part in message.parts if isinstance(part, Text))
-    calls = sum(len(part.arguments) for part in message.parts if isinstance(part, ToolCall))
-    if texts + calls <= longest_for(target) or message.role not in ("user", "assistant"):
-        return size
-    return min(size, 2 * ends_for(target) // 3 + 30)
+def preview_text(text: str, handle: str, preview: int = LONG) -> str:
+    gap = f"[… {len(text) - 2 * preview:,} characters | unfold {handle} …]"
+    return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
+
+
+def is_long(text: str, ends: Ends) -> bool:
+    return len(text) > 2 * ends.texts + HARDLY_SHORTER
+
+
+def shortened(message: Message, handle: str, ends: Ends) -> Message:
+    """A message that must stay, its long texts and arguments by their ends; the same one where nothing is long."""
+    if message.role not in ("user", "assistant"):
+        return message
+    calls = any(isinstance(part, ToolCall) for part in message.parts)
+    if not calls and len(message.text) <= SHORT_TEXT:
+        return message
+    return message.with_parts(tuple(_shown(part, handle, ends) for part in message.parts))
+
+
+def _shown(part: Part, handle: str, ends: Ends) -> Part:
+    if isinstance(part, Text) and is_long(part.text, ends):
+        return Text(preview_text(part.text, handle, ends.texts), wire=None)
+    if isinstance(part, ToolCall) and is_long(part.arguments, ends):
+        return ToolCall(part.id, part.name, shrink_arguments(part.arguments, ends.leaf), wire=part.wire)
+    return part
+
+
+def spilled(message: Message, handle: str, preview: int) -> Message:
+    """A message whose long results are shown by their ends."""
+    return message.with_parts(tuple(_spilled(part, handle, preview) for part in message.parts))
+
+
+def _spilled(part: Part, handle: str, preview: int) -> Part:
+    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
+        return part
+    others = tuple(item for item in part.parts if not isinstance(item, Text))
+    text = preview_text(part.text, handle, preview)
+    return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
 
 
 def smallest(preview: int) -> int:

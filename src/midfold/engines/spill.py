@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from midfold.core.archive import handle_of
-from midfold.core.message import Message, Part, Text, ToolResult, Transcript
+from midfold.core.message import Message, ToolResult, Transcript
 from midfold.core.report import Digest
 from midfold.engines.job import Job
-from midfold.engines.sizes import LONG, smallest, unread
+from midfold.engines.sizes import smallest, spilled, unread
 
 
 class Spill:
@@ -35,7 +35,7 @@ class Spill:
 
     def spill(self, index: int, size: int, preview: int) -> None:
         message, handle = self.messages[index], self.handle(index)
-        short = message.with_parts(tuple(_shown(part, handle, preview) for part in message.parts))
+        short = spilled(message, handle, preview)
         self.replace(index, short, _entry(self.place(index), message, size, short, handle))
 
     def handle(self, index: int) -> str:
@@ -59,19 +59,6 @@ def _sizes(messages: Transcript) -> list[tuple[int, int]]:
         if size:
             found.append((size, index))
     return found
-
-
-def _shown(part: Part, handle: str, preview: int) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
-        return part
-    others = tuple(item for item in part.parts if not isinstance(item, Text))
-    text = preview_text(part.text, handle, preview)
-    return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
-
-
-def preview_text(text: str, handle: str, preview: int = LONG) -> str:
-    gap = f"[… {len(text) - 2 * preview:,} characters spilled | unfold {handle} …]"
-    return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
 
 
 def _entry(position: int, message: Message, size: int, short: Message, handle: str) -> Digest:

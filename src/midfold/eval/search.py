@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from math import log
 
+from midfold.core.archive import Archive
 from midfold.core.message import Transcript
 from midfold.eval.texts import APART, text_of
 
@@ -42,6 +43,16 @@ def query_of(step: str, facts: Iterable[str]) -> str:
 def full_text(past: Transcript, query: str) -> str:
     """The best windows of the past for a query."""
     return _index(past).search(query)
+
+
+def archive_search(past: Transcript, query: str) -> str:
+    """What midfold's own archive brings back for a query."""
+    return APART.join(window.text for window in _archive(past).search(query))
+
+
+@lru_cache(maxsize=2)
+def _archive(past: Transcript) -> Archive:
+    return Archive({"past": past})
 
 
 @lru_cache(maxsize=2)
@@ -112,3 +123,7 @@ class Index:
 
 def _terms(text: str) -> list[str]:
     return _TERM.findall(text.lower())
+
+
+SEARCHES: Mapping[str, Search | None] = {"plain": full_text, "archive": archive_search, "off": None}
+"""By name: the built-in one, midfold's own, none."""

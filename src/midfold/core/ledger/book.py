@@ -14,24 +14,23 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from midfold.core import jsonio
 from midfold.core.compaction import SummaryAsk
 from midfold.core.ledger.census import LONGEST_TEXT, RESULT, Census
 from midfold.core.ledger.choose import Chosen, Line, choose
+from midfold.core.ledger.origins import Origins
 from midfold.core.message import Message, Text, ToolCall, ToolResult, Transcript
-from midfold.core.pairing import Pairing, Place, pair
 
+_HEADING = re.compile(r"^#", re.MULTILINE)
 SCANNED = 300_000
 """Characters that are read at most, more or less."""
+HARDLY_SHORTER = 120
+"""Characters; no text is shortened that is only so much longer than what would be left of it."""
 ROOMS = (LONGEST_TEXT, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 150)
-ORIGIN_KEYS = ("file_path", "path", "filename", "notebook_path", "command", "cmd", "url", "pattern", "query")
-PATH_KEYS = frozenset(ORIGIN_KEYS[:4])
-LONGEST_ORIGIN = 28
-_BULLETS = re.compile(r"^(?:- )+")
-"""A line of an earlier ledger has its dash already."""
 
 
 class Book(NamedTuple):
@@ -55,90 +54,62 @@ def ledger(ask: SummaryAsk, budget: int, told: Sequence[str] = (), scanned: int 
     start = len(ask.before)
     fold = range(start, start + len(earlier) + len(ask.messages))
     stays = [_seen(who, text, ask) for at, texts in enumerate(census.texts) if at not in fold for who, text in texts]
-    chosen = choose(census, budget, [*stays, *told], ask.redact)
-    text = _written(chosen.lines, _Origins(ask, start + len(earlier)))
+    origins = Origins(ask, start + len(earlier))
+    chosen = choose(census, budget, [*stays, *told], ask.redact, origins.of)
+    text = _written(chosen.lines, origins)
     return _book(text, chosen, census, fold)
 
 
 def _seen(who: int, text: str, ask: SummaryAsk) -> str:
-    """What a reader sees of a text that stays: all of it, or its ends where it is long and may be spilled."""
-    shown = ask.shown_results if who == RESULT else ask.shown_texts
-    return text if not shown or len(text) <= 3 * shown else f"{text[:shown]}\n{text[-shown:]}"
+    """What a reader sees of a text that stays."""
+    if who == RESULT:
+        return text if len(text) <= 3 * ask.shown_results else seen_of(text, ask.shown_results)
+    return seen_of(text, ask.shown_texts)
+
+
+def seen_of(text: str, shown: int) -> str:
+    """All of a text, or its ends where it is long and may be shortened."""
+    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else f"{text[:shown]}\n{text[-shown:]}"
 
 
 def room_for(messages: Transcript, scanned: int = SCANNED) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = [len(part.text) for message in messages for part in message.parts if isinstance(part, Text | ToolResult)]
-    lengths += [len(part.arguments) for message in messages for part in message.parts if isinstance(part, ToolCall)]
-    if sum(lengths) <= scanned:
-        return ROOMS[0]
-    return next((room for room in ROOMS if sum(min(length, room) for length in lengths) <= scanned), ROOMS[-1])
+    lengths = sorted(
+        len(part.arguments) if isinstance(part, ToolCall) else len(part.text)
+        for message in messages
+        for part in message.parts
+        if isinstance(part, Text | ToolResult | ToolCall)
+    )
+    before = list(accumulate(lengths, initial=0))
+    for room in ROOMS:
+        short = bisect_right(lengths, room)
+        if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
+            return room
+    return ROOMS[-1]
 
 
-def _written(lines: list[Line], origins: _Origins) -> str:
-    written: list[str] = []
-    last = ""
+def _written(lines: list[Line], origins: Origins) -> str:
+    """Lines by their origin, those of one origin in the order of the conversation."""
+    groups: dict[str, list[str]] = {}
     for line in lines:
-        origin = origins.of(line)
-        label = f"({origin}) " if origin and origin != last and origin not in line.text else ""
-        text = line.text if origin else _BULLETS.sub("", line.text)
-        written.append(f"- {label}{text.replace(chr(10), chr(10) + '  ')}")
-        last = origin
-    return "\n".join(written)
+        groups.setdefault(origins.of(line.message, line.part), []).append(line.text)
+    return "\n\n".join(_group(origin, texts) for origin, texts in groups.items())
+
+
+def _group(origin: str, texts: list[str]) -> str:
+    label = "" if not origin or origin in texts[0] else f"({origin}) "
+    return _HEADING.sub(" #", label + "\n".join(texts))
 
 
 def _book(text: str, chosen: Chosen, census: Census, fold: range) -> Book:
     worths, covered = chosen.worths, chosen.covered
-    inside = [name for name, entry in census.entries.items() if any(message in fold for message, _ in entry.places)]
+    start, stop = fold.start, fold.stop
+    inside = [
+        name
+        for name, entry in census.entries.items()
+        if start <= entry.places[-1][0] < stop or any(start <= message < stop for message, _ in entry.places)
+    ]
     kept = sum(name in covered for name in inside)
     total = sum(worths[name] for name in inside)
     share = sum(worths[name] for name in inside if name in covered) / total if total else 1.0
     return Book(text, chosen.tokens, kept, len(inside) - kept, round(share, 3))
-
-
-class _Origins:
-    """Where a line comes from, in a word or two."""
-
-    def __init__(self, ask: SummaryAsk, start: int) -> None:
-        self._ask = ask
-        self._start = start
-        self._pairing: Pairing | None = None
-        self._calls: dict[Place, Place] = {}
-
-    def of(self, line: Line) -> str:
-        index = line.message - self._start
-        if not 0 <= index < len(self._ask.messages):
-            return ""
-        message = self._ask.messages[index]
-        readable = [
-            number for number, part in enumerate(message.parts) if isinstance(part, Text | ToolCall | ToolResult)
-        ]
-        part = message.parts[readable[line.part]]
-        if isinstance(part, ToolCall):
-            return self._short(part)
-        if isinstance(part, ToolResult):
-            return self._of_result(Place(index, readable[line.part]))
-        return message.role
-
-    def _of_result(self, place: Place) -> str:
-        if self._pairing is None:
-            self._pairing = pair(self._ask.messages)
-            self._calls = self._pairing.calls()
-        found = self._calls.get(place)
-        call = self._ask.messages[found.message].parts[found.part] if found is not None else None
-        return self._short(call) if isinstance(call, ToolCall) else "result"
-
-    def _short(self, call: ToolCall) -> str:
-        """The file, command or query of a call; else the tool's name."""
-        try:
-            arguments = jsonio.decode(call.arguments) if len(call.arguments) <= LONGEST_TEXT else None
-        except jsonio.NotJSON:
-            arguments = None
-        values = arguments if isinstance(arguments, dict) else {}
-        key = next((key for key in ORIGIN_KEYS if isinstance(values.get(key), str) and values[key].strip()), None)
-        if key is None:
-            return call.name[:LONGEST_ORIGIN]
-        text = " ".join(self._ask.redact(values[key]).split())
-        if key in ("command", "cmd"):
-            return text[:LONGEST_ORIGIN].rstrip()
-        return text.rstrip("/").rpartition("/")[2][-LONGEST_ORIGIN:] if key in PATH_KEYS else text[:LONGEST_ORIGIN]

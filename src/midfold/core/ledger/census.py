@@ -45,6 +45,7 @@ class Census:
     def __init__(self, messages: Transcript, room: int = LONGEST_TEXT) -> None:
         self.length = len(messages)
         self.entries: dict[str, Entry] = {}
+        self._known: dict[str, Entry | None] = {}
         self.texts: list[list[tuple[int, str]]] = []
         recent: set[str] = set()
         for index, message in enumerate(messages):
@@ -55,25 +56,34 @@ class Census:
                 if index >= self.length - RECENT:
                     recent.update(subwords(text[: RECENT_CHARACTERS // 2] + text[-RECENT_CHARACTERS // 2 :]))
         self.recent = frozenset(recent)
+        del self._known
 
     def _count(self, index: int, number: int, who: int, text: str) -> None:
-        entries = self.entries
-        for chunk in set(CHUNK.findall(text)):
-            name = judged(chunk)
-            if name is None:
-                continue
-            entry = entries.get(name.text)
+        known = self._known
+        by_assistant = who in (SAID, CALLED)
+        place = (index, number)
+        for chunk in dict.fromkeys(CHUNK.findall(text)):
+            entry = known[chunk] if chunk in known else self._entry(chunk)
             if entry is None:
-                entry = entries[name.text] = Entry(name.shape)
+                continue
             if entry.last != index:
                 entry.last = index
                 entry.messages += 1
             entry.counts[who] += 1
-            if who in (SAID, CALLED):
+            if by_assistant:
                 entry.assistant = index
-            entry.places.append((index, number))
-            if len(entry.places) > PLACES_KEPT:
-                del entry.places[0]
+            places = entry.places
+            places.append(place)
+            if len(places) > PLACES_KEPT:
+                del places[0]
+
+    def _entry(self, chunk: str) -> Entry | None:
+        name = judged(chunk)
+        entry = None if name is None else self.entries.get(name.text)
+        if name is not None and entry is None:
+            entry = self.entries[name.text] = Entry(name.shape)
+        self._known[chunk] = entry
+        return entry
 
 
 def subwords(text: str) -> Iterator[str]:

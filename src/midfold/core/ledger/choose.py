@@ -16,23 +16,21 @@ from typing import NamedTuple
 from midfold.core.estimate import estimate_text
 from midfold.core.hostile import is_suspicious
 from midfold.core.ledger.census import RESULT, Census
-from midfold.core.ledger.lines import snippet
+from midfold.core.ledger.lines import narrow, snippet
 from midfold.core.ledger.names import names, parts
 from midfold.core.ledger.worth import worth
 
 UNBOUND = 0.25
 TOKENS_PER_NAME = 4
 FEWEST_NAMES = 40
-ENOUGH_LINES = 2
+ENOUGH_LINES = 4
 """Candidates in which a name stands bound; more of them hardly ever make a better choice."""
 NEAR = 600
 """Characters on either side of a name that must be free of credentials."""
-LINE_TOKENS = 2
-"""A line break and a dash."""
-
-
-LABEL_TOKENS = 4
-"""Where a line comes from, told once for the lines of one text."""
+LINE_TOKENS = 0.6
+"""A line break."""
+LABEL_TOKENS = 1
+"""The brackets around an origin."""
 
 
 class Line(NamedTuple):
@@ -41,8 +39,8 @@ class Line(NamedTuple):
     text: str
     message: int
     part: int
-    names: frozenset[str]
-    cost: int
+    names: tuple[str, ...]
+    cost: float
     bound: bool
     at: int
     """Where the name that led to it begins."""
@@ -56,9 +54,16 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    census: Census, budget: int, told: Iterable[str] = (), redact: Callable[[str], str] = lambda text: text
+    census: Census,
+    budget: int,
+    told: Iterable[str] = (),
+    redact: Callable[[str], str] = lambda text: text,
+    origin: Callable[[int, int], str] = lambda message, part: "",
 ) -> Chosen:
-    """Lines for about `budget` tokens; `told` are texts whose names the reader has already."""
+    """Lines for about `budget` tokens; `told` are texts whose names the reader has already.
+
+    The `origin` of a text is told once for all its lines, and costs its tokens.
+    """
     worths = worth(census)
     covered: set[str] = set()
     for text in told:
@@ -68,27 +73,30 @@ def choose(
     heap = [(-_gain(line, worths, covered) / line.cost, number) for number, line in enumerate(lines)]
     heapify(heap)
     chosen: list[Line] = []
-    origins: set[tuple[int, int]] = set()
-    left = budget
+    origins = {""}
+    left = float(budget)
     while heap:
         promised, number = heappop(heap)
         line = lines[number]
         gain = _gain(line, worths, covered) / line.cost
-        label = 0 if (line.message, line.part) in origins else LABEL_TOKENS
-        if gain <= 0 or line.cost + label > left:
+        if gain <= 0 or line.cost > left:
             continue
         if heap and gain < -heap[0][0] and gain < -promised:
             heappush(heap, (-gain, number))
             continue
+        source = origin(line.message, line.part)
+        label = 0 if source in origins else estimate_text(source) + LABEL_TOKENS
+        if line.cost + label > left:
+            continue
         if not _is_clean(line, census, redact):
             continue
         left -= line.cost + label
-        origins.add((line.message, line.part))
+        origins.add(source)
         chosen.append(line)
         for name in line.names:
             covered.update(parts(name)) if line.bound else covered.add(name)
     chosen.sort(key=lambda line: (line.message, line.part))
-    return Chosen(chosen, budget - left, covered, worths)
+    return Chosen(chosen, round(budget - left), covered, worths)
 
 
 def _gain(line: Line, worths: dict[str, float], covered: set[str]) -> float:
@@ -106,22 +114,34 @@ def _candidates(census: Census, worths: dict[str, float], covered: set[str], mos
         for message, part in reversed(entries[name].places):
             if seen.get(name, 0) >= ENOUGH_LINES:
                 break
-            if (line := _line(census, message, part, name, worths)) is not None:
-                if line.text not in found and line.bound:
-                    for other in line.names:
-                        seen[other] = seen.get(other, 0) + 1
-                found[line.text] = line
+            line, short = _pieces(census, message, part, name, worths)
+            if line is None:
+                continue
+            if line.text not in found and line.bound:
+                for other in line.names:
+                    seen[other] = seen.get(other, 0) + 1
+            found[line.text] = line
+            if short is not None:
+                found.setdefault(short.text, short)
     return list(found.values())
 
 
-def _line(census: Census, message: int, part: int, name: str, worths: dict[str, float]) -> Line | None:
+def _pieces(
+    census: Census, message: int, part: int, name: str, worths: dict[str, float]
+) -> tuple[Line | None, Line | None]:
+    """The line of a name, and the words right beside it where that is shorter."""
     text = census.texts[message][part][1]
     at = text.find(name)
     if at < 0:
-        return None
+        return None, None
     piece = snippet(text, at, len(name))
-    inside = frozenset(other for other, _ in names(piece.text) if other in worths)
-    return Line(piece.text, message, part, inside, estimate_text(piece.text) + LINE_TOKENS, piece.bound, at)
+    short = narrow(text, at, len(name), len(piece.text))
+
+    def line(words: str, *, bound: bool) -> Line:
+        inside = tuple(dict.fromkeys(other for other, _ in names(words) if other in worths))
+        return Line(words, message, part, inside, estimate_text(words) + LINE_TOKENS, bound, at)
+
+    return line(piece.text, bound=piece.bound), line(short, bound=True) if short else None
 
 
 def _is_clean(line: Line, census: Census, redact: Callable[[str], str]) -> bool:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from midfold.core.ledger.prose import binds
 
 LONGEST_LINE = 150
-MARGIN, WIDE_MARGIN = 45, 110
+MARGIN, WIDE_MARGIN, NARROW_MARGIN = 45, 110, 30
+LONG_ENOUGH = 60
+"""Characters; shorter pieces have no narrower one."""
 REACH = 130
 
 
@@ -35,6 +37,19 @@ def snippet(text: str, at: int, length: int) -> Snippet:
     if binds(line):
         return Snippet(line, True)
     return _with_neighbours(text, start, end, line)
+
+
+def narrow(text: str, at: int, length: int, than: int) -> str:
+    """The words right beside a name, where that is clearly shorter and still says what the name is; else nothing."""
+    if than <= LONG_ENOUGH:
+        return ""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at + length)
+    end = len(text) if end < 0 else end
+    first = _word_start(text, max(at - NARROW_MARGIN, start), start, at)
+    last = _word_end(text, min(at + length + NARROW_MARGIN, end), end, at + length)
+    piece = text[first:last].strip()
+    return piece if len(piece) < than and binds(piece) else ""
 
 
 def _window(text: str, start: int, end: int, at: int, length: int) -> Snippet:

@@ -54,6 +54,9 @@ _MIXED = re.compile(r"(?=.*[0-9].*[0-9])(?=.*[A-Za-z])[A-Za-z0-9]{6,}")
 _FLAG = re.compile(r"--[A-Za-z][\w-]+")
 _FILE = re.compile(r"[\w.@+-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}")
 
+_NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
+"""A file with the number of a line behind it, as searches print the lines around a hit."""
+
 
 def names(text: str) -> Iterator[tuple[str, int]]:
     """Every name of a text with the place where its chunk begins."""
@@ -63,7 +66,7 @@ def names(text: str) -> Iterator[tuple[str, int]]:
             yield name.text, match.start()
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 15)
 def judged(chunk: str) -> Name | None:
     """The name a chunk of text is, without the punctuation around it; None for words of prose."""
     if chunk.startswith("http") and "://" in chunk:
@@ -71,6 +74,8 @@ def judged(chunk: str) -> Name | None:
     text = chunk.rstrip(".-+/@~")
     if not text.startswith("--"):
         text = text.lstrip("+-@")
+    if "-" in text and (numbered := _NUMBERED.match(text)):
+        text = numbered.group(1)
     if len(text) < SHORTEST:
         return None
     shape = _shape(text)

@@ -12,29 +12,29 @@ from math import exp, log1p
 from midfold.core.ledger.census import CALLED, RESULT, SAID, USER, Census, Entry, subwords
 from midfold.core.ledger.names import Shape
 
-INTERCEPT = -3.06
+INTERCEPT = -3.19
 SINCE_LAST = -0.40
-NEVER_BY_ASSISTANT = -1.25
-MORE_MESSAGES = 0.04
-BY_COUNT = {USER: 0.09, SAID: 0.64, CALLED: 0.47, RESULT: -0.05}
-BY_USER = 0.50
-IN_RESULT = -0.95
-TOPICAL = 0.39
-LENGTH = 0.56
-REPEATED = 0.70
+NEVER_BY_ASSISTANT = -1.21
+MORE_MESSAGES = -0.18
+BY_COUNT = {USER: 0.14, SAID: 0.67, CALLED: 0.65, RESULT: 0.22}
+BY_USER = 0.54
+IN_RESULT = -1.07
+TOPICAL = 0.38
+LENGTH = 0.59
+REPEATED = 0.71
 BY_SHAPE = {
-    Shape.PATH: 0.14,
-    Shape.URL: -0.26,
-    Shape.NUMBER: 0.74,
-    Shape.HASH: -0.09,
-    Shape.SNAKE: -0.48,
-    Shape.CAMEL: 0.35,
-    Shape.DOTTED: -0.10,
-    Shape.KEBAB: -0.28,
-    Shape.CONSTANT: 0.25,
-    Shape.FLAG: -0.15,
+    Shape.PATH: 0.16,
+    Shape.URL: -0.29,
+    Shape.NUMBER: 0.77,
+    Shape.HASH: -0.10,
+    Shape.SNAKE: -0.45,
+    Shape.CAMEL: 0.27,
+    Shape.DOTTED: -0.16,
+    Shape.KEBAB: -0.30,
+    Shape.CONSTANT: 0.24,
+    Shape.FLAG: -0.14,
     Shape.MIXED: -0.06,
-    Shape.VERSION: -0.16,
+    Shape.VERSION: -0.17,
 }
 _LOGS = [log1p(number) for number in range(4_096)]
 
