@@ -27,7 +27,7 @@ from midfold.config import Config
 from midfold.core.message import Transcript
 from midfold.errors import MidfoldError
 from midfold.gateway.caching import Caching
-from midfold.gateway.checkpoints import Checkpoints
+from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
 from midfold.gateway.overflow import Overflow, without_old_media
