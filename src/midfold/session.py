@@ -14,27 +14,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midfold.api import overrides_of
 from midfold.cache import PromptCacheHint, system_and_3
-from midfold.cache.health import Health, Seen
-from midfold.cache.prices import prices_for
+from midfold.cache.health import Health
 from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionRequest, Outcome, SummaryAsk
+from midfold.core.compaction import CompactionRequest, Outcome
 from midfold.core.message import Message
 from midfold.core.redact import redact
-from midfold.core.report import Receipt, Status
+from midfold.core.report import Receipt
 from midfold.core.timing import Timing
 from midfold.core.tokens import Count
 from midfold.core.usage import Usage, read_usage
 from midfold.engines.assemble import with_note
-from midfold.engines.job import Job
 from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
 from midfold.live import Kept, Live, commit_of
+from midfold.measured import asked_for, observed, timed, unchanged
 from midfold.store import SqlStore
 from midfold.store.given import Given, given, of_messages, prompt_of, values_of
 from midfold.store.leases import held
@@ -42,6 +40,7 @@ from midfold.store.protocol import Item, Prompt, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.summarize import begin, drive, local_summarizer, resume
+from midfold.turns import Turns
 from midfold.wire.dialect import Dialect
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
@@ -223,22 +222,13 @@ class Session:
         reported = usage if isinstance(usage, Usage) else read_usage(usage)
         self.host.update_from_response(reported)
         if live is not None and reported is not None:
-            self._kept.remember(live, health=self._observed(live, reported))
+            health = observed(self.host, live, reported, self.clock())
+            self._kept.remember(live, health=health)
+            kind = health.last.kind if health.last else None
+            at = int(self.clock() * 1000)
+            Turns(self.store).record(live.info, reported, at=at, model=self.host.model, kind=kind)
         elif live is not None and self.host.calibration != before:
             self._kept.remember(live)
-
-    def _observed(self, live: Live, usage: Usage) -> Health:
-        host, known = self.host, live.memory.health
-        seen = Seen.of(
-            model=host.model,
-            tools=host.tools,
-            system=host.system,
-            messages=host.measured,
-            compaction=live.info.compaction,
-        )
-        prices = prices_for(host.model, host.config.prompt_caching.cache_ttl, overrides_of(host.config))
-        continues = known.seen is None or host.starts_with(known.seen.messages)
-        return known.observe(usage, seen, at=self.clock(), prices=prices, continues=continues)
 
     @property
     def health(self) -> Health:
@@ -289,39 +279,39 @@ class Session:
         live = self._kept.measured()
         request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
         if live is None:
-            return Compacted(_unchanged(request, "the session has no messages"), self)
+            return Compacted(unchanged(request, "the session has no messages"), self)
         ready = None if ahead is None else ahead.fitted(live)
         if ahead is not None and ready is not None:
             request = ahead.request
-        elif live.memory.cooldown > self.clock() * 1000 and not _asked_for(request):
+        elif live.memory.cooldown > self.clock() * 1000 and not asked_for(request):
             return Compacted(
-                _unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
+                unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
             )
-        timing = None if _asked_for(request) else self.host.timing(request, live.memory.health, now=self.clock())
+        timing = None if asked_for(request) else self.host.timing(request, live.memory.health, now=self.clock())
         request = self.host.scheduled(request, timing)
         flow = self.host.engine.compress(request)
-        first = _timed(ready or begin(flow), timing)
+        first = timed(ready or begin(flow), timing)
         if isinstance(first, Outcome) and not first.changed:
             return Compacted(self._left(live, first), self)
         name = (child or f"{self.name}+{live.info.compactions + 1}") if persistence == "child" else None
         with held(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
-                return Compacted(_unchanged(request, IN_FLIGHT, "already_in_flight"), self)
+                return Compacted(unchanged(request, IN_FLIGHT, "already_in_flight"), self)
             if self.store.must(self.name).compaction != live.info.compaction:
-                return Compacted(_unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
+                return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
             lease, renewal = got
-            guard = self.host.guard(force=_asked_for(request))
+            guard = self.host.guard(force=asked_for(request))
             outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
-            outcome = msgspec.structs.replace(_timed(outcome, timing), state=guard.settled(outcome.state))
+            outcome = msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
             if not outcome.changed:
                 return Compacted(self._left(live, outcome), self)
             if renewal.lost:
-                return Compacted(_unchanged(request, "the lease was lost while the summary was made", "aborted"), self)
+                return Compacted(unchanged(request, "the lease was lost while the summary was made", "aborted"), self)
             new = commit_of(live, request, outcome, self.host.calibration, name)
             try:
                 self.store.commit(self.name, lease, new)
             except (LeaseLost, StoreConflict) as late:
-                return Compacted(_unchanged(request, str(late), "aborted"), self)
+                return Compacted(unchanged(request, str(late), "aborted"), self)
         self._kept.forget()
         return Compacted(new.receipt, self if name is None else self._other(name))
 
@@ -395,22 +385,3 @@ class Session:
             self.host.state = state
             self._kept.remember(live, cooldown=cooldown)
         return outcome.receipt
-
-
-Step = TypeVar("Step", Outcome, SummaryAsk | Outcome)
-
-
-def _timed(step: Step, timing: Timing | None) -> Step:
-    """An outcome with the reason why it came now; a question stays as it is."""
-    if timing is None or not isinstance(step, Outcome):
-        return step
-    receipt = msgspec.structs.replace(step.receipt, timing=timing)
-    return msgspec.structs.replace(step, receipt=receipt)
-
-
-def _asked_for(request: CompactionRequest) -> bool:
-    return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
-
-
-def _unchanged(request: CompactionRequest, reason: str, status: Status = "unchanged") -> Receipt:
-    return msgspec.structs.replace(Job(request).unchanged(reason).receipt, status=status)
