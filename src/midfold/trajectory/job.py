@@ -27,6 +27,9 @@ from midfold.trajectory.summarizers import summarizer_of
 from midfold.trajectory.work import Done, Task
 from midfold.trajectory.workplace import Workplace
 
+UNPACKED = 6
+"""How much larger than its file a text may be, more or less."""
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What to compress, where to, and by whom."""
@@ -89,12 +92,15 @@ def run(job: Job, watcher: Watcher | None = None) -> Finished:
     return _Resumable(job, settings, files, watcher).run()
 
 
-def _executor(job: Job) -> Executor:
+def _executor(job: Job, files: list[Input]) -> Executor:
+    """Processes are worth their start if there is more than one batch for them."""
     if job.executor == "ray":
         from midfold.trajectory.on_ray import OnRay
 
         return OnRay(job.ray_address, job.workers or None)
-    return Pool(job.workers) if job.workers > 1 else Inline()
+    expected = sum(UNPACKED * item.size // job.settings.batch_bytes + 1 for item in files)
+    workers = job.workers if files[0].path == STANDARD else min(job.workers, expected)
+    return Pool(workers) if workers > 1 else Inline()
 
 
 class _Run:
@@ -212,7 +218,7 @@ class _Resumable(_Run):
         self.resumed = self.place.resumed
         finished = False
         try:
-            with closing(_executor(self.job)) as executor:
+            with closing(_executor(self.job, self.files)) as executor:
                 self.loop(executor)
             if self.watcher is not None:
                 self.watcher.record_lines(self._records())
@@ -262,7 +268,7 @@ class _Stream(_Run):
         start = time.monotonic()
         self.early: dict[Ticket, Done] = {}
         self.next_ticket = Ticket(0, 0)
-        with closing(_executor(self.job)) as executor:
+        with closing(_executor(self.job, self.files)) as executor:
             self._into(executor)
         if self.failed_files:
             raise TranscriptError(self.failed_files[0].reason)

@@ -12,6 +12,7 @@ STATUSES: tuple[Status, ...] = ("under_target", "compressed", "over_limit", "fai
 TOKEN_STEP, LOWEST_BIN = 1.25, -20
 RATIO_BINS, RETENTION_BINS = 20, 20
 LONGEST_REASON = 200
+FINE = 10_000
 
 
 class RecordMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,7 +52,8 @@ class Totals(msgspec.Struct, kw_only=True):
     turns_after: int = 0
     summary_calls: int = 0
     summary_errors: int = 0
-    retention_sum: float = 0.0
+    retention_sum: int = 0
+    """In ten-thousandths: whole numbers add up to the same in any order."""
     retention_records: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -77,7 +79,7 @@ class Totals(msgspec.Struct, kw_only=True):
         if record.fold is not None:
             _count(self.ratios, _share_bin(record.tokens_after / max(record.tokens_before, 1), RATIO_BINS))
         if record.retention is not None:
-            self.retention_sum += record.retention
+            self.retention_sum += round(record.retention * FINE)
             self.retention_records += 1
             _count(self.retentions, _share_bin(record.retention, RETENTION_BINS))
 
@@ -89,7 +91,7 @@ class Totals(msgspec.Struct, kw_only=True):
     @property
     def retention(self) -> float | None:
         """The mean over the records that could be measured."""
-        return round(self.retention_sum / self.retention_records, 4) if self.retention_records else None
+        return round(self.retention_sum / self.retention_records / FINE, 4) if self.retention_records else None
 
     def plain(self, target: int) -> dict[str, Any]:
         """Everything as JSON, keys in a fixed order; no message content."""

@@ -200,6 +200,15 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
             done(source, target)
 
 
+def test_out_is_not_inside_in_and_hidden_folders_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / ".cache").mkdir()
+    for name in ("in.jsonl", ".cache/old.jsonl"):
+        (tmp_path / name).write_bytes(lines(1))
+    with pytest.raises(TranscriptError, match="is inside"):
+        done(tmp_path, tmp_path / "out")
+    assert done(tmp_path, tmp_path.with_name(f"{tmp_path.name}-out")).totals.records == 1
+
+
 def test_a_file_goes_into_a_folder_under_its_name(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(1))
     (tmp_path / "out").mkdir()
