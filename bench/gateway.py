@@ -37,8 +37,10 @@ def main() -> None:
         direct = stack.enter_context(programs.upstream())
         bare = stack.enter_context(programs.bare(direct.url))
         ours = stack.enter_context(programs.midfold(direct.url))
+        cpu = ours.cpu
         started = min([ours.started, *(_start(direct.url) for _ in range(2))])
-        report("start, best of 3", f"{started:.2f} s", "< 1.5 s", met=started < 1.5)
+        print(f"  start: {cpu:.2f} s of processor time")
+        report("start until the first answer, best of 3", f"{started:.2f} s", "< 1.5 s", met=started < 1.5)
         for name, words in WORDS.items():
             _added(name, (direct, bare, ours), lambda n, words=words: body(words, n), lambda one: one.whole)
         _added("streaming, first byte", (direct, bare, ours), lambda n: body(12, n, stream=True), lambda one: one.first)

@@ -146,6 +146,7 @@ def litellm(target: str) -> Program:
         str(port),
     ]
     offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HOME": str(folder)}
+    offline["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
     return Program("LiteLLM proxy", command, port, "/health/liveliness", **offline)
 
 

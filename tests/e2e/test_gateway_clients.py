@@ -23,8 +23,8 @@ from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
 from support.gateways import WINDOW, running
 
-SMALL = 14_000
-LONG = 300 if os.environ.get("MIDFOLD_SOAK") else 110
+SMALL = 10_000
+LONG = 300 if os.environ.get("MIDFOLD_SOAK") else 70
 
 
 def chat(url: str, **options: Any) -> Wire:
@@ -41,9 +41,9 @@ def messages(url: str, **options: Any) -> Wire:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streaming"])
-@pytest.mark.parametrize(("wire", "turns"), [(chat, 45), (responses, 26), (messages, 45)])
+@pytest.mark.parametrize(("wire", "turns"), [(chat, 32), (responses, 18), (messages, 32)])
 def test_a_session_longer_than_the_window_runs_to_the_end(wire: Callable[..., Wire], turns: int, stream: bool) -> None:
-    window = SMALL if wire is not responses else 9_000
+    window = SMALL if wire is not responses else 7_000
     with RulesProvider(model, window=window) as provider, running(provider.url, window=window) as gateway:
         session = CodingSession(wire(gateway.url, stream=stream), turns)
         session.run()
@@ -56,10 +56,10 @@ def test_a_session_longer_than_the_window_runs_to_the_end(wire: Callable[..., Wi
 
 def test_the_same_session_without_the_gateway_fails() -> None:
     with RulesProvider(model, window=SMALL) as provider:
-        session = CodingSession(chat(provider.url), 45)
+        session = CodingSession(chat(provider.url), 32)
         with pytest.raises(openai.BadRequestError, match="maximum context length"):
             session.run()
-    assert 10 < session.done < 45
+    assert 5 < session.done < 32
 
 
 def test_a_long_coding_session_is_never_refused_and_reads_most_of_its_prompts_from_the_cache() -> None:
@@ -71,7 +71,7 @@ def test_a_long_coding_session_is_never_refused_and_reads_most_of_its_prompts_fr
     read, prompt = sum(bill.read for bill in provider.bills), sum(bill.prompt for bill in provider.bills)
     assert read / prompt > 0.8
     folds = [account for account in gateway.accounts if account.action in ("compacted", "pruned")]
-    assert len(folds) <= LONG / 12
+    assert 1 <= len(folds) <= LONG / 12
     for account in folds:
         assert account.tokens_before and account.tokens_after
         assert account.tokens_after < account.tokens_before * 0.6
@@ -97,7 +97,7 @@ def test_thinking_images_and_parallel_calls_pass_through_folds() -> None:
     with RulesProvider(thinker, window=SMALL) as provider, running(provider.url, window=SMALL) as gateway:
         client = anthropic.Anthropic(base_url=gateway.url, api_key="k", max_retries=0)
         history: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, picture]}]
-        for turn in range(30):
+        for turn in range(20):
             answer = client.messages.create(model="claude-opus-4-6", max_tokens=500, messages=history)
             history.append(
                 {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]}

@@ -14,6 +14,7 @@ import midfold
 from midfold.core.compaction import SummaryAsk
 from midfold.core.handoff import MARKER, SYSTEM_NOTE
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.gateway.exchange import Exchange
 from midfold.service import Sessions
 from midfold.testing.answers import error, openai_json, value
 from midfold.testing.fixtures import assistant, call, numbered, system, user
@@ -379,3 +380,61 @@ def test_responses_compact_answers_with_readable_items_for_every_provider() -> N
             "/v1/responses/compact", {"model": "m", "previous_response_id": "r", "input": []}
         )
         assert status == 502
+
+
+def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As clients with a cache of their own send them: markers on the last two messages, wherever those are now."""
+    out = []
+    for place, message in enumerate(messages):
+        block: dict[str, Any] = {"type": "text", "text": message["content"]}
+        if place >= len(messages) - 2:
+            block["cache_control"] = {"type": "ephemeral"}
+        out.append({"role": message["role"], "content": [block]})
+    return out
+
+
+def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None:
+    asked: list[SummaryAsk] = []
+
+    def summarize(ask: SummaryAsk) -> str:
+        asked.append(ask)
+        return f"## Goal\nSummary number {len(asked)}."
+
+    sessions = midfold.open("memory:", summarizer=summarize)
+    story = [user("Tell me a story."), *talk(60), assistant("More."), user("More?")]
+    with (
+        RulesProvider(lambda request: Turn("fine"), window=WINDOW) as provider,
+        running(provider.url, window=WINDOW, sessions=sessions) as gateway,
+    ):
+        for end in range(5, len(story) + 1, 2):
+            whole = {"model": "claude-x", "max_tokens": 9, "system": "Be brief.", "messages": marked(story[:end])}
+            assert gateway.post("/v1/messages", whole)[0] == 200
+        names = [info.name for info in sessions.all()]
+    assert provider.rejected == []
+    assert len(asked) >= 2 and len(names) == 1
+    assert "Summary number 1" in asked[1].previous
+    assert [account.action for account in gateway.accounts].count("compacted") == len(asked)
+    last = provider.requests[-1].body["messages"]
+    assert [block.get("cache_control") for message in last[-2:] for block in message["content"]] == [
+        {"type": "ephemeral"}
+    ] * 2
+
+
+def test_namespaces_share_nothing_even_where_their_histories_are_equal() -> None:
+    def admit(exchange: Exchange) -> None:
+        exchange.namespace = dict(exchange.headers).get(b"x-team", b"").decode()
+
+    with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW) as gateway:
+        gateway.app.gateway.admit.append(admit)
+        heads = [gateway.post(CHAT, body(LONG), x_team=team)[1] for team in ("red", "blue", "red")]
+    assert [head["x-midfold-action"] for head in heads] == ["compacted", "compacted", "checkpoint"]
+    assert [head["x-midfold-session"].partition("/")[0] for head in heads] == ["red", "blue", "red"]
+
+
+def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
+    with ScriptedProvider() as provider, running(provider.url) as gateway:
+        gateway.app.gateway.admit.append(lambda exchange: (401, "who are you?"))
+        status, head, answer = gateway.post("/v1/messages", body(LONG))
+    assert (status, head["x-midfold-action"]) == (401, "refused")
+    assert json.loads(answer)["error"] == {"type": "authentication_error", "message": "who are you?"}
+    assert provider.requests == [] and gateway.accounts[0].status == 401

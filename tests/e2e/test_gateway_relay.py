@@ -194,6 +194,16 @@ def test_a_body_that_is_too_large_is_refused_in_the_shape_of_the_wire() -> None:
         assert provider.requests == []
 
 
+def test_files_pass_through_without_being_kept_whatever_their_size() -> None:
+    with ScriptedProvider(then=raw(b"stored")) as provider, running(provider.url, largest_body=10_000) as gateway:
+        big = b"x" * 3_000_000
+        status, _, answer = gateway.post("/v1/files?a=b", big, content_type="multipart/form-data")
+    assert (status, answer) == (200, b"stored")
+    seen = provider.requests[0]
+    assert (seen.raw == big, seen.path, seen.headers["content-length"]) == (True, "/v1/files?a=b", "3000000")
+    assert gateway.accounts[0].received == len(big)
+
+
 def test_upstreams_by_model_with_keys_of_their_own() -> None:
     def told(request: Request) -> Answer:
         return value({"key": request.headers.get("x-api-key") or request.headers.get("authorization")})

@@ -16,6 +16,8 @@ from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 
 @click.command()
 @click.option("--upstream", metavar="URL", help="Address of the provider, such as https://api.openai.com.")
@@ -88,4 +90,7 @@ def _greet(config: Config, sessions: Sessions) -> None:
     notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
     notice(f"folded conversations are kept in {sessions.store.where}")
     notice(f"summaries by {resolve(config, os.environ, None).told}")
+    keys = [gateway.api_key_env, *(row.api_key_env for row in config.upstreams.values())]
+    if gateway.host not in LOOPBACK and any(keys):
+        notice(f"whoever reaches {gateway.host}:{gateway.port} can use the keys that are configured here")
     notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

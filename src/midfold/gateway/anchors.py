@@ -2,7 +2,8 @@
 
 Rules of this file:
 1. A report is bound to the chain of the messages it measured and to the checkpoint that stood for some of them.
-2. Without a report the estimate counts alone.
+2. A report that is far from the estimate measured something else, and is not believed.
+3. Without a report the estimate counts alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
+from midfold.core.tally import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN
 from midfold.core.tokens import Count
 
 MOST = 20_000
@@ -33,6 +35,8 @@ class Anchors:
         self._known: OrderedDict[Key, Report] = OrderedDict()
 
     def observe(self, key: Key, reported: int, estimated: int) -> None:
+        if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
+            return
         self._known[key] = Report(reported, estimated)
         self._known.move_to_end(key)
         if len(self._known) > MOST:

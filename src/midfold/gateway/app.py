@@ -27,9 +27,10 @@ from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
-from midfold.gateway.steward import Prepared, Steward
+from midfold.gateway.steward import Steward
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
+from midfold.gateway.weighing import Prepared
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -71,16 +72,20 @@ class Gateway:
             await self._served(exchange)
         except Gone:
             exchange.account.action = "gone"
-        except UpstreamError as error:
-            if exchange.begun:
-                raise
-            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
         except MidfoldError as error:
-            if exchange.begun:
-                raise
-            await exchange.refuse(error.status, str(error))
+            await self._failed(exchange, error)
         finally:
             self._accounted(exchange)
+
+    async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
+        """An answer that has begun is left unfinished, and the server cuts the connection."""
+        if exchange.begun:
+            exchange.account.action = "broken"
+            _log.warning("%s: %s", exchange.account.upstream, error)
+        elif isinstance(error, UpstreamError):
+            await exchange.refuse(504 if error.timed_out else error.status, str(error), "upstream_unreachable")
+        else:
+            await exchange.refuse(error.status, str(error))
 
     async def _served(self, exchange: Exchange) -> None:
         for admitting in self.admit:
@@ -88,6 +93,9 @@ class Gateway:
             if refusal is not None:
                 await exchange.refuse(*refusal)
                 return
+        if exchange.is_upload:
+            await self._uploaded(exchange)
+            return
         try:
             await exchange.read(self.settings.largest_body)
         except TooLarge:
@@ -108,6 +116,22 @@ class Gateway:
         except asyncio.CancelledError:
             exchange.account.action = "cancelled"
             raise
+        finally:
+            stop()
+
+    async def _uploaded(self, exchange: Exchange) -> None:
+        """A file on its way to a route that is not ours: never kept, never looked at."""
+        upstream = exchange.upstream = self.upstreams.find(None, None)
+        if upstream is None:
+            await exchange.refuse(404, "no upstream is configured for this route")
+            return
+        exchange.account.upstream = upstream.place
+        length = [(name.decode(), value.decode()) for name, value in exchange.headers if name == b"content-length"]
+        headers = [*to_upstream(exchange.headers, upstream.key, upstream.wire), *length]
+        answer = await self.client.send(exchange.method, upstream, self._url(exchange), headers, exchange.pieces())
+        stop = exchange.watch()
+        try:
+            await self._relay(exchange, Prepared(b""), answer)
         finally:
             stop()
 
@@ -151,13 +175,15 @@ class Gateway:
         """The request, with this body, to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
-        url = upstream.url(exchange.scope.get("raw_path", b"").decode("latin-1") or exchange.path)
-        query: bytes = exchange.scope.get("query_string", b"")
-        if query:
-            url = f"{url}?{query.decode('latin-1')}"
         headers = to_upstream(exchange.headers, upstream.key, exchange.route.wire)
         body = await self.steward.marked(exchange, body)
-        return await self.client.send(exchange.method, upstream, url, headers, body)
+        return await self.client.send(exchange.method, upstream, self._url(exchange), headers, body)
+
+    def _url(self, exchange: Exchange) -> str:
+        """The address at the upstream, with the path and the query as the client wrote them."""
+        assert exchange.upstream is not None
+        path = exchange.scope.get("raw_path", b"").decode("latin-1") or exchange.path
+        return exchange.upstream.url(path, exchange.scope.get("query_string", b""))
 
     async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
         """The answer as it arrives, with the tap beside it."""
@@ -176,7 +202,7 @@ class Gateway:
             if exchange.route.kind == "generate":
                 usage = exchange.account.usage = tap.usage()
                 if usage is not None and answer.status == 200:
-                    self.steward.observe(prepared, usage)
+                    self.steward.scales.observe(prepared, usage)
 
     def _accounted(self, exchange: Exchange) -> None:
         account = exchange.account

@@ -18,20 +18,21 @@ class Checkpoints:
 
     def __init__(self, sessions: Sessions | None) -> None:
         self._sessions = sessions
-        self._known: OrderedDict[bytes, Checkpoint] = OrderedDict()
+        self._known: OrderedDict[tuple[str, bytes], Checkpoint] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def known(self, conversation: Conversation) -> Checkpoint | None:
+    def known(self, conversation: Conversation, name: str) -> Checkpoint | None:
         """The longest one in memory that fits."""
         if not self._known:
             return None
-        chains = conversation.chains
+        space, chains = space_of(name), conversation.chains
         with self._lock:
             for count in range(len(chains), 0, -1):
-                found = self._known.get(chains[count - 1])
+                key = (space, chains[count - 1])
+                found = self._known.get(key)
                 if found is not None and found.count == count:
-                    self._known.move_to_end(chains[count - 1])
+                    self._known.move_to_end(key)
                     return found
         return None
 
@@ -45,16 +46,27 @@ class Checkpoints:
         return found
 
     def find(self, conversation: Conversation, name: str) -> Checkpoint | None:
-        return self.known(conversation) or self.stored(conversation, name)
+        return self.known(conversation, name) or self.stored(conversation, name)
 
     def remember(self, checkpoint: Checkpoint) -> None:
+        key = (space_of(checkpoint.session), checkpoint.chain)
         with self._lock:
-            before = self._known.pop(checkpoint.chain, None)
+            before = self._known.pop(key, None)
             self._bytes += _size(checkpoint) - (0 if before is None else _size(before))
-            self._known[checkpoint.chain] = checkpoint
+            self._known[key] = checkpoint
             while self._known and (self._bytes > MOST_BYTES or len(self._known) > MOST):
                 _, oldest = self._known.popitem(last=False)
                 self._bytes -= _size(oldest)
+
+
+def named(namespace: str, name: str) -> str:
+    """A session's name inside a namespace."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def space_of(name: str) -> str:
+    """The namespace of a session's name."""
+    return name.rpartition("/")[0]
 
 
 def _size(checkpoint: Checkpoint) -> int:

@@ -95,22 +95,28 @@ class Client:
         return self._session
 
     async def send(
-        self, method: str, upstream: Upstream, url: str, headers: list[tuple[str, str]], body: bytes
+        self,
+        method: str,
+        upstream: Upstream,
+        url: str,
+        headers: list[tuple[str, str]],
+        body: bytes | AsyncIterator[bytes],
     ) -> Answer:
-        """The answer, once it has begun."""
+        """The answer, once it has begun. A body that is only passing by cannot be sent twice."""
         from yarl import URL
 
         aiohttp = aiohttp_module()
         session, address = self._session or self._open(), URL(url, encoded=True)
         options: dict[str, Any] = {
             "headers": headers,
-            "data": body or None,
+            "data": body if body != b"" else None,
             "allow_redirects": False,
             "skip_auto_headers": AUTOMATIC,
             "timeout": self._timeout(upstream.timeout),
         }
         pause = FIRST_PAUSE
-        for left in reversed(range(self._retries + 1)):
+        retries = self._retries if isinstance(body, bytes) else 0
+        for left in reversed(range(retries + 1)):
             try:
                 return Answer(await session.request(method, address, **options))
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:

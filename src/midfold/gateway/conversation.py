@@ -3,13 +3,18 @@
 Rules of this file:
 1. The chain of hashes is over the messages without a leading system prompt: clients put dates and lists into theirs,
    and a conversation is the same one under another prompt.
-2. Nothing is read that is not asked for.
+2. Nor are cache markers part of it: clients move theirs with every request. They are taken out of the bytes, so that a
+   message has the hash it has without them, whoever wrote it.
+3. Nothing is read that is not asked for.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Any
+
+from msgspec import Raw
 
 from midfold.core.message import Message, Transcript
 from midfold.core.tokens import Meter
@@ -18,7 +23,12 @@ from midfold.gateway.policy import LEAST_MESSAGES
 from midfold.store.bodies import chain_of
 from midfold.store.checkpoints import Checkpoint
 from midfold.wire import Document, write
+from midfold.wire.dialect import Dialect
 
+MARKERS = (b'"cache_control"', b'"prompt_cache_breakpoint"')
+_NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
+_MARKER = re.compile(rb"\s*,\s*" + _NAMED + rb"|" + _NAMED + rb"\s*,\s*|" + _NAMED)
+"""A marker and its comma. In a string its quotes would be escaped, so it is found without parsing."""
 IDENTIFYING = 4
 """So many messages tell one conversation from another: hygiene never acts on fewer."""
 
@@ -44,9 +54,14 @@ class Conversation:
         return other
 
     @cached_property
+    def bare(self) -> Transcript:
+        """The messages without cache markers: what identifies them, and what is stored."""
+        return tuple(_bare(message, self.dialect) for message in self.talk)
+
+    @cached_property
     def chains(self) -> list[bytes]:
         """The hash of each message and everything before it."""
-        return list(chain_of(message.digest for message in self.talk))
+        return list(chain_of(message.digest for message in self.bare))
 
     @cached_property
     def lengths(self) -> dict[bytes, int]:
@@ -90,6 +105,13 @@ class Conversation:
         if self.preamble is not None and changed is not None:
             return bytes(write(self.document, messages=(changed, *view)))
         return bytes(write(self.document, messages=view, system=changed))
+
+
+def _bare(message: Message, dialect: type[Dialect]) -> Message:
+    data = bytes(message.wire) if isinstance(message.wire, Raw) else b""
+    if not any(name in data for name in MARKERS):
+        return message
+    return Message.over(Raw(_MARKER.sub(b"", data)), dialect.read)
 
 
 def _tool_units(tools: Any, meter: Meter) -> int:

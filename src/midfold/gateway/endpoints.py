@@ -21,9 +21,10 @@ from midfold.gateway.client import Answer, Client
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import JSON, Exchange
 from midfold.gateway.headers import encoding_of, to_upstream
-from midfold.gateway.steward import Steward, Weighed
+from midfold.gateway.steward import Steward
 from midfold.gateway.tap import decoded
 from midfold.gateway.upstreams import Upstream, Upstreams
+from midfold.gateway.weighing import Weighed
 from midfold.wire import read
 from midfold.wire.splice import message_value
 
@@ -47,8 +48,8 @@ async def compacted(exchange: Exchange, steward: Steward) -> None:
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
     limits = steward.policy.limits(exchange.peek.name, exchange.peek.output)
-    name = exchange.asked.session or conversation.name
-    weighed = await steward.in_thread(steward.weighed, conversation, name, limits)
+    name = steward.scales.name(exchange, conversation)
+    weighed = await steward.in_thread(steward.scales.weighed, conversation, name, limits)
     before = weighed.size.tokens
     again = await steward.fold(exchange, weighed, force=True)
     if again.checkpoint is None:
@@ -90,7 +91,7 @@ async def counted(exchange: Exchange, steward: Steward) -> None:
     """Answers a count that the upstream does not make."""
     assert exchange.peek is not None
     limits = steward.policy.limits(exchange.peek.name, exchange.peek.output)
-    weighed: Weighed | None = await steward.in_thread(steward.weigh, exchange, limits)
+    weighed: Weighed | None = await steward.in_thread(steward.scales.weigh, exchange, limits)
     if weighed is None:
         raise TranscriptError("the request has no messages to count")
     exchange.account.action, exchange.account.reason = "estimated", ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from midfold.gateway.upstreams import Upstream
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+LARGEST_KEPT = 1_000_000
 JSON: Raw = (b"content-type", b"application/json")
 
 
@@ -64,6 +65,8 @@ class Exchange:
         self.body = b""
         self.peek: Peek | None = None
         self.upstream: Upstream | None = None
+        self.namespace = ""
+        """Whose sessions these are; whoever admits a request may set it, and no name reaches beyond it."""
         self.begun = False
         self.started = time.perf_counter()
         self.account = Account(self.method, self.path)
@@ -86,6 +89,28 @@ class Exchange:
             pieces.append(piece)
             message = await self.receive()
         self.account.received = len(self.body)
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether the body is too large, or of too unknown a size, to be kept: files, for the most part."""
+        if self.route.kind != "other":
+            return False
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
+        return chunked or any(value.isdigit() and int(value) > LARGEST_KEPT for value in lengths)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it arrives."""
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            piece = message.get("body", b"")
+            self.account.received += len(piece)
+            if piece:
+                yield piece
+            if not message.get("more_body", False):
+                return
 
     async def begin(self, status: int, headers: list[Raw]) -> None:
         """Status and headers, with those that tell what was done."""

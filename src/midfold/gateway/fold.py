@@ -64,11 +64,11 @@ class Folder:
 
     def synced(self, conversation: Conversation, name: str, limits: Limits) -> Session:
         """The session that holds exactly this history."""
-        done = self._session(conversation, name, limits).sync(list(conversation.talk))
+        done = self._session(conversation, name, limits).sync(list(conversation.bare))
         if not done.ahead:
             return done.session
         own = f"{name}.{conversation.chains[-1].hex()[:12]}"
-        return self._session(conversation, own, limits).sync(list(conversation.talk)).session
+        return self._session(conversation, own, limits).sync(list(conversation.bare)).session
 
     def _session(self, conversation: Conversation, name: str, limits: Limits) -> Session:
         return self.sessions.session(

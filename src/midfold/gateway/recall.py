@@ -34,7 +34,7 @@ from midfold.wire.splice import replace_values
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
     from midfold.gateway.client import Answer
-    from midfold.gateway.steward import Prepared
+    from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
 MOST_HITS = 20
@@ -85,7 +85,7 @@ class Recall:
         self.steward = gateway.steward
         self.sessions = gateway.sessions
         self.hidden = Hidden(gateway.sessions.store)
-        self.steward.put_back = self.hidden.put_back
+        self.steward.scales.put_back = self.hidden.put_back
 
     def applies(self, exchange: Exchange) -> bool:
         """Offers the tools where they belong, and says whether it did."""
@@ -158,7 +158,7 @@ class Recall:
         tap.feed(data)
         usage = exchange.account.usage = tap.usage()
         if usage is not None and is_measured and answer.status == 200:
-            self.steward.observe(prepared, usage)
+            self.steward.scales.observe(prepared, usage)
         await exchange.begin(answer.status, to_client(answer.headers))
         await exchange.write(data, more=False)
 

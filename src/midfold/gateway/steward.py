@@ -19,35 +19,30 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from midfold.config import Config
 from midfold.core.message import Transcript
-from midfold.core.tokens import Count
-from midfold.core.usage import Usage
-from midfold.errors import MidfoldError, TranscriptError
-from midfold.gateway.anchors import Anchors, Key
+from midfold.errors import MidfoldError
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
-from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
 from midfold.gateway.overflow import Overflow, without_old_media
 from midfold.gateway.policy import Limits, Policy
+from midfold.gateway.weighing import Prepared, Scales, Weighed
 from midfold.service import Sessions
-from midfold.store.checkpoints import Checkpoint
-from midfold.wire import read
 
 T = TypeVar("T")
-THREADS = 16
+THREADS, SLOW_THREADS = 8, 32
+"""For what takes milliseconds, and for folds, which may wait for a model: neither keeps the other from its turn."""
 LONGEST_WAIT = 60.0
 """Seconds a request waits for another gateway that folds the same conversation."""
 PAUSE = 0.25
 REST = 30.0
 """Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
-LONGEST_NAME = 150
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
 LARGE = 32_768
@@ -58,36 +53,6 @@ Shrink = Callable[[Transcript, Overflow], Transcript]
 _log = logging.getLogger("midfold.gateway")
 
 
-class Prepared(NamedTuple):
-    """A body to send, and what must be known when its usage is reported."""
-
-    body: bytes
-    key: Key | None = None
-    estimated: int = 0
-    weighed: Weighed | None = None
-
-
-class Weighed(NamedTuple):
-    """A request that was looked at."""
-
-    conversation: Conversation
-    name: str
-    limits: Limits
-    checkpoint: Checkpoint | None
-    view: Transcript
-    estimated: int
-    size: Count
-
-    @property
-    def key(self) -> Key:
-        return (self.conversation.chains[-1], b"" if self.checkpoint is None else self.checkpoint.chain)
-
-    def prepared(self) -> Prepared:
-        noted = self.checkpoint is not None and self.checkpoint.noted
-        body = self.conversation.written(self.view, noted=noted)
-        return Prepared(body, self.key, self.estimated, self)
-
-
 class Steward:
     """Looks after the conversations that pass through."""
 
@@ -95,15 +60,14 @@ class Steward:
         self.policy = Policy(config)
         self.sessions = sessions
         self.caching = Caching(config)
-        self.anchors = Anchors()
         self.checkpoints = Checkpoints(sessions)
+        self.scales = Scales(self.policy, self.checkpoints)
         self.folder = None if sessions is None else Folder(sessions, self.policy)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
+        self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._resting: dict[str, float] = {}
         self._lengths: dict[str, int] = {}
-        self.put_back: Callable[[Conversation], Conversation] | None = None
-        """Puts turns back that the client has never seen."""
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
@@ -131,13 +95,13 @@ class Steward:
         if not self._is_worth_reading(exchange, limits):
             return Prepared(exchange.body)
         try:
-            weighed = await self.in_thread(self.weigh, exchange, limits)
+            weighed = await self.in_thread(self.scales.weigh, exchange, limits)
             if weighed is None:
                 return Prepared(exchange.body)
-            if self.must_fold(weighed) and exchange.route.kind == "generate":
+            if self.scales.must_fold(weighed) and exchange.route.kind == "generate":
                 weighed = await self._folded(exchange, weighed)
             self.tell(exchange, weighed)
-            return weighed.prepared()
+            return await self.in_thread(weighed.prepared)
         except MidfoldError as error:
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
@@ -146,7 +110,7 @@ class Steward:
     def _is_worth_reading(self, exchange: Exchange, limits: Limits) -> bool:
         """Small requests are not read, unless something may have to be put back into them."""
         self._notice_compaction(exchange)
-        if self.put_back is not None:
+        if self.scales.put_back is not None:
             return True
         return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
 
@@ -180,44 +144,6 @@ class Steward:
             return "passed", "previous_response_id"
         return None
 
-    def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
-        """Reads, hashes and counts a request; in a thread."""
-        try:
-            document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
-        except TranscriptError:
-            return None
-        conversation = Conversation(document)
-        if not conversation.talk:
-            return None
-        if self.put_back is not None:
-            conversation = self.put_back(conversation)
-        return self.weighed(conversation, self._name(exchange, conversation), limits)
-
-    def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
-        """The view and its size; `fresh` looks into the store even where memory has a checkpoint."""
-        find = self.checkpoints.stored if fresh else self.checkpoints.find
-        checkpoint = find(conversation, name)
-        view = conversation.view(checkpoint)
-        estimated = conversation.tokens(view, limits.meter)
-        key = b"" if checkpoint is None else checkpoint.chain
-        size = self.anchors.size(conversation.chains, key, estimated)
-        return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
-
-    def _name(self, exchange: Exchange, conversation: Conversation) -> str:
-        asked = exchange.asked.session
-        if asked is not None and len(asked) <= LONGEST_NAME and asked.isprintable():
-            return asked
-        return conversation.name
-
-    def must_fold(self, weighed: Weighed) -> bool:
-        """Whether a request has reached the trigger, or has too many messages."""
-        if not weighed.conversation.is_long_enough:
-            return False
-        return weighed.size.tokens >= weighed.limits.trigger or self._is_many(weighed)
-
-    def _is_many(self, weighed: Weighed) -> bool:
-        return len(weighed.view) >= self.policy.most_messages
-
     async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
         """The request after a fold, by whomever; as it was if none could be made."""
         name = weighed.name
@@ -227,7 +153,7 @@ class Steward:
         exchange.account.tokens_before = weighed.size.tokens
         async with self._turn(name):
             again = await self.in_thread(self._again, weighed)
-            return await self.fold(exchange, again) if self.must_fold(again) else again
+            return await self.fold(exchange, again) if self.scales.must_fold(again) else again
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
@@ -243,13 +169,14 @@ class Steward:
                 self._turns[name] = (lock, waiting - 1)
 
     def _again(self, weighed: Weighed) -> Weighed:
-        return self.weighed(weighed.conversation, weighed.name, weighed.limits, fresh=True)
+        return self.scales.weighed(weighed.conversation, weighed.name, weighed.limits, fresh=True)
 
     async def fold(self, exchange: Exchange, weighed: Weighed, *, at_least: int = 0, force: bool = False) -> Weighed:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
         ends = time.monotonic() + LONGEST_WAIT
         while True:
-            folded = await self.in_thread(self._fold, weighed, at_least, force)
+            loop = asyncio.get_running_loop()
+            folded = await loop.run_in_executor(self._slow_threads, self._fold, weighed, at_least, force)
             if folded.checkpoint is not None:
                 self.checkpoints.remember(folded.checkpoint)
                 exchange.account.action = folded.receipt.status
@@ -258,7 +185,7 @@ class Steward:
                 break
             await asyncio.sleep(PAUSE)
             again = await self.in_thread(self._again, weighed)
-            if not self.must_fold(again):
+            if not self.scales.must_fold(again):
                 return again
         self._rest(weighed.name)
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.status}"
@@ -311,7 +238,7 @@ class Steward:
         if 0 < found.limit < self.policy.limits(model, output).window:
             self.policy.learn(model, found.limit)
         limits = self.policy.limits(model, output)
-        weighed = await self.in_thread(self.weigh, exchange, limits)
+        weighed = await self.in_thread(self.scales.weigh, exchange, limits)
         if weighed is None:
             return None
         at_least = 0 if found.is_bytes else max(found.limit, limits.window) + 1
@@ -319,19 +246,15 @@ class Steward:
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
         exchange.account.tokens_before = max(weighed.size.tokens, at_least)
         self.tell(exchange, again)
-        smaller = again.prepared()
+        smaller = await self.in_thread(again.prepared)
         if len(smaller.body) >= refused and self.shrink is not None:
             view = await self.in_thread(self.shrink, again.view, found)
             smaller = again._replace(view=view).prepared()
         return smaller if len(smaller.body) < refused else None
 
-    def observe(self, prepared: Prepared, usage: Usage) -> None:
-        """What the provider counted for a request that was looked at."""
-        if prepared.key is not None:
-            self.anchors.observe(prepared.key, usage.prompt_tokens, prepared.estimated)
-
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._slow_threads):
+            threads.shutdown(wait=False, cancel_futures=True)

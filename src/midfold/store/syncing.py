@@ -4,7 +4,7 @@ Rules of this file:
 1. Histories are compared by the chain of hashes, the longest possible prefix first: a history that only grew costs one
    look-up, a changed one a search by halves.
 2. A changed history becomes a branch: another session that shares the messages before the change, and the compactions
-   that know only those. The old one stays as it is.
+   that replace only those. The old one stays as it is.
 3. A client may keep the view instead of the history. What begins with the view a compaction left stands for the
    messages that compaction was made from.
 """
@@ -127,18 +127,44 @@ def _name(line: str, number: int) -> str:
 
 
 def _copy_compactions(tx: Tx, source: Tip, branch: Tip, shared: int) -> None:
-    """The compactions in force that only know shared messages; the newest of them is in force in the branch."""
+    """The compactions in force that replace only shared messages; the newest of them is in force in the branch."""
     newest, memory = 0, b""
     seq = source.compaction
     while seq:
         row = tx.one("compaction", session=source.id, seq=seq)
         assert row is not None
-        if row[2] <= shared:
+        run = _last_run(tx, source.id, seq, row[2])
+        if row[2] <= shared or (run is not None and run.first <= shared):
             for part in ("compaction", "pieces", "handles"):
                 tx.run(f"copy_{part}", source=source.id, target=branch.id, seq=seq)
+            if row[2] > shared and run is not None:
+                _trim(tx, branch.id, seq, run, shared)
             if not newest:
                 newest, memory = seq, memory_at(row)
         seq = row[1]
     if newest:
         values = {"compaction": newest, "compactions": source.compactions, "memory": memory}
         tx.run("set_compaction", id=branch.id, ended=None, now=branch.now, **values)
+
+
+class _Run(NamedTuple):
+    """The messages at the end of a view that are as they were."""
+
+    place: int
+    first: int
+
+
+def _last_run(tx: Tx, session: int, seq: int, upto: int) -> _Run | None:
+    row = tx.one("last_piece", session=session, seq=seq)
+    if row is None or row[3] is not None or row[1] is None or row[1] + row[2] != upto:
+        return None
+    return _Run(row[0], row[1])
+
+
+def _trim(tx: Tx, session: int, seq: int, run: _Run, upto: int) -> None:
+    """A compaction that was made from more messages than the branch shares: its view ends where they do."""
+    tx.run("trim_compaction", session=session, seq=seq, upto=upto)
+    if run.first == upto:
+        tx.run("drop_piece", session=session, seq=seq, place=run.place)
+    else:
+        tx.run("trim_piece", session=session, seq=seq, place=run.place, count=upto - run.first)

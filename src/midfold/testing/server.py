@@ -12,11 +12,16 @@ from typing import Any
 LONGEST_START = 20.0
 
 
+def uvicorn_module() -> Any:
+    import uvicorn
+
+    return uvicorn
+
+
 @contextmanager
 def served(app: Any) -> Iterator[str]:
     """Runs `app` with uvicorn, as `midfold serve` does, until the block ends."""
-    import uvicorn
-
+    uvicorn = uvicorn_module()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(

@@ -141,6 +141,18 @@ FROM compactions WHERE session = :source AND seq = :seq
 INSERT INTO pieces (session, seq, place, first, count, body)
 SELECT :target, seq, place, first, count, body FROM pieces WHERE session = :source AND seq = :seq
 
+-- name: last_piece
+SELECT place, first, count, body FROM pieces WHERE session = :session AND seq = :seq ORDER BY place DESC LIMIT 1
+
+-- name: trim_compaction
+UPDATE compactions SET upto = :upto WHERE session = :session AND seq = :seq
+
+-- name: trim_piece
+UPDATE pieces SET count = :count WHERE session = :session AND seq = :seq AND place = :place
+
+-- name: drop_piece
+DELETE FROM pieces WHERE session = :session AND seq = :seq AND place = :place
+
 -- name: copy_handles
 INSERT INTO handles (session, handle, seq, place, first, count, body)
 SELECT :target, handle, seq, place, first, count, body FROM handles WHERE session = :source AND seq = :seq

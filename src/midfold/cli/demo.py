@@ -1,0 +1,180 @@
+"""`midfold demo`: what midfold does, shown on this machine, without a key and without the network."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from midfold.cli.output import console, emit_json
+from midfold.config import Config
+from midfold.config.schema import Gateway, ModelSettings
+from midfold.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MODEL = "claude-opus-4-6"
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """One session: how far it came, and what it cost at the provider."""
+
+    turns: int
+    done: int
+    refused: int
+    error: str
+    folds: int
+    prompts: list[int]
+    cache_read_share: float
+    billed_tokens: int
+    """At the price of an uncached token."""
+
+
+@click.command()
+@click.option("--gateway", is_flag=True, help="A coding session longer than the window, without and with the gateway.")
+@click.option("--turns", default=300, show_default=True, type=click.IntRange(1, 5_000), help="Turns of the session.")
+@click.option(
+    "--window", default=32_768, show_default=True, type=click.IntRange(8_192, 1_000_000), help="The model's window."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
+    """Show what midfold does, on a made-up conversation: no key, no network, nothing is kept.
+
+    Without --gateway, one conversation is folded. With it, a client that resends its whole history works for 300 turns
+    with a provider that enforces the rules of the real ones: first directly, then through the gateway.
+    """
+    if gateway:
+        _gateway(turns, window, as_json)
+    else:
+        _fold(as_json)
+
+
+def _fold(as_json: bool) -> None:
+    from midfold.api import compact
+    from midfold.cli import fold_map
+    from midfold.cli.compact import facts
+
+    example = _testing("fixtures").long_tool_heavy_conversation()
+    result = compact(example.messages, **example.settings)
+    if as_json:
+        emit_json(facts(result, with_messages=False))
+        return
+    fold_map.show(console(), result)
+    fold_map.handoff(console(), result)
+
+
+def _testing(name: str) -> Any:
+    """A module of midfold.testing. Nothing that ships depends on test doubles; a demonstration is made of them."""
+    return importlib.import_module(f"midfold.testing.{name}")
+
+
+def _gateway(turns: int, window: int, as_json: bool) -> None:
+    try:
+        _testing("server").uvicorn_module()
+    except ImportError:
+        raise MissingExtra("midfold demo --gateway", "gateway") from None
+    with _progress(2 * turns, quiet=as_json) as advance:
+        alone = session(turns, window, through_gateway=False, advance=advance)
+        ours = session(turns, window, through_gateway=True, advance=advance)
+    if as_json:
+        emit_json({"window": window, "without": msgspec.to_builtins(alone), "with": msgspec.to_builtins(ours)})
+    else:
+        _show(console(), window, alone, ours)
+    if ours.done < turns or ours.refused:
+        sys.exit(1)
+
+
+def session(turns: int, window: int, *, through_gateway: bool, advance: Callable[[int], None]) -> Run:
+    """The coding session against a provider of its own; `advance` is told how many turns were made."""
+    from midfold.gateway import create_app
+    from midfold.service import open_sessions
+
+    coding, plain = _testing("coding_session"), _testing("plain_client")
+    accounts: list[Any] = []
+    error = ""
+    with (
+        _testing("rules_provider").RulesProvider(coding.model, window=window) as provider,
+        open_sessions("memory:") as sessions,
+    ):
+        config = Config(gateway=Gateway(upstream=provider.url), models={"*": ModelSettings(context_window=window)})
+        app = create_app(config, sessions=sessions, environment={})
+        app.gateway.accountants.append(accounts.append)
+        with _testing("server").served(app) as url:
+            client = plain.PlainMessages(url if through_gateway else provider.url, MODEL)
+            work = coding.CodingSession(client, turns)
+            try:
+                work.run(lambda turn: advance(1))
+            except plain.Rejected as rejected:
+                error = str(rejected)
+            client.close()
+        advance(turns - work.done)
+        bills = provider.bills
+    prompt = sum(bill.prompt for bill in bills)
+    return Run(
+        turns=turns,
+        done=work.done,
+        refused=len(provider.rejected),
+        error=error,
+        folds=sum(account.action in ("compacted", "pruned") for account in accounts),
+        prompts=[bill.prompt for bill in bills],
+        cache_read_share=sum(bill.read for bill in bills) / max(prompt, 1),
+        billed_tokens=round(sum(bill.cost() for bill in bills)),
+    )
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    if quiet or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    with click.progressbar(length=total, label="midfold: two sessions", file=sys.stderr) as bar:
+        yield bar.update
+
+
+def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out.print(Text(f"A coding session of {ours.turns} turns, a window of {window:,} tokens", style="bold"))
+    out.print(
+        Text(
+            "The client resends its history every turn; the provider checks pairing, roles, markers and length,\n"
+            "and bills by a model of its prompt cache. Nothing leaves this machine.\n"
+        )
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "directly", "through midfold"):
+        table.add_column(name, justify="right" if name else "left")
+    rows: tuple[tuple[str, Callable[[Run], str]], ...] = (
+        ("turns finished", lambda run: f"{run.done} of {run.turns}"),
+        ("requests refused", lambda run: f"{run.refused}"),
+        ("largest prompt, tokens", lambda run: f"{max(run.prompts, default=0):,}"),
+        ("folds", lambda run: f"{run.folds}"),
+        ("prompt read from the cache", lambda run: f"{run.cache_read_share:.0%}"),
+        ("billed per finished turn, tokens", lambda run: f"{run.billed_tokens / max(run.done, 1):,.0f}"),
+    )
+    for label, value in rows:
+        table.add_row(label, value(alone), value(ours))
+    out.print(table)
+    for name, run in (("directly", alone), ("through midfold", ours)):
+        out.print(Text(f"\nprompt size, {name}:", style="bold"))
+        end = "  refused" if run.error else ""
+        out.print(Text(_curve(run, window) + end, style="red" if run.error else "green"))
+    if alone.error:
+        out.print(Text(f"\nThe provider's answer without midfold: {alone.error}"))
+
+
+def _curve(run: Run, window: int) -> str:
+    """The size of the prompt over the session, one column for several turns."""
+    columns = min(WIDTH, run.turns)
+    places = [place * run.turns // columns for place in range(columns)]
+    picked = [run.prompts[place] for place in places if place < len(run.prompts)]
+    return "".join(BARS[min(prompt * len(BARS) // window, len(BARS) - 1)] for prompt in picked)

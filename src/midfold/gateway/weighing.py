@@ -1,0 +1,106 @@
+"""A request on the scales: its conversation, the checkpoint that fits it, and how large it is.
+
+Reading, hashing and counting; all of it runs in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from midfold.core.message import Transcript
+from midfold.core.tokens import Count
+from midfold.core.usage import Usage
+from midfold.errors import TranscriptError
+from midfold.gateway.anchors import Anchors, Key
+from midfold.gateway.checkpoints import Checkpoints, named
+from midfold.gateway.conversation import Conversation
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.policy import Limits, Policy
+from midfold.store.checkpoints import Checkpoint
+from midfold.wire import read
+
+LONGEST_NAME = 150
+
+
+class Prepared(NamedTuple):
+    """A body to send, and what must be known when its usage is reported."""
+
+    body: bytes
+    key: Key | None = None
+    estimated: int = 0
+    weighed: Weighed | None = None
+
+
+class Weighed(NamedTuple):
+    """A request that was looked at."""
+
+    conversation: Conversation
+    name: str
+    limits: Limits
+    checkpoint: Checkpoint | None
+    view: Transcript
+    estimated: int
+    size: Count
+
+    @property
+    def key(self) -> Key:
+        return (self.conversation.chains[-1], b"" if self.checkpoint is None else self.checkpoint.chain)
+
+    def prepared(self) -> Prepared:
+        noted = self.checkpoint is not None and self.checkpoint.noted
+        body = self.conversation.written(self.view, noted=noted)
+        return Prepared(body, self.key, self.estimated, self)
+
+
+class Scales:
+    """Weighs requests."""
+
+    def __init__(self, policy: Policy, checkpoints: Checkpoints) -> None:
+        self.policy, self.checkpoints = policy, checkpoints
+        self.anchors = Anchors()
+        self.put_back: Callable[[Conversation], Conversation] | None = None
+        """Puts turns back that the client has never seen."""
+
+    def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
+        """Reads, hashes and counts a request; in a thread."""
+        try:
+            document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
+        except TranscriptError:
+            return None
+        conversation = Conversation(document)
+        if not conversation.talk:
+            return None
+        if self.put_back is not None:
+            conversation = self.put_back(conversation)
+        return self.weighed(conversation, self.name(exchange, conversation), limits)
+
+    def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
+        """The view and its size; `fresh` looks into the store even where memory has a checkpoint."""
+        find = self.checkpoints.stored if fresh else self.checkpoints.find
+        checkpoint = find(conversation, name)
+        view = conversation.view(checkpoint)
+        estimated = conversation.tokens(view, limits.meter)
+        key = b"" if checkpoint is None else checkpoint.chain
+        size = self.anchors.size(conversation.chains, key, estimated)
+        return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
+
+    def name(self, exchange: Exchange, conversation: Conversation) -> str:
+        """The session of a request: as its header says, else by its first messages."""
+        asked = exchange.asked.session
+        usable = asked is not None and len(asked) <= LONGEST_NAME and asked.isprintable() and "/" not in asked
+        return named(exchange.namespace, asked if usable and asked is not None else conversation.name)
+
+    def must_fold(self, weighed: Weighed) -> bool:
+        """Whether a request has reached the trigger, or has too many messages."""
+        if not weighed.conversation.is_long_enough:
+            return False
+        return weighed.size.tokens >= weighed.limits.trigger or self._is_many(weighed)
+
+    def _is_many(self, weighed: Weighed) -> bool:
+        return len(weighed.view) >= self.policy.most_messages
+
+    def observe(self, prepared: Prepared, usage: Usage) -> None:
+        """What the provider counted for a request that was looked at."""
+        if prepared.key is not None:
+            self.anchors.observe(prepared.key, usage.prompt_tokens, prepared.estimated)

@@ -1,0 +1,52 @@
+"""Real recordings, sent as their agents would have sent them: whole, again and again, with a small window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midfold.testing.provider_replies import Turn
+from midfold.testing.provider_rules import check
+from midfold.testing.rules_provider import RulesProvider
+from support.data import conversations
+from support.gateways import running
+
+FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
+WINDOW = 16_000
+MANY = 1 << 40
+
+
+def recording(source: str) -> list[dict[str, Any]]:
+    """The first 150 messages of a long one, as the API takes them."""
+    long = next(one for one in conversations(source) if len(one["messages"]) >= 150)
+    return [{key: message[key] for key in FIELDS if key in message} for message in long["messages"][:150]]
+
+
+def ends(messages: list[dict[str, Any]]) -> list[int]:
+    """Where a request could have ended; recordings have gaps, and a dozen requests are enough."""
+    asked = [end for end in range(6, len(messages) + 1) if messages[end - 1]["role"] in ("user", "tool")]
+    legal = [end for end in asked if check("chat", {"model": "m", "messages": messages[:end]}, MANY) is None]
+    return legal[:: max(len(legal) // 12, 1)]
+
+
+@pytest.mark.parametrize("source", ["claude_code_entire", "claude_code_packmind", "miniswe_deepseek"])
+def test_every_request_of_a_recording_is_legal_and_goes_on_where_the_last_one_ended(source: str) -> None:
+    messages = recording(source)
+    actions: list[str] = []
+    with (
+        RulesProvider(lambda request: Turn("ok"), window=MANY) as provider,
+        running(provider.url, window=WINDOW) as gateway,
+    ):
+        before = b""
+        for end in ends(messages):
+            gateway.post("/v1/chat/completions", {"model": "m", "messages": messages[:end]})
+            sent, action = provider.requests[-1].raw, gateway.accounts[-1].action
+            if action == "checkpoint":
+                assert sent.startswith(before[: before.rindex(b"]")])
+            before = sent
+            actions.append(action)
+        assert provider.rejected == []
+        assert {"compacted", "pruned"} & set(actions)
+        assert gateway.sessions.check(deep=True) == []
+        assert len(gateway.sessions.all()) == 1

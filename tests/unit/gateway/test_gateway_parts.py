@@ -1,0 +1,223 @@
+"""The small parts of the gateway, each by itself."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from midfold.config import Config
+from midfold.config.schema import Compression, Gateway, ModelSettings, Upstream
+from midfold.errors import ConfigError
+from midfold.gateway.anchors import Anchors
+from midfold.gateway.assembled import assembled, result_messages
+from midfold.gateway.headers import asked, to_client, to_upstream
+from midfold.gateway.overflow import overflow_of
+from midfold.gateway.peek import peek
+from midfold.gateway.policy import Policy
+from midfold.gateway.recall import offered
+from midfold.gateway.routes import route_of
+from midfold.gateway.tap import Tap, decoded
+from midfold.gateway.upstreams import Upstreams
+from midfold.testing.provider_replies import Turn, anthropic, chat, responses
+from midfold.testing.provider_rules import check
+
+
+def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> Config:
+    return Config(
+        gateway=Gateway(upstream="http://h/v1", mode=mode),
+        compression=Compression(**compression),
+        models={"*": ModelSettings(context_window=window)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kind", "dialect"),
+    [
+        ("POST", "/v1/chat/completions", "generate", "openai-chat"),
+        ("POST", "/chat/completions", "generate", "openai-chat"),
+        ("POST", "/v1/responses", "generate", "openai-responses"),
+        ("POST", "/v1/responses/compact", "compact", "openai-responses"),
+        ("POST", "/v1/messages", "generate", "anthropic"),
+        ("POST", "/v1/messages/count_tokens", "count", "anthropic"),
+        ("GET", "/v1/responses", "other", None),
+        ("POST", "/v1/messages/batches", "other", None),
+        ("POST", "/v1/embeddings", "other", None),
+    ],
+)
+def test_routes(method: str, path: str, kind: str, dialect: str | None) -> None:
+    assert route_of(method, path) == (kind, dialect)
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "url"),
+    [
+        ("https://api.openai.com/v1", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://api.openai.com/v1/", "/chat/completions", "https://api.openai.com/v1/chat/completions"),
+        ("https://openrouter.ai/api/v1", "/v1/models", "https://openrouter.ai/api/v1/models"),
+        ("http://h:1/proxy", "/v1/messages", "http://h:1/proxy/v1/messages"),
+    ],
+)
+def test_addresses_are_joined_without_doubling_the_version(base: str, path: str, url: str) -> None:
+    upstreams = Upstreams(Config(gateway=Gateway(upstream=base)), {})
+    assert upstreams.default is not None and upstreams.default.url(path) == url
+
+
+def test_the_most_specific_pattern_wins_and_no_key_is_shown() -> None:
+    rows = {
+        "*": Upstream(base_url="http://all"),
+        "claude-*": Upstream(base_url="http://a", wire="anthropic"),
+        "claude-opus-*": Upstream(base_url="http://opus", api_key_env="K"),
+    }
+    upstreams = Upstreams(Config(upstreams=rows), {"K": "secret-key"})
+    places = [upstreams.find(name, wire) for name, wire in (("claude-opus-5", "anthropic"), ("CLAUDE-x", "anthropic"))]
+    assert [place and place.base for place in places] == ["http://opus", "http://a"]
+    assert (other := upstreams.find("claude-x", "openai")) is not None and other.base == "http://all"
+    assert "secret" not in repr(upstreams.all())
+    with pytest.raises(ConfigError, match="base_url is missing"):
+        Upstreams(Config(upstreams={"x": Upstream()}), {})
+
+
+def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:
+    policy = Policy(config())
+    assert (policy.limits("m", 0).trigger, policy.limits("m", 0).floor) == (85_000, 170_000)
+    assert policy.limits("m", 8_000).trigger == 85_000
+    assert policy.limits("m", 50_000) == policy.limits("m", 50_000)
+    assert (policy.limits("m", 50_000).trigger, policy.limits("m", 50_000).reservation) == (47_500, 50_000)
+    assert policy.limits("m", 200_000).trigger == 85_000
+    assert Policy(config(mode="manage")).limits("m", 0).trigger == 50_000
+    assert Policy(config(mode="manage", threshold=0.7)).limits("m", 20_000).trigger == 56_000
+    assert not Policy(config(mode="passthrough")).enabled
+    assert not Policy(config(enabled=False)).enabled
+
+
+def test_a_limit_that_was_learnt_replaces_the_window() -> None:
+    policy = Policy(config())
+    before = policy.limits("m", 0)
+    policy.learn("m", 32_000)
+    assert (before.window, policy.limits("m", 0).window, policy.limits("other", 0).window) == (100_000, 32_000, 100_000)
+
+
+def test_reports_are_bound_to_the_messages_and_the_checkpoint_they_measured() -> None:
+    anchors, chains = Anchors(), [b"a", b"b", b"c"]
+    assert anchors.size(chains, b"", 1_000) == (1_000, "estimated")
+    anchors.observe((b"b", b""), 1_500, 1_000)
+    assert anchors.size([b"a", b"b"], b"", 1_000) == (1_500, "reported")
+    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
+    assert anchors.size(chains, b"cp", 1_200) == (1_200, "estimated")
+    assert anchors.size([b"a", b"x"], b"", 1_200) == (1_200, "estimated")
+    anchors.observe((b"c", b""), 10, 90_000)
+    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1_000_000])
+@pytest.mark.parametrize("filler", [0, 300_000])
+def test_usage_is_found_in_any_pieces_of_any_length(chunk: int, filler: int) -> None:
+    quoted = json.dumps('he said "usage": {"prompt_tokens": 9}')
+    data = (
+        b'{"content": ' + quoted.encode() + b', "pad": "' + b"x" * filler + b'", "usage": {"prompt_tokens": 12, '
+        b'"completion_tokens": 3}}'
+    )
+    tap = Tap()
+    for start in range(0, len(data), chunk if filler == 0 or chunk > 1 else 1_000):
+        step = chunk if filler == 0 or chunk > 1 else 1_000
+        tap.feed(data[start : start + step])
+    usage = tap.usage()
+    assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (12, 3)
+    assert tap.size == len(data)
+
+
+def test_bodies_without_their_encoding() -> None:
+    assert decoded(gzip.compress(b"abc"), "gzip") == b"abc"
+    assert decoded(zlib.compress(b"abc"), "deflate") == b"abc"
+    assert decoded(b"abc", "") == decoded(b"abc", "identity") == b"abc"
+    assert decoded(b"abc", "br") == decoded(b"not gzip", "gzip") == b""
+    assert len(decoded(gzip.compress(b"x" * 1_000_000), "gzip", most=1_000)) == 1_000
+
+
+def test_headers() -> None:
+    given = [(b"authorization", b"Bearer mine"), (b"x-midfold-session", b" s "), (b"x-midfold-bypass", b"TRUE")]
+    assert asked(given) == ("s", True)
+    assert to_upstream(given) == [("authorization", "Bearer mine")]
+    assert to_upstream(given, "k", "anthropic") == [("x-api-key", "k")]
+    assert to_upstream([(b"accept-encoding", b"zstd")]) == [("accept-encoding", "identity")]
+    assert to_client([(b"Connection", b"x-hop"), (b"X-Hop", b"1"), (b"X-Kept", b"2")]) == [(b"x-kept", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "found"),
+    [
+        (400, "This model's maximum context length is 8192 tokens. However, you requested 9000", (8192, False)),
+        (400, "prompt is too long: 213462 tokens > 200000 maximum", (200_000, False)),
+        (400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000", (200_000, False)),
+        (413, "Request exceeds the maximum allowed number of bytes.", (0, True)),
+        (413, "", (0, False)),
+        (400, "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum", (0, True)),
+        (400, "temperature must be between 0 and 2", None),
+        (400, "tool_use ids were found without tool_result blocks", None),
+        (500, "internal error", None),
+    ],
+)
+def test_which_errors_are_about_size(status: int, text: str, found: tuple[int, bool] | None) -> None:
+    body = json.dumps({"error": {"message": text, "type": "invalid_request_error"}}).encode()
+    assert overflow_of(status, body) == found
+
+
+TURN = Turn("Let me see.", (("c1", "a", {"x": [1, "ü"]}), ("c2", "b", {})), thinking="hm")
+MAKERS = {"openai-chat": chat, "anthropic": anthropic, "openai-responses": responses}
+
+
+@pytest.mark.parametrize("dialect", MAKERS)
+def test_a_turn_is_put_together_alike_from_a_stream_and_from_a_whole_answer(dialect: str) -> None:
+    usage = {"output_tokens": 1}
+    whole = assembled(dialect, MAKERS[dialect](TURN, 1, "m", usage, False).body)
+    stream = assembled(dialect, MAKERS[dialect](TURN, 1, "m", usage, True).body)
+    assert whole == stream
+    assert [(call.id, call.name, call.arguments) for call in whole.calls] == [
+        ("c1", "a", {"x": [1, "ü"]}),
+        ("c2", "b", {}),
+    ]
+    wire = {"openai-chat": "chat", "anthropic": "anthropic", "openai-responses": "responses"}[dialect]
+    key = "input" if wire == "responses" else "messages"
+    results = result_messages(dialect, [("c1", "one"), ("c2", "two")])
+    body = {"model": "m", "max_tokens": 9, key: [{"role": "user", "content": "hi"}, *whole.messages, *results]}
+    assert check(wire, body, 10_000) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"data: {}\n\n", b"<html>", b'{"choices": []}', b'{"content": 1}'])
+@pytest.mark.parametrize("dialect", MAKERS)
+def test_an_answer_nobody_can_read_has_no_calls(dialect: str, data: bytes) -> None:
+    assert assembled(dialect, data).calls == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "starts"),
+    [
+        (b'{"model": "m", "tools": [ {"a": 1e-7} ], "x": 1}', b'{"model": "m", "tools": [ {"a": 1e-7},{"type"'),
+        (b'{"model": "m"}', b'{"model": "m","tools":[{"type"'),
+        (b'{"tools": null}', b'{"tools": [{"type"'),
+        (b'{"tools": []}', b'{"tools": [{"type"'),
+    ],
+)
+def test_tools_are_offered_behind_the_clients_and_nothing_else_changes(body: bytes, starts: bytes) -> None:
+    found = offered(body, "openai-chat")
+    assert found is not None and found.startswith(starts)
+    names = [tool.get("function", {}).get("name") for tool in json.loads(found)["tools"]]
+    assert names[-2:] == ["context_search", "context_unfold"]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{", b'{"tools": {}}', b'{"tools": [{"name": "context_unfold"}]}'])
+def test_tools_that_cannot_be_added_are_not(body: bytes) -> None:
+    assert offered(body, "anthropic") is None
+
+
+def test_peeking_reads_a_few_fields_and_never_fails() -> None:
+    found = peek(b'{"model": "m", "stream": true, "max_tokens": 5, "messages": [{"model": "inner"}]}')
+    assert found is not None and (found.name, found.is_streaming, found.output) == ("m", True, 5)
+    odd = peek(b'{"model": 7, "stream": "yes", "max_tokens": "many"}')
+    assert odd is not None and (odd.name, odd.is_streaming, odd.output) == (None, False, 0)
+    assert [peek(body) for body in (b"", b"[]", b"{", b"\xff")] == [None] * 4

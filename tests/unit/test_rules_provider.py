@@ -1,0 +1,106 @@
+"""The provider that enforces rules: every rule can fail, and good requests pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midfold.testing.provider_rules import check, signature
+from midfold.testing.rules_provider import AutomaticCache
+
+USER = {"role": "user", "content": "hi"}
+TEXT = {"role": "assistant", "content": "ok"}
+CALLS = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}, {"id": "b"}]}
+
+
+def result(call: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": "x"}
+
+
+def use(*ids: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "tool_use", "id": one, "name": "t", "input": {}} for one in ids]}
+
+
+def answers(*ids: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": one, "content": "x"} for one in ids]}
+
+
+def thought(text: str, signed: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "thinking", "thinking": text, "signature": signed}]}
+
+
+CHAT = [
+    ([USER, CALLS, result("a"), result("b"), USER], None),
+    ([USER, CALLS, result("b"), result("a")], None),
+    ([], "at least one"),
+    ([{"role": "robot", "content": ""}], "not supported"),
+    ([{**USER, "metadata": {}}], "Additional properties"),
+    ([USER, CALLS, result("a"), USER], "did not have response messages: b"),
+    ([USER, CALLS, result("a")], "did not have response messages: b"),
+    ([USER, result("a")], "preceding message"),
+    ([USER, {"role": "assistant", "content": None}], "expected a string"),
+    ([{"role": "user", "content": "word " * 2_000}], "maximum context length is 1000 tokens"),
+]
+ANTHROPIC = [
+    ([USER, use("a", "b"), answers("b", "a"), TEXT], None),
+    ([USER, thought("hm", signature("hm")), USER], None),
+    ([TEXT], "first message must use the user role"),
+    ([USER, USER], "roles must alternate"),
+    ([USER, {"role": "system", "content": "x"}], "unexpected role"),
+    ([{"role": "user", "content": " "}], "non-whitespace"),
+    ([{"role": "user", "content": []}], "must not be empty"),
+    ([USER, use("a"), USER], "without tool_result"),
+    ([USER, use("a")], "without tool_result"),
+    ([USER, TEXT, answers("a")], "unexpected `tool_use_id`"),
+    ([USER, thought("changed", signature("hm")), USER], "cannot be modified"),
+    ([{"role": "user", "content": [{"type": "text", "text": "x", "extra": 1}]}], "Extra inputs"),
+    ([{"role": "user", "content": [{"type": "odd"}]}], "is unknown"),
+    ([{"role": "user", "content": "word " * 2_000}], "prompt is too long"),
+    ([{"role": "user", "content": "word " * 950}], "exceed context limit"),
+]
+RESPONSES = [
+    ([USER, {"type": "function_call", "call_id": "a"}, {"type": "function_call_output", "call_id": "a"}], None),
+    ([USER, {"type": "function_call", "call_id": "a"}], "No tool output found"),
+    ([USER, {"type": "function_call_output", "call_id": "a"}], "No tool call found"),
+    (
+        [{"type": "reasoning", "id": "rs_1"}, {"type": "function_call_output", "call_id": "a"}],
+        "without its required following item",
+    ),
+    ([], "expected a string or a list"),
+]
+
+
+@pytest.mark.parametrize(
+    ("wire", "items", "words"),
+    [
+        (wire, *case)
+        for wire, cases in (("chat", CHAT), ("anthropic", ANTHROPIC), ("responses", RESPONSES))
+        for case in cases
+    ],
+)
+def test_rules(wire: str, items: list[Any], words: str | None) -> None:
+    body = {"model": "m", "max_tokens": 64, "input" if wire == "responses" else "messages": items}
+    problem = check(wire, body, 1_000)
+    if words is None:
+        assert problem is None
+    else:
+        assert problem is not None and words in problem.message
+
+
+def test_a_request_needs_a_model_and_anthropic_a_length() -> None:
+    assert check("chat", {"messages": [USER]}, 100) is not None
+    assert check("anthropic", {"model": "m", "messages": [USER]}, 100) is not None
+    assert check("chat", [], 100) is not None
+
+
+def test_automatic_caching_reads_what_was_sent_before_in_steps() -> None:
+    cache = AutomaticCache()
+    first = {"model": "m", "messages": [{"role": "user", "content": "word " * 3_000}]}
+    assert cache.bill("chat", first).read == 0
+    longer = {"model": "m", "messages": [*first["messages"], TEXT]}  # type: ignore[misc]
+    read = cache.bill("chat", longer).read
+    assert read > 2_800 and read % 128 == 0
+    assert cache.bill("chat", {**longer, "model": "other"}).read == 0
+    changed = {"model": "m", "messages": [{"role": "user", "content": "other " + "word " * 3_000}]}
+    assert cache.bill("chat", changed).read == 0
