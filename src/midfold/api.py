@@ -186,10 +186,12 @@ def _settings(config: Config | None) -> Config:
 
 def believe(model: str | None, settings: Config) -> Belief:
     """What is believed about a model, with the configuration's corrections."""
-    overrides = {
-        pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in settings.models.items()
-    }
-    return look_up(model, overrides)
+    return look_up(model, overrides_of(settings))
+
+
+def overrides_of(settings: Config) -> dict[str, ModelOverride]:
+    """What the configuration knows better than the built-in table."""
+    return {pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in settings.models.items()}
 
 
 def budget_for(context_length: int, reservation: int | None, settings: Config) -> Budget:

@@ -18,28 +18,38 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.api import Compaction, believe, budget_for, meter_for, request_for
+from midfold.api import Compaction, believe, budget_for, meter_for, overrides_of, request_for
+from midfold.cache.health import Health
+from midfold.cache.prices import Prices, prices_for
+from midfold.cache.schedule import Moment, schedule
 from midfold.core.archive import Archive
-from midfold.core.boundary import Protection
+from midfold.core.boundary import Plan, Protection
 from midfold.core.budget import Budget, Pressure
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, Redactor
 from midfold.core.message import Message, Tool, Transcript, plain
 from midfold.core.prepared import Prepared, prepared
 from midfold.core.report import Receipt
-from midfold.core.tally import Calibration, RunningTally
+from midfold.core.tally import Calibration, RunningTally, Tally
+from midfold.core.timing import Timing
 from midfold.core.tokens import Count, Meter
 from midfold.core.usage import Usage, read_usage
 from midfold.engines import Compressor, ContextEngine
 from midfold.engines.compressor import MOST_STRIKES
+from midfold.engines.job import Job
 from midfold.models import learn_limit
 from midfold.providers import summarizer_for
-from midfold.summarize import Summarizer, drive, drive_async
+from midfold.summarize import Summarizer, drive, drive_async, local_summarizer
 from midfold.summarize.cooldown import Guard, cleared
 from midfold.wire import Document, read
 from midfold.wire.document import tool_of
 
 if TYPE_CHECKING:
     from midfold.config import Config
+
+
+UNKNOWN = Health()
+USUAL_OUTPUT = 5.0
+"""What a token of an answer costs, times the price of a token of the prompt, where no prices are known."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +201,15 @@ class EngineHost:
         return True
 
     @property
+    def measured(self) -> Tally:
+        """The messages so far, as usage is bound to them."""
+        return self._tally.now
+
+    def starts_with(self, tally: Tally) -> bool:
+        """Whether these messages are still the beginning of the conversation."""
+        return self._tally.starts_with(tally)
+
+    @property
     def size(self) -> Count:
         """The size of the next request, and what that number rests on."""
         return self.calibration.predict(self._tally, fixed_units=self.fixed_units)
@@ -200,6 +219,49 @@ class EngineHost:
         if not self.config.compression.enabled or self.state.ineffective >= MOST_STRIKES:
             return Pressure.NONE
         return self.budget.pressure(self.size.tokens if prompt_tokens is None else prompt_tokens)
+
+    def timing(
+        self, request: CompactionRequest, health: Health = UNKNOWN, *, now: float | None = None
+    ) -> Timing | None:
+        """Whether to fold before the next request, and the numbers behind it; None where folds are not scheduled."""
+        settings = self.config.prompt_caching
+        if settings.schedule != "cheapest" or not self.config.compression.enabled:
+            return None
+        last = health.last
+        job = Job(request)
+        pressure = self.pressure(job.prompt_tokens)
+        if pressure < Pressure.HARD:
+            is_soft = job.prompt_tokens >= self.budget.threshold_tokens * settings.schedule_from
+            pressure = Pressure.SOFT if is_soft else Pressure.NONE
+        plan = job.plan()
+        landing = int(self.budget.threshold_tokens * settings.schedule_to)
+        prices = prices_for(self.model, settings.cache_ttl, overrides_of(self.config))
+        moment = Moment(
+            pressure=pressure,
+            prompt_tokens=job.prompt_tokens,
+            stable_tokens=job.fixed_tokens + sum(job.sizes[: plan.head_end]),
+            landing_tokens=landing,
+            summary_cost=self._summary_price(job, plan, prices),
+            idle_seconds=0.0 if last is None else (self.clock() if now is None else now) - last.at,
+            switched=health.seen is not None and health.seen.model != (self.model or ""),
+            calls_so_far=health.turns,
+            carried_cost=health.carried(landing, prices.read),
+        )
+        return schedule(moment, prices, patience=settings.schedule_patience)
+
+    def _summary_price(self, job: Job, plan: Plan, prices: Prices) -> float:
+        """What a model would ask for the summary, in tokens at the base price; one made locally is free."""
+        if self._summarizer() is local_summarizer:
+            return 0.0
+        rate = prices.output / prices.base if prices.base else USUAL_OUTPUT
+        return sum(job.sizes[index] for index in plan.folded()) + job.summary_budget(plan) * rate
+
+    def scheduled(self, request: CompactionRequest, timing: Timing | None) -> CompactionRequest:
+        """What the engine is asked for when a fold is made before the limit: to land where the schedule aims."""
+        if timing is None or not timing.fold or timing.reason == "hard":
+            return request
+        target = int(self.budget.threshold_tokens * self.config.prompt_caching.schedule_to)
+        return msgspec.structs.replace(request, force=True, target_tokens=max(target, 1))
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
         return self.pressure(prompt_tokens) is Pressure.HARD
@@ -269,8 +331,6 @@ class EngineHost:
 
     def has_content_to_compress(self, messages: Any) -> bool:
         """Whether a forced compaction would fold anything."""
-        from midfold.engines.job import Job
-
         job = Job(request_for(read(messages), context_length=self.window, state=self.state, config=self.config))
         return bool(job.new_turns(job.plan()))
 

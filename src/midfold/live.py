@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from midfold.cache.health import Health
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome
 from midfold.core.message import Message, Transcript
 from midfold.core.tally import Calibration, Tally
@@ -30,6 +31,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cooldown: int = 0
     noted: bool = False
     """Whether the system prompt has its note."""
+    health: Health = Health()
+    """What the provider's cache did, turn by turn."""
 
     @property
     def calibration(self) -> Calibration:
@@ -125,6 +128,7 @@ def commit_of(
         receipt = msgspec.structs.replace(receipt, persistence="child_continuation")
     noted = live.memory.noted or outcome.system is not request.system
     memory = Memory(state=outcome.state, ratio=calibration.ratio, samples=calibration.samples, noted=noted)
+    memory = msgspec.structs.replace(memory, health=live.memory.health)
     return Commit(
         base=live.info.compaction,
         upto=live.info.count,

@@ -14,17 +14,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from midfold.api import overrides_of
 from midfold.cache import PromptCacheHint, system_and_3
+from midfold.cache.health import Health, Seen
+from midfold.cache.prices import prices_for
 from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionRequest, Outcome
+from midfold.core.compaction import CompactionRequest, Outcome, SummaryAsk
 from midfold.core.message import Message, Transcript
 from midfold.core.redact import redact
 from midfold.core.report import Receipt, Status
+from midfold.core.timing import Timing
 from midfold.core.tokens import Count
+from midfold.core.usage import Usage, read_usage
 from midfold.engines.assemble import with_note
 from midfold.engines.job import Job
 from midfold.errors import LeaseLost, StoreConflict
@@ -184,9 +189,36 @@ class Session:
         """What the provider counted for the view as it is now."""
         live = self._kept.measured()
         before = self.host.calibration
-        self.host.update_from_response(usage)
-        if live is not None and self.host.calibration != before:
+        reported = usage if isinstance(usage, Usage) else read_usage(usage)
+        self.host.update_from_response(reported)
+        if live is not None and reported is not None:
+            self._kept.remember(live, health=self._observed(live, reported))
+        elif live is not None and self.host.calibration != before:
             self._kept.remember(live)
+
+    def _observed(self, live: Live, usage: Usage) -> Health:
+        host, known = self.host, live.memory.health
+        seen = Seen.of(
+            model=host.model,
+            tools=host.tools,
+            system=host.system,
+            messages=host.measured,
+            compaction=live.info.compaction,
+        )
+        prices = prices_for(host.model, host.config.prompt_caching.cache_ttl, overrides_of(host.config))
+        continues = known.seen is None or host.starts_with(known.seen.messages)
+        return known.observe(usage, seen, at=self.clock(), prices=prices, continues=continues)
+
+    @property
+    def health(self) -> Health:
+        """What the provider's cache did, by the usage that was observed."""
+        live = self._kept.view()
+        return Health() if live is None else live.memory.health
+
+    def timing(self) -> Timing | None:
+        """Whether now is the moment to fold; None where `prompt_caching.schedule` does not ask for it."""
+        live = self._kept.measured()
+        return None if live is None else self.host.timing(self._request(live), live.memory.health, now=self.clock())
 
     @property
     def size(self) -> Count:
@@ -234,8 +266,11 @@ class Session:
             return Compacted(
                 _unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
             )
+        asks = ready is not None or _asked_for(request)
+        timing = None if asks else self.host.timing(request, live.memory.health, now=self.clock())
+        request = self.host.scheduled(request, timing)
         flow = self.host.engine.compress(request)
-        first = ready or begin(flow)
+        first = ready or _timed(begin(flow), timing)
         if isinstance(first, Outcome) and not first.changed:
             return Compacted(self._left(live, first), self)
         name = (child or f"{self.name}+{live.info.compactions + 1}") if persistence == "child" else None
@@ -247,7 +282,7 @@ class Session:
             lease, renewal = got
             guard = self.host.guard(force=_asked_for(request))
             outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
-            outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
+            outcome = msgspec.structs.replace(_timed(outcome, timing), state=guard.settled(outcome.state))
             if not outcome.changed:
                 return Compacted(self._left(live, outcome), self)
             if renewal.lost:
@@ -339,6 +374,17 @@ def _of_messages(messages: Transcript, dialect: type[Dialect]) -> Document:
     document = Document([], known, ())
     document.messages = messages
     return document
+
+
+Step = TypeVar("Step", Outcome, SummaryAsk | Outcome)
+
+
+def _timed(step: Step, timing: Timing | None) -> Step:
+    """An outcome with the reason why it came now; a question stays as it is."""
+    if timing is None or not isinstance(step, Outcome):
+        return step
+    receipt = msgspec.structs.replace(step.receipt, timing=timing)
+    return msgspec.structs.replace(step, receipt=receipt)
 
 
 def _asked_for(request: CompactionRequest) -> bool:

@@ -59,7 +59,8 @@ context: {engine: lcm}
 auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8080/v1", api_key_env: K, timeout: 9.5,
   context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true}}
 providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, model: big, wire: anthropic}}
-prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h}
+prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h, schedule: cheapest,
+  schedule_from: 0.5, schedule_to: 0.4, schedule_patience: 2.0}
 store: {url: "postgresql://me@db.example/midfold", lease_seconds: 30}
 agent: {model: m, provider: lab, longest_answer: 500, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
   output_characters: 900, background: false, behind_gateway: true}

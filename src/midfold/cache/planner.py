@@ -70,7 +70,9 @@ def plan(
     layout = layout_for(provider, model, dialect, setting)
     if layout is None:
         return key
-    request = _Request(messages, tools, system, layout, provider.lower())
+    # The documents know no marker inside a tool message of an envelope, so their strategy puts none there.
+    host = "" if strategy == "system_and_3" else provider.lower()
+    request = _Request(messages, tools, system, layout, host)
     free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
     if strategy == "system_and_3":
         wanted = list(_system_and_3(request))
@@ -84,7 +86,7 @@ def plan(
             message_index=place.at,
             placement=place.placement,
             reason=place.reason,
-            provider=request.provider,
+            provider=provider.lower(),
             layout=layout,
             ttl=ttl,
         )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,12 @@ import msgspec
 
 from midfold.cli import eval_table
 from midfold.cli.output import console, emit_json, notice
+from midfold.cli.progress import bar
 from midfold.errors import TranscriptError
 from midfold.eval.chart import chart
 from midfold.eval.cuts import LEAST_PAST, Places, Split
 from midfold.eval.methods import BUILT_IN, DEFAULT, Compactor, load_compactor
-from midfold.eval.run import Evaluation, Progress, evaluate
+from midfold.eval.run import Evaluation, evaluate
 from midfold.eval.search import full_text
 
 
@@ -79,9 +78,9 @@ def command(
     what stands before a cut to each budget, and is judged by what the assistant wrote after it. A compactor of your own
     is a function (messages, target_tokens) -> messages.
     """
-    with _progress() as progress:
+    with bar("cuts") as progress:
         result = evaluate(
-            list(_files(files)),
+            list(files_of(files)),
             methods=_methods(methods, plugged),
             budgets=budgets,
             split=split,
@@ -101,7 +100,7 @@ def command(
         eval_table.show(console(), result)
 
 
-def _files(names: tuple[str, ...]) -> Iterator[str]:
+def files_of(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if not Path(name).is_dir():
             yield name
@@ -117,31 +116,6 @@ def _methods(names: str, plugged: tuple[str, ...]) -> dict[str, str | Compactor]
     chosen: dict[str, str | Compactor] = {name: name for name in (BUILT_IN if listed == ["all"] else listed)}
     chosen.update(load_compactor(text) for text in plugged)
     return chosen
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on standard error, if somebody is looking. It starts with the first report, after the processes have."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Bar(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("cuts", total=None)
-
-    def report(done: int, of: int) -> None:
-        if not done:
-            bar.start()
-        bar.update(task, completed=done, total=of)
-
-    try:
-        yield report
-    finally:
-        bar.stop()
 
 
 def facts(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, Any]:

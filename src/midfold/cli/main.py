@@ -14,6 +14,7 @@ from midfold.errors import MidfoldError
 
 COMMANDS = {
     "agent": "Let an agent do a task in the working directory, for scripts.",
+    "cache": "See why a prompt cache missed, and where breakpoints belong.",
     "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
@@ -23,6 +24,7 @@ COMMANDS = {
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "plugins": "List context engines and choose one.",
+    "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
     "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",

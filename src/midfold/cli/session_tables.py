@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from midfold.cache.health import Health
 from midfold.cli.output import console
 from midfold.cli.render import clean
 from midfold.core.handoff import recognise
@@ -35,6 +36,21 @@ def session_facts(info: SessionInfo) -> dict[str, Any]:
         "created": moment(info.created),
         "used": moment(info.updated),
         "ended": None if info.ended is None else moment(info.ended),
+    }
+
+
+def health_facts(found: Health) -> dict[str, Any]:
+    """A session's cache as plain values."""
+    return {
+        "turns": found.turns,
+        "kinds": found.kinds,
+        "hit_rate": round(found.hit_rate, 4),
+        "prompt_tokens": found.prompt_tokens,
+        "read": found.read,
+        "written": found.written,
+        "saved_units": round(found.saved_units),
+        "saved": round(found.saved, 4),
+        "last": None if found.last is None else found.last.kind,
     }
 
 
@@ -65,6 +81,11 @@ def session_page(facts: dict[str, Any]) -> None:
     out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
     out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
     ended = f", ended {facts['ended']}" if facts["ended"] else ""
+    known = facts["cache"]
+    if known["turns"]:
+        misses = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in known["kinds"].items() if kind != "hit")
+        out.print(f"prompt cache: {known['hit_rate']:.1%} of {known['turns']:,} prompts read, ", end="")
+        out.print(Text(f"${known['saved']:,.2f} saved net of writes{'; ' if misses else ''}{misses}"))
     out.print(f"created {facts['created']}, last used {facts['used']}{ended}")
     out.print()
 

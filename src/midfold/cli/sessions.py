@@ -84,12 +84,13 @@ def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
 @with_json
 def show(sessions: Sessions, name: str, as_json: bool) -> None:
     """Show one session: its size, its compactions, its family."""
-    from midfold.cli.session_tables import receipts_table, session_facts, session_page
+    from midfold.cli.session_tables import health_facts, receipts_table, session_facts, session_page
 
     session = existing(sessions, name)
     size = session.size
     facts = session_facts(sessions.store.must(name))
     facts |= {"view_messages": len(session.view()), "view_tokens": size.tokens, "token_basis": size.basis}
+    facts["cache"] = health_facts(session.health)
     records = session.receipts()
     if as_json:
         emit_json(facts | {"receipts": [msgspec.to_builtins(record) for record in records]})

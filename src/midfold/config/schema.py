@@ -171,6 +171,24 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Literal["5m", "1h"],
         Meta(description="lifetime of a cached prefix; 1h suits sessions with long breaks"),
     ] = "5m"
+    schedule: Annotated[
+        Literal["threshold", "cheapest"],
+        Meta(description="fold at the threshold only, or before it at a moment when the cached prefix costs least"),
+    ] = "threshold"
+    schedule_from: Annotated[
+        float, Meta(ge=0.0, le=1.0, description="fraction of the threshold from which a cheap moment is used")
+    ] = 0.30
+    schedule_to: Annotated[
+        float, Meta(ge=0.05, le=0.80, description="fraction of the threshold that a scheduled fold aims at")
+    ] = 0.20
+    schedule_patience: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=100.0,
+            description="carrying a fold must have cost this many times its price before it is made warm",
+        ),
+    ] = 3.0
 
 
 class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from midfold.core.sanitize import Repair
+from midfold.core.timing import Timing
 from midfold.core.tokens import Basis
 
 Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]
@@ -89,6 +90,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: Persistence = "no_persistence_change"
+    timing: Timing | None = None
+    """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
     notices: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

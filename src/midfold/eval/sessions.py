@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class Session(msgspec.Struct, frozen=True):
     """Which messages a person wrote."""
     summary: Message | None = None
     """What the agent itself put in place of the first messages, where two sessions are seen as one."""
+    times: tuple[float | None, ...] = ()
+    """When each message was recorded, in seconds since 1970; None where nobody knows."""
 
     def values(self, end: int) -> list[Any]:
         """The first messages as plain dicts of the dialect, for a compactor to read and change."""
@@ -74,13 +77,14 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
     sessions: list[Session] = []
     messages: list[Message] = []
     human: list[bool] = []
+    times: list[float | None] = []
 
     def finish() -> None:
         if messages:
-            made = (tuple(messages), tuple(human))
+            made = (tuple(messages), tuple(human), None, tuple(times))
             sessions.append(Session(conversation, len(sessions) + 1, where, document.dialect.name, *made))
-            messages.clear()
-            human.clear()
+            for kept in (messages, human, times):
+                kept.clear()
 
     for message in document.messages:
         meta = _meta(message)
@@ -90,6 +94,7 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
         if kept is not None:
             messages.append(kept)
             human.append(_is_human(kept, meta))
+            times.append(_time(meta))
     finish()
     return sessions
 
@@ -108,6 +113,14 @@ def _meta(message: Message) -> Mapping[str, Any]:
         return {}
     meta = value.get("_meta") if isinstance(value, Mapping) else None
     return meta if isinstance(meta, Mapping) else {}
+
+
+def _time(meta: Mapping[str, Any]) -> float | None:
+    stamp = meta.get("ts")
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
+    except ValueError:
+        return None
 
 
 def _is_compaction(message: Message, meta: Mapping[str, Any]) -> bool:

@@ -92,11 +92,16 @@ def has_marker(message: Message, layout: Layout) -> bool:
     return own_markers(message, layout) != []
 
 
+def lacks(data: bytes, layout: Layout) -> bool:
+    """Whether JSON surely has no marker in it; a key may be written with escapes."""
+    return FIELDS[layout].encode() not in data and b"\\u00" not in data
+
+
 def own_markers(message: Message, layout: Layout) -> list[Any]:
     """The markers that are in a message already, in order."""
     field = FIELDS[layout]
     wire = message.wire if message.wire is not None else message.origin
-    if isinstance(wire, Raw) and field.encode() not in bytes(wire):
+    if isinstance(wire, Raw) and lacks(bytes(wire), layout):
         return []
     if message.wire is None:
         return [marker for part in message.parts for marker in _found(part.wire, field)]

@@ -251,3 +251,12 @@ def test_converse_requests_get_cache_points_as_blocks_of_their_own() -> None:
         assert json.dumps(out).count("cachePoint") == 4
     again = read(out, dialect="anthropic")
     assert mark(again, [hint(TOOLS, "bedrock")]) is again.source
+
+
+def test_a_marker_whose_key_is_written_with_escapes_counts() -> None:
+    source = (
+        b'{"model":"m","system":"S","messages":[{"role":"user","content":[{"type":"text","text":"x",'
+        b'"cache\\u005fcontrol":{"type":"ephemeral"}}]}]}'
+    )
+    document = read(source, dialect="anthropic")
+    assert mark(document, [hint(0)]) is source

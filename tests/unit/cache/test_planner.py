@@ -83,7 +83,8 @@ def test_an_envelope_skips_what_cannot_carry_a_marker() -> None:
         {"role": "tool", "tool_call_id": "c", "content": "42"},
     ]
     body = {"model": f"anthropic/{CLAUDE}", "messages": messages}
-    assert places(body, "openrouter", strategy="system_and_3") == [0, 1, 3]
+    assert places(body, "openrouter", strategy="system_and_3") == [0, 1]
+    assert places(body, "openrouter") == [0, 1, 3]
     assert places(body, "litellm", strategy="system_and_3") == [0, 1]
     assert places(body, "openrouter", setting="off") == []
 

@@ -1,0 +1,162 @@
+"""Whether the cache did what it should, turn by turn: a pure fold over reported usage and what was measured.
+
+    health = health.observe(usage, seen, at=clock(), prices=prices)
+    health.last.kind, health.hit_rate, health.saved
+
+Rules of this file:
+1. Usage is bound to the view it measured: `Seen` says which model, tools, system prompt and messages those were.
+2. After a request everything it read and wrote is cached. The next one should read that; if it does not, the reason is
+   the first of these that holds: another model, other tools, another system prompt, a compaction, a changed history,
+   an expired lifetime. What none of them explains is unexpected.
+3. Money is net: what reading saved, less what writing cost on top of the base price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+from midfold.cache.prices import Prices
+from midfold.core import jsonio
+from midfold.core.tally import Tally
+from midfold.core.usage import Usage
+
+Kind = Literal[
+    "hit",
+    "cold_start",
+    "expired",
+    "compacted",
+    "tools_changed",
+    "system_changed",
+    "model_changed",
+    "history_changed",
+    "uncached",
+    "unexpected",
+]
+NEARLY_ALL = 0.8
+"""Of what was cached: a request that reads less has missed."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request was made of, as hashes."""
+
+    model: str = ""
+    tools: str = ""
+    system: str = ""
+    messages: Tally = Tally()
+    compaction: int = 0
+
+    @classmethod
+    def of(cls, *, model: str | None, tools: Any, system: Any, messages: Tally, compaction: int = 0) -> Seen:
+        return cls(
+            model=model or "",
+            tools=fingerprint(tools),
+            system=fingerprint(system),
+            messages=messages,
+            compaction=compaction,
+        )
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request as it was billed, and what became of the cache."""
+
+    kind: Kind
+    prompt_tokens: int = 0
+    read: int = 0
+    written: int = 0
+    expected: int = 0
+    """What should have been read."""
+    saved: float = 0.0
+    """Dollars, against a provider without a cache; negative if writing cost more than reading saved."""
+    at: float = 0.0
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All turns of a session. Plain JSON."""
+
+    turns: int = 0
+    kinds: dict[str, int] = {}
+    prompt_tokens: int = 0
+    read: int = 0
+    written: int = 0
+    saved_units: float = 0.0
+    """Tokens at the base price."""
+    saved: float = 0.0
+    seen: Seen | None = None
+    last: Turn | None = None
+    since_fold: int = 0
+    """Turns since the last compaction, and the prompt tokens of them all."""
+    since_tokens: int = 0
+
+    def carried(self, landing_tokens: int, read: float) -> float:
+        """What was paid since the last fold for reading more than the size a fold would have left."""
+        return read * max(self.since_tokens - self.since_fold * landing_tokens, 0)
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of all prompt tokens that came from the cache."""
+        return self.read / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def observe(self, usage: Usage, seen: Seen, *, at: float, prices: Prices, continues: bool = True) -> Health:
+        """The health after one more answer. `continues`: the previous request's messages are still the beginning."""
+        expected = 0 if self.last is None else self.last.read + self.last.written
+        units = prices.saved_units(usage)
+        same = self.seen is not None and self.seen.compaction == seen.compaction
+        turn = Turn(
+            kind=self._kind(usage, seen, expected, at, prices, continues),
+            prompt_tokens=usage.prompt_tokens,
+            read=usage.cache_read_tokens,
+            written=usage.cache_write_tokens,
+            expected=expected,
+            saved=prices.money(units),
+            at=at,
+        )
+        return Health(
+            turns=self.turns + 1,
+            kinds={**self.kinds, turn.kind: self.kinds.get(turn.kind, 0) + 1},
+            prompt_tokens=self.prompt_tokens + turn.prompt_tokens,
+            read=self.read + turn.read,
+            written=self.written + turn.written,
+            saved_units=self.saved_units + units,
+            saved=self.saved + turn.saved,
+            seen=seen,
+            last=turn,
+            since_fold=self.since_fold + 1 if same else 1,
+            since_tokens=(self.since_tokens if same else 0) + usage.prompt_tokens,
+        )
+
+    def _kind(self, usage: Usage, seen: Seen, expected: int, at: float, prices: Prices, continues: bool) -> Kind:
+        before, last = self.seen, self.last
+        if before is None or last is None:
+            return "hit" if usage.cache_read_tokens else "cold_start" if usage.cache_write_tokens else "uncached"
+        if usage.cache_read_tokens and usage.cache_read_tokens >= expected * NEARLY_ALL:
+            return "hit"
+        if not expected:
+            return "cold_start" if usage.cache_write_tokens else "uncached"
+        if seen.model != before.model:
+            return "model_changed"
+        if seen.tools != before.tools:
+            return "tools_changed"
+        if seen.system != before.system:
+            return "system_changed"
+        if seen.compaction != before.compaction:
+            return "compacted"
+        if not continues:
+            return "history_changed"
+        return "expired" if at - last.at >= prices.ttl_seconds else "unexpected"
+
+
+def fingerprint(value: Any) -> str:
+    """A short hash of tools or of a system prompt, markers left out; empty for nothing."""
+    if not value:
+        return ""
+    return blake2b(jsonio.encode(_bare(value)), digest_size=8).hexdigest()
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _bare(item) for key, item in value.items() if key != "cache_control"}
+    return [_bare(item) for item in value] if isinstance(value, list | tuple) else value

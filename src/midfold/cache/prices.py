@@ -1,0 +1,66 @@
+"""What cached tokens cost: from the dated table of models, corrected by the configuration.
+
+Rules of this file:
+1. Everything is a multiple of the base input price, as providers state it; money is that times the base price.
+2. A model without known cache prices is treated as its family is usually sold, and `assumed` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from midfold.core.hint import Ttl
+from midfold.core.usage import Usage
+from midfold.models import ModelOverride, look_up
+
+SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
+USUAL_READ = 0.1
+USUAL_WRITE = 1.25
+USUAL_LONG_WRITE = 2.0
+AUTOMATIC_SECONDS = 300.0
+EXPLICIT_SECONDS = 1_800.0
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """What one model charges. `read` and `write` are multiples of `base`; prices are dollars per million tokens."""
+
+    read: float = USUAL_READ
+    write: float = USUAL_WRITE
+    base: float = 0.0
+    output: float = 0.0
+    ttl_seconds: float = 300.0
+    as_of: str = ""
+    assumed: bool = False
+
+    def money(self, tokens: float) -> float:
+        """Dollars for tokens at the base price."""
+        return tokens * self.base / 1_000_000
+
+    def units(self, usage: Usage) -> float:
+        """A prompt in tokens at the base price: cached ones count less, written ones more."""
+        fresh = max(usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens, 0)
+        return fresh + usage.cache_read_tokens * self.read + usage.cache_write_tokens * self.write
+
+    def saved_units(self, usage: Usage) -> float:
+        """What caching saved on this prompt, net of what writing it cost; negative if it lost."""
+        return usage.prompt_tokens - self.units(usage)
+
+
+def prices_for(model: str | None, ttl: Ttl = "5m", overrides: Mapping[str, ModelOverride] | None = None) -> Prices:
+    """The prices of a model at a lifetime of its cache."""
+    belief = look_up(model, overrides)
+    row = belief.model
+    write = row.cache_write_1h if ttl == "1h" else row.cache_write_5m
+    charges = row.cache_write_1h is not None or (row.cache_write_5m or 0.0) > 1.0
+    usual = (USUAL_LONG_WRITE if ttl == "1h" else USUAL_WRITE) if charges or not belief.known else 1.0
+    return Prices(
+        read=USUAL_READ if row.cache_read is None else row.cache_read,
+        write=usual if write is None else write,
+        base=row.input_price or 0.0,
+        output=row.output_price or 0.0,
+        ttl_seconds=SECONDS[ttl] if row.tokenizer.startswith("claude") else AUTOMATIC_SECONDS,
+        as_of=row.as_of,
+        assumed=row.cache_read is None or write is None,
+    )

@@ -1,0 +1,94 @@
+"""The cheapest moment to fold.
+
+Rules of this file:
+1. HARD pressure folds, whatever it costs. Without pressure nothing is folded.
+2. Under SOFT pressure all pending edits become one change of the prefix, at the first moment that is cheap: the cache
+   is cold, is about to go cold, belongs to another model, or the calls still to come pay for the rewrite.
+3. How many calls are to come nobody knows, so a warm rewrite waits until the reads of what it would remove have cost
+   as much as the rewrite itself, or `patience` times as much. As many calls as there were so far must also be enough to
+   pay for it; a host that knows better says how many are expected.
+"""
+
+from __future__ import annotations
+
+from math import isinf
+
+import msgspec
+
+from midfold.cache.break_even import break_even, cold_gain
+from midfold.cache.prices import Prices
+from midfold.core.budget import Pressure
+from midfold.core.timing import Timing
+
+EXPIRING = 0.9
+"""Of its lifetime: a cache that is idle for so long is about to go cold."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before a request. Sizes are tokens, `summary_cost` tokens at the base price."""
+
+    pressure: Pressure
+    prompt_tokens: int
+    stable_tokens: int
+    """What stands before the first edit, and stays cached."""
+    landing_tokens: int
+    """The size after the fold."""
+    summary_cost: float = 0.0
+    idle_seconds: float | None = None
+    """Since the last request; None if nothing is cached at all."""
+    switched: bool = False
+    """Whether the next request goes to another model."""
+    calls_so_far: int = 0
+    expected_calls: float | None = None
+    carried_cost: float = 0.0
+    """What was paid since the last fold for reading tokens that a fold would have removed."""
+    upcoming_idle: float | None = None
+    """How long nothing will be sent from now on, where a host knows it."""
+
+
+def schedule(moment: Moment, prices: Prices, *, patience: float = 1.0) -> Timing:
+    """Fold now, or wait, and why. `patience` times the price must have been carried before a warm rewrite."""
+    removed = max(moment.prompt_tokens - moment.landing_tokens, 0)
+    rewritten = max(moment.landing_tokens - moment.stable_tokens, 0)
+    calls = moment.expected_calls if moment.expected_calls is not None else float(moment.calls_so_far)
+    even = break_even(
+        rewritten=rewritten, removed=removed, summary=moment.summary_cost, read=prices.read, write=prices.write
+    )
+    is_cold = moment.idle_seconds is None or moment.idle_seconds >= prices.ttl_seconds or moment.switched
+    cold = cold_gain(removed=removed, summary=moment.summary_cost, write=prices.write)
+    warm = prices.read * removed - (prices.write - prices.read) * rewritten - moment.summary_cost
+
+    def timing(fold: bool, reason: str, told: str) -> Timing:
+        return Timing(
+            fold=fold,
+            reason=reason,  # type: ignore[arg-type]
+            told=told,
+            prompt_tokens=moment.prompt_tokens,
+            rewritten=rewritten,
+            removed=removed,
+            summary_cost=round(moment.summary_cost, 1),
+            break_even_calls=None if isinf(even) else round(even, 1),
+            expected_calls=calls,
+            saved_now=round(cold if is_cold else warm, 1),
+        )
+
+    if moment.pressure is Pressure.HARD:
+        return timing(True, "hard", "the window leaves no choice")
+    if moment.pressure is Pressure.NONE:
+        return timing(False, "below", "there is no pressure")
+    if is_cold and cold > 0:
+        if moment.switched:
+            return timing(True, "switch", "another model has nothing cached: everything is written anyway")
+        return timing(True, "cold", "nothing is cached any more: everything is written anyway")
+    if _is_expiring(moment, prices) and cold > 0:
+        return timing(True, "expiring", "what is cached will be gone at the next request")
+    price = (prices.write - prices.read) * rewritten + moment.summary_cost
+    if not is_cold and removed and moment.carried_cost >= price * patience and calls >= even:
+        told = f"carrying the fold has cost {moment.carried_cost:,.0f}, folding costs {price:,.0f}"
+        return timing(True, "pays", f"{told}: {even:.1f} calls pay for it, {calls:.0f} are expected")
+    return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the limit")
+
+
+def _is_expiring(moment: Moment, prices: Prices) -> bool:
+    idle = (moment.idle_seconds or 0.0) + (moment.upcoming_idle or 0.0)
+    return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING

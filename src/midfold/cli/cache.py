@@ -1,0 +1,193 @@
+"""`midfold cache`: why a prompt cache missed, where breakpoints belong, what caching brought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from midfold import cache
+from midfold.api import believe, meter_for, overrides_of
+from midfold.cache.health import Health, Seen
+from midfold.cache.prefix_diff import Difference, prefix_diff
+from midfold.cache.prices import Prices, prices_for
+from midfold.cli.inspect import name_of, read_file
+from midfold.cli.output import console, emit_json
+from midfold.cli.render import clean
+from midfold.cli.session_tables import health_facts
+from midfold.cli.sessions import existing, opened
+from midfold.cli.settings import settings
+from midfold.core.message import plain
+from midfold.core.tally import RunningTally
+from midfold.core.tokens import Meter
+from midfold.core.usage import read_usage
+from midfold.errors import StoreError, TranscriptError
+from midfold.wire import Document, read, read_many
+
+with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
+with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
+
+
+@click.group()
+def command() -> None:
+    """See why a prompt cache missed, where breakpoints belong, and what caching saved."""
+
+
+@command.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--session", metavar="NAME", help="A and B are views of this session: numbers of compactions, or now.")
+@click.option("--store", metavar="URL", help="The store of the session; default: store.url.")
+@with_model
+@with_config
+@with_json
+def diff(
+    first: str,
+    second: str,
+    session: str | None,
+    store: str | None,
+    model: str | None,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Name the first block, field and byte in which two requests differ, what that costs, and who changed it.
+
+    A and B are files of requests, the earlier one first; or, with --session, two views of a stored session: 0 is the
+    history before any compaction, N the view right after compaction N, now the view as it is.
+    """
+    known = settings(config)
+    one, two = _views(session, store, config, (first, second)) if session else (_request(first), _request(second))
+    model = model or two.model or one.model
+    prices = prices_for(model, known.prompt_caching.cache_ttl, overrides_of(known))
+    found = prefix_diff(one, two, meter=meter_for(believe(model, known)), prices=prices)
+    emit_json(msgspec.to_builtins(found)) if as_json else _show(found, prices)
+
+
+def _request(place: str) -> Document:
+    return read(read_file(place), name=name_of(place))
+
+
+def _views(name: str, url: str | None, config: str | None, asked: tuple[str, str]) -> tuple[Document, Document]:
+    with opened(url, config) as sessions:
+        session = existing(sessions, name)
+        found = []
+        for place in asked:
+            if place != "now" and not place.isdigit():
+                raise StoreError(f"{place}: expected the number of a compaction of {name}, or now")
+            view = session.view() if place == "now" else session.view(at=int(place))
+            found.append(read(view.json(), dialect=view.dialect.name, name=f"{name} at {place}"))
+    return found[0], found[1]
+
+
+def _show(found: Difference, prices: Prices) -> None:
+    out = console()
+    if found.same:
+        out.print(Text(f"No difference: {found.what}.", style="green"))
+        out.print(f"{found.shared_tokens:,} tokens can be read from the cache.")
+        return
+    where = f"{found.block}{'.' if found.field and not found.field.startswith('[') else ''}{found.field}"
+    out.print(Text(clean(f"First difference: {where}, byte {found.byte:,} of the block"), style="bold"))
+    out.print(Text(clean(f"{found.what}; changed by: {found.who}")))
+    out.print(
+        f"{found.shared_tokens:,} tokens before it are shared, {found.lost_tokens:,} of the first request are lost,"
+    )
+    out.print(f"{found.rewritten_tokens:,} of the second must be written again.")
+    money = f", ${found.extra_money:,.4f}" if found.extra_money else ""
+    rates = f"written at {prices.write:g}x instead of read at {prices.read:g}x"
+    out.print(f"That costs {found.extra_units:,.0f} tokens at the base price{money} more ({rates}).")
+
+
+@command.command()
+@click.argument("file", metavar="FILE")
+@click.option("--provider", default="anthropic", show_default=True, help="Who will serve the request.")
+@with_model
+@with_config
+@with_json
+def plan(file: str, provider: str, model: str | None, config: str | None, as_json: bool) -> None:
+    """Show where cache breakpoints belong in a request, and why."""
+    known = settings(config).prompt_caching
+    document = _request(file)
+    model = model or document.model
+    hints = cache.plan_document(
+        document,
+        provider=provider,
+        model=model,
+        ttl=known.cache_ttl,
+        strategy=known.strategy,
+        setting=known.enabled,
+        models=overrides_of(settings(config)),
+    )
+    line = cache.status_line(provider, model, known.cache_ttl, known.enabled, document.dialect.name)
+    if as_json:
+        emit_json({"status": line, "hints": [msgspec.to_builtins(hint) for hint in hints]})
+        return
+    out = console()
+    out.print(Text(clean(line), style="bold"))
+    for hint in hints:
+        where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
+        out.print(Text(clean(f"  {where}: {hint.reason}")))
+
+
+@command.command()
+@click.argument("file", metavar="FILE")
+@with_model
+@with_config
+@with_json
+def health(file: str, model: str | None, config: str | None, as_json: bool) -> None:
+    """Classify the turns of recorded sessions whose messages carry the usage that was reported (`_meta.usage`)."""
+    known = settings(config)
+    rows = []
+    for number, document in enumerate(read_many(read_file(file), name=name_of(file)), 1):
+        chosen = model or document.model
+        prices = prices_for(chosen, known.prompt_caching.cache_ttl, overrides_of(known))
+        found = _recorded(document, chosen, prices)
+        if found.turns:
+            rows.append((document.setting("id") or f"conversation {number}", found))
+    if not rows:
+        raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")
+    if as_json:
+        emit_json([{"conversation": name, **health_facts(found)} for name, found in rows])
+        return
+    console().print(health_table(rows))
+
+
+def _recorded(document: Document, model: str | None, prices: Prices) -> Health:
+    found, tally = Health(), RunningTally(Meter())
+    folds = 0
+    for message in document.messages:
+        value = plain(message.wire)
+        meta = value.get("_meta") if isinstance(value, dict) else None
+        meta = meta if isinstance(meta, dict) else {}
+        folds += bool(meta.get("compact_boundary") or meta.get("compact_summary"))
+        usage = read_usage(meta.get("usage")) if message.role == "assistant" else None
+        if usage is not None:
+            seen = Seen.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
+            found = found.observe(usage, seen, at=_seconds(meta.get("ts")), prices=prices)
+        tally.extend([message])
+    return found
+
+
+def _seconds(stamp: Any) -> float:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
+    except ValueError:
+        return 0.0
+
+
+def health_table(rows: list[tuple[str, Health]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("session", overflow="fold")
+    for name in ("turns", "hit rate", "saved, net of writes"):
+        table.add_column(name, justify="right")
+    table.add_column("misses")
+    for name, found in rows:
+        misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
+        cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${found.saved:,.2f}")
+        table.add_row(Text(clean(str(name))), *cells, Text(clean(misses)))
+    return table

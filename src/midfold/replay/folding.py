@@ -1,0 +1,125 @@
+"""How a policy shortens a view: midfold's engine, the documented one, and pruning at every turn."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from midfold.core.boundary import Protection
+from midfold.core.budget import Budget, Pressure, plan_budget
+from midfold.core.compaction import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
+from midfold.core.digest import PLACEHOLDER
+from midfold.core.message import Message, Text, ToolResult, Transcript
+from midfold.core.redact import redact
+from midfold.core.tokens import Meter
+from midfold.engines import Compressor
+from midfold.engines.assemble import assemble
+from midfold.engines.job import FRAME_TOKENS, Job
+from midfold.replay.policy import Policy
+from midfold.summarize import local_summarizer
+from midfold.summarize.drivers import begin, resume
+
+SMALLEST_RESULT = 200
+INSTRUCTION_TOKENS = 600
+"""What a summary model is told besides the fold."""
+
+
+class Documented(Compressor):
+    """The four documented phases and nothing else: head, fold with a summary, tail by budget or by 20 messages."""
+
+    name: ClassVar[str] = "documented"
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        job = Job(request)
+        plan = job.plan()
+        new = job.new_turns(plan)
+        if not new:
+            return job.unchanged("there is nothing between head and tail to fold", plan, strike=True)
+        ask = job.ask(plan, new)
+        answer = yield ask
+        return assemble(job, plan, ask, answer)
+
+
+class Folded:
+    """A fold, and what its summary would have cost: tokens a model reads, and tokens it writes."""
+
+    def __init__(self, outcome: Outcome, read: int, written: int) -> None:
+        self.outcome, self.read, self.written = outcome, read, written
+
+
+class Folder:
+    """A policy's engine at one window."""
+
+    def __init__(self, policy: Policy, window: int, meter: Meter) -> None:
+        self.policy, self.meter = policy, meter
+        self.engine = Documented() if policy.engine == "documented" else Compressor()
+        budget = plan_budget(window, ratio=policy.threshold, target_ratio=policy.target_ratio)
+        landing = int(budget.threshold_tokens * policy.landing)
+        self.budget: Budget = msgspec.structs.replace(budget, landing_tokens=max(landing, 1))
+        self.state = CompactionState()
+
+    def pressure(self, prompt_tokens: int) -> Pressure:
+        if prompt_tokens >= self.budget.threshold_tokens:
+            return Pressure.HARD
+        return Pressure.SOFT if prompt_tokens >= self.budget.threshold_tokens * self.policy.soft else Pressure.NONE
+
+    def request(self, messages: Transcript, prompt_tokens: int) -> CompactionRequest:
+        options = Options(
+            prune="digest" if self.policy.engine == "documented" else self.policy.prune,
+            protection=Protection(protect_last_n=self.policy.protect_last_n),
+        )
+        return CompactionRequest(
+            messages=messages,
+            budget=self.budget,
+            meter=self.meter,
+            redact=redact,
+            prompt_tokens=prompt_tokens,
+            state=self.state,
+            options=options,
+            force=True,
+            target_tokens=self.budget.landing_tokens if self.policy.dense else None,
+        )
+
+    def expected(self, messages: Transcript, prompt_tokens: int) -> tuple[int, int, int]:
+        """Before folding: what stays in front of the fold, the size after it, and the tokens to be summarised."""
+        job = Job(self.request(messages, prompt_tokens))
+        plan = job.plan()
+        folded = sum(job.sizes[index] for index in plan.folded())
+        staying = job.staying(plan) + job.summary_budget(plan) + FRAME_TOKENS
+        return sum(job.sizes[: plan.head_end]), min(staying, job.landing), folded
+
+    def fold(self, messages: Transcript, prompt_tokens: int) -> Folded | None:
+        """The view after a fold; None if there was nothing to do."""
+        flow = self.engine.compress(self.request(messages, prompt_tokens))
+        first = begin(flow)
+        if isinstance(first, Outcome):
+            outcome, read = first, 0
+        else:
+            outcome, read = resume(flow, first, local_summarizer), self._read_by_model(first)
+        self.state = outcome.state
+        if not outcome.changed:
+            return None
+        return Folded(outcome, read, outcome.receipt.summary.tokens)
+
+    def _read_by_model(self, ask: SummaryAsk) -> int:
+        sent = pruned(ask.messages, len(ask.messages)) if self.policy.prune == "placeholder" else ask.messages
+        tokens = self.meter.tokens(sum(map(self.meter.units, sent)), len(sent))
+        return tokens + self.meter.counter.count(ask.previous) + INSTRUCTION_TOKENS
+
+
+def pruned(messages: Transcript, upto: int) -> Transcript:
+    """The messages with the results of the first `upto` cleared, as the documents have it."""
+    return (*map(_cleared, messages[:upto]), *messages[upto:])
+
+
+def _cleared(message: Message) -> Message:
+    if not any(isinstance(part, ToolResult) and len(part.text) > SMALLEST_RESULT for part in message.parts):
+        return message
+    parts = tuple(
+        ToolResult(part.call_id, (Text(PLACEHOLDER),), part.is_error, part.name, wire=part.wire)
+        if isinstance(part, ToolResult) and len(part.text) > SMALLEST_RESULT
+        else part
+        for part in message.parts
+    )
+    return message.with_parts(parts)

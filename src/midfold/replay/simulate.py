@@ -1,0 +1,164 @@
+"""One recording under one policy at one window, request by request."""
+
+from __future__ import annotations
+
+import msgspec
+
+from midfold.cache.planner import plan
+from midfold.cache.prices import Prices, prices_for
+from midfold.cache.schedule import Moment, schedule
+from midfold.core.budget import Pressure
+from midfold.core.tokens import Meter
+from midfold.eval.score import score
+from midfold.models import Model, look_up
+from midfold.replay.folding import Folded, Folder, pruned
+from midfold.replay.policy import Policy
+from midfold.replay.provider import Cache, View
+from midfold.replay.transcripts import Recording
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """What one recording came to. Costs are tokens at the base input price; answers cost the same everywhere."""
+
+    recording: str
+    policy: str
+    window: int
+    requests: int = 0
+    sent: int = 0
+    read: int = 0
+    written: int = 0
+    cost: float = 0.0
+    summary_cost: float = 0.0
+    folds: int = 0
+    reasons: dict[str, int] = {}
+    retention: float | None = None
+    """The mean share of needed facts that the view held at the exams."""
+    exams: int = 0
+    overflows: int = 0
+    """Requests larger than the window: a real provider would have refused them."""
+
+    @property
+    def total(self) -> float:
+        return self.cost + self.summary_cost
+
+
+class Player:
+    """A recording being played."""
+
+    def __init__(self, recording: Recording, policy: Policy, window: int, model: str, fixed_tokens: int) -> None:
+        self.recording, self.policy, self.window, self.model = recording, policy, window, model
+        self.row: Model = look_up(model).model
+        self.prices: Prices = prices_for(model, policy.ttl)
+        self.meter = Meter(factor=self.row.factor, message_overhead=self.row.message_overhead)
+        self.folder = Folder(policy, window, self.meter)
+        self.cache = Cache(self.prices, self.row.cache_minimum or 0)
+        self.view = View(self.meter, fixed_tokens=fixed_tokens)
+        self.fixed = fixed_tokens
+        self.reasons: dict[str, int] = {}
+        self.summary_cost = 0.0
+        self.last: float | None = None
+        self.calls = 0
+        self.base: int | None = None
+        self.carried = 0.0
+
+    def play(self) -> Played:
+        messages = self.recording.session.messages
+        totals = {"sent": 0, "read": 0, "written": 0, "overflows": 0}
+        cost = 0.0
+        marks: list[float] = []
+        done = 0
+        for at, now in zip(self.recording.requests, self.recording.seconds, strict=True):
+            self.view.extend(messages[done:at])
+            done = at
+            self._shorten(now)
+            usage = self.cache.send(self.view, self._breakpoints(), now)
+            self.last, self.calls = now, self.calls + 1
+            landing = self.folder.budget.landing_tokens if self.base is None else self.base
+            self.carried += self.prices.read * max(usage.prompt_tokens - landing, 0)
+            totals["sent"] += usage.prompt_tokens
+            totals["read"] += usage.cache_read_tokens
+            totals["written"] += usage.cache_write_tokens
+            totals["overflows"] += usage.prompt_tokens > self.window
+            cost += self.prices.units(usage)
+            if at in self.recording.exams:
+                marks.append(score(self.view.transcript, self.recording.exams[at]).bound)
+        return Played(
+            recording=self.recording.name,
+            policy=self.policy.name,
+            window=self.window,
+            requests=self.calls,
+            cost=cost,
+            summary_cost=self.summary_cost,
+            folds=sum(self.reasons.values()),
+            reasons=self.reasons,
+            retention=sum(marks) / len(marks) if marks else None,
+            exams=len(marks),
+            **totals,
+        )
+
+    def _breakpoints(self) -> list[int]:
+        if self.policy.markers == "none":
+            return []
+        hints = plan(
+            self.view.transcript,
+            provider="anthropic",
+            model=self.model,
+            dialect="anthropic",
+            ttl=self.policy.ttl,
+            strategy=self.policy.markers,
+            setting="on",
+        )
+        fixed = [-1] if self.fixed else []
+        return [*fixed, *(hint.message_index for hint in hints if hint.placement != "request")][-4:]
+
+    def _shorten(self, now: float) -> None:
+        if self.policy.prune_every_turn:
+            tail = max(len(self.view.messages) - self.policy.protect_last_n, 0)
+            self._show(pruned(self.view.transcript, tail))
+        if self.policy.fold == "never":
+            return
+        tokens = self.view.prompt_tokens
+        pressure = self.folder.pressure(tokens)
+        reason = "hard" if pressure is Pressure.HARD else ""
+        if self.policy.fold == "scheduled" and pressure is Pressure.SOFT:
+            reason = self._scheduled(now)
+        if not reason:
+            return
+        folded = self.folder.fold(self.view.transcript, tokens)
+        if folded is not None:
+            self._pay(folded, tokens, now)
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+            self._show(folded.outcome.messages)
+            self.base, self.carried = self.view.prompt_tokens, 0.0
+
+    def _scheduled(self, now: float) -> str:
+        tokens = self.view.prompt_tokens
+        stable, landing, folded = self.folder.expected(self.view.transcript, tokens)
+        moment = Moment(
+            pressure=Pressure.SOFT,
+            prompt_tokens=tokens,
+            stable_tokens=stable + self.fixed,
+            landing_tokens=landing,
+            summary_cost=self._summary_price(folded, self.folder.budget.summary_tokens(folded), tokens, now),
+            idle_seconds=None if self.last is None else now - self.last,
+            calls_so_far=self.calls,
+            carried_cost=self.carried,
+        )
+        timing = schedule(moment, self.prices, patience=self.policy.patience)
+        return timing.reason if timing.fold else ""
+
+    def _pay(self, folded: Folded, tokens: int, now: float) -> None:
+        if folded.read:
+            self.summary_cost += self._summary_price(folded.read, folded.written, tokens, now)
+
+    def _summary_price(self, read: int, written: int, tokens: int, now: float) -> float:
+        """In tokens at the base price. midfold asks the same model with the prefix it has cached, while it is warm."""
+        if self.policy.summary == "local":
+            return 0.0
+        warm = self.last is not None and now - self.last < self.prices.ttl_seconds
+        reuse = self.policy.engine == "midfold" and warm and self.policy.markers != "none"
+        asked = min(read, tokens * self.prices.read) if reuse else read
+        return asked + written * (self.prices.output / self.prices.base if self.prices.base else 5.0)
+
+    def _show(self, messages: tuple[object, ...]) -> None:
+        self.view = View(self.meter, messages, fixed_tokens=self.fixed)  # type: ignore[arg-type]

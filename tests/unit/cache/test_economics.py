@@ -1,0 +1,211 @@
+"""Break-even, the schedule, prices and the health of a session's cache."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import msgspec
+import pytest
+
+import midfold
+from midfold.cache.break_even import break_even, cold_gain
+from midfold.cache.health import Health, Seen, fingerprint
+from midfold.cache.prices import Prices, prices_for
+from midfold.cache.schedule import Moment, schedule
+from midfold.config.schema import Compression, Config, PromptCaching
+from midfold.core.budget import Pressure
+from midfold.core.tally import Tally
+from midfold.models import ModelOverride
+from midfold.summarize import local_summarizer
+from midfold.testing import FakeClock
+
+ANTHROPIC = Prices(read=0.1, write=1.25, base=3.0, output=15.0, ttl_seconds=300)
+
+
+@pytest.mark.parametrize(("read", "write", "calls"), [(0.1, 1.25, 6.9), (0.025, 1.25, 29.4), (0.5, 1.0, 0.6)])
+def test_break_even_is_the_formula_of_the_design(read: float, write: float, calls: float) -> None:
+    assert break_even(rewritten=60_000, removed=100_000, read=read, write=write) == pytest.approx(calls, abs=0.05)
+
+
+def test_an_edit_that_removes_nothing_never_pays() -> None:
+    assert break_even(rewritten=10, removed=0) == inf
+    assert break_even(rewritten=0, removed=10, read=0.0, summary=5) == inf
+    assert break_even(rewritten=0, removed=10) == 0
+    assert cold_gain(removed=1000, summary=250) == 1000
+
+
+def moment(**changed: Any) -> Moment:
+    usual: dict[str, Any] = {
+        "pressure": Pressure.SOFT,
+        "prompt_tokens": 100_000,
+        "stable_tokens": 5_000,
+        "landing_tokens": 25_000,
+        "idle_seconds": 10.0,
+        "calls_so_far": 50,
+    }
+    return Moment(**{**usual, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "fold", "reason"),
+    [
+        ({"pressure": Pressure.HARD}, True, "hard"),
+        ({"pressure": Pressure.NONE, "idle_seconds": 900.0}, False, "below"),
+        ({}, False, "waiting"),
+        ({"idle_seconds": 301.0}, True, "cold"),
+        ({"idle_seconds": None}, True, "cold"),
+        ({"idle_seconds": 301.0, "summary_cost": 200_000.0}, False, "waiting"),
+        ({"upcoming_idle": 600.0}, True, "expiring"),
+        ({"upcoming_idle": 60.0}, False, "waiting"),
+        ({"switched": True}, True, "switch"),
+        ({"carried_cost": 23_000.0}, True, "pays"),
+        ({"carried_cost": 22_999.0}, False, "waiting"),
+        ({"carried_cost": 23_000.0, "calls_so_far": 2}, False, "waiting"),
+        ({"carried_cost": 23_000.0, "calls_so_far": 2, "expected_calls": 10.0}, True, "pays"),
+        ({"carried_cost": 1e9, "landing_tokens": 100_000}, False, "waiting"),
+    ],
+)
+def test_the_schedule(changed: dict[str, Any], fold: bool, reason: str) -> None:
+    timing = schedule(moment(**changed), ANTHROPIC)
+    assert (timing.fold, timing.reason) == (fold, reason)
+    assert timing.told
+
+
+def test_the_numbers_behind_a_decision_are_told() -> None:
+    timing = schedule(moment(), ANTHROPIC)
+    assert (timing.rewritten, timing.removed, timing.break_even_calls) == (20_000, 75_000, 3.1)
+    assert timing.saved_now == pytest.approx(0.1 * 75_000 - 1.15 * 20_000)
+
+
+def test_prices_come_from_the_table_and_from_the_configuration() -> None:
+    known = prices_for("claude-sonnet-4-5")
+    assert (known.read, known.write, known.base, known.ttl_seconds) == (0.1, 1.25, 3.0, 300)
+    assert known.as_of
+    assert prices_for("claude-sonnet-4-5", "1h").write == 2.0
+    assert prices_for("gpt-4o").write == 1.0
+    mine = prices_for("claude-sonnet-4-5", overrides={"claude*": ModelOverride(cache_read=0.5, input_price=1.0)})
+    assert (mine.read, mine.base) == (0.5, 1.0)
+    assert prices_for("nobody-knows-this").assumed
+
+
+# Health
+
+
+def usage(prompt: int, read: int, written: int) -> midfold.Usage:
+    return midfold.Usage(prompt_tokens=prompt, cache_read_tokens=read, cache_write_tokens=written)
+
+
+def seen(**changed: Any) -> Seen:
+    return Seen(**{"model": "m", "tools": "t", "system": "s", "messages": Tally(1, 1, b"x"), **changed})
+
+
+WARM = Health().observe(usage(10_000, 0, 10_000), seen(), at=0.0, prices=ANTHROPIC)
+
+
+@pytest.mark.parametrize(
+    ("changed", "read", "at", "continues", "kind"),
+    [
+        ({}, 10_000, 10.0, True, "hit"),
+        ({}, 0, 10.0, True, "unexpected"),
+        ({}, 0, 301.0, True, "expired"),
+        ({"tools": "other"}, 0, 10.0, True, "tools_changed"),
+        ({"system": "other"}, 3_000, 10.0, True, "system_changed"),
+        ({"model": "other"}, 0, 10.0, True, "model_changed"),
+        ({"compaction": 1}, 2_000, 10.0, False, "compacted"),
+        ({}, 2_000, 10.0, False, "history_changed"),
+    ],
+)
+def test_each_turn_is_classified(changed: Any, read: int, at: float, continues: bool, kind: str) -> None:
+    after = WARM.observe(
+        usage(12_000, read, 12_000 - read), seen(**changed), at=at, prices=ANTHROPIC, continues=continues
+    )
+    assert after.last is not None
+    assert after.last.kind == kind
+
+
+def test_the_first_turn_is_a_cold_start_or_uncached() -> None:
+    assert WARM.last is not None and WARM.last.kind == "cold_start"
+    nothing = Health().observe(usage(500, 0, 0), seen(), at=0.0, prices=ANTHROPIC)
+    assert nothing.last is not None and nothing.last.kind == "uncached"
+
+
+def test_money_is_net_of_writes() -> None:
+    assert WARM.saved == pytest.approx(-0.25 * 10_000 * 3 / 1e6)
+    after = WARM.observe(usage(12_000, 10_000, 2_000), seen(), at=5.0, prices=ANTHROPIC)
+    assert after.saved_units == pytest.approx(-2_500 + 9_000 - 500)
+    assert after.hit_rate == pytest.approx(10 / 22)
+    assert after.carried(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
+
+
+def test_health_is_plain_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(WARM), type=Health) == WARM
+
+
+def test_markers_do_not_change_a_fingerprint() -> None:
+    marked = [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}]
+    assert fingerprint(marked) == fingerprint([{"type": "text", "text": "S"}]) != ""
+
+
+# In a session
+
+
+def session_of(**settings: Any) -> tuple[midfold.Session, FakeClock]:
+    clock = FakeClock(1_000.0)
+    config = Config(compression=Compression(threshold=0.85), prompt_caching=PromptCaching(**settings))
+    sessions = midfold.open("memory:", config=config, clock=clock, summarizer=local_summarizer)
+    return sessions.session("s", model="claude-sonnet-4-5", context_length=20_000), clock
+
+
+def talk(session: midfold.Session, turns: int) -> None:
+    for n in range(turns):
+        session.append([{"role": "user", "content": f"Why {n}? " * 40}, {"role": "assistant", "content": "So. " * 60}])
+
+
+def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why() -> None:
+    session, clock = session_of(schedule="cheapest")
+    talk(session, 30)
+    session.observe({"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0})
+    clock.advance(60)
+    waiting = session.compact()
+    assert not waiting.changed
+    assert waiting.receipt.timing is not None and waiting.receipt.timing.reason == "waiting"
+    clock.advance(300)
+    folded = session.compact()
+    assert folded.changed, folded.receipt.reason
+    assert folded.receipt.timing is not None and folded.receipt.timing.reason == "cold"
+    assert folded.receipt.new_tokens <= 0.85 * 20_000 * 0.25
+    assert session.receipts()[0].receipt.timing == folded.receipt.timing
+
+
+def test_without_a_schedule_nothing_changes_before_the_threshold() -> None:
+    session, clock = session_of()
+    talk(session, 30)
+    session.observe({"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0})
+    clock.advance(900)
+    assert session.timing() is None
+    assert session.compact().receipt.timing is None
+    assert not session.compact().changed
+
+
+def test_the_limit_overrides_the_schedule() -> None:
+    session, _ = session_of(schedule="cheapest")
+    talk(session, 80)
+    folded = session.compact()
+    assert folded.changed
+    assert folded.receipt.timing is not None and folded.receipt.timing.reason == "hard"
+
+
+def test_a_session_keeps_the_health_of_its_cache_across_compactions() -> None:
+    session, clock = session_of(schedule="cheapest")
+    talk(session, 30)
+    session.observe({"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0})
+    clock.advance(5)
+    talk(session, 1)
+    session.observe({"input_tokens": 10, "cache_creation_input_tokens": 300, "cache_read_input_tokens": 9_000})
+    assert session.health.kinds == {"cold_start": 1, "hit": 1}
+    clock.advance(400)
+    assert session.compact().changed
+    session.observe({"input_tokens": 10, "cache_creation_input_tokens": 3_000, "cache_read_input_tokens": 0})
+    assert session.health.last is not None and session.health.last.kind == "compacted"
+    assert session.health.turns == 3
