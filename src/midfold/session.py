@@ -287,10 +287,11 @@ class Session:
             return Compacted(
                 unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
             )
-        timing = None if asked_for(request) else self.host.timing(request, live.memory.health, now=self.clock())
+        asks = ready is not None or asked_for(request)
+        timing = None if asks else self.host.timing(request, live.memory.health, now=self.clock())
         request = self.host.scheduled(request, timing)
         flow = self.host.engine.compress(request)
-        first = timed(ready or begin(flow), timing)
+        first = ready or timed(begin(flow), timing)
         if isinstance(first, Outcome) and not first.changed:
             return Compacted(self._left(live, first), self)
         name = (child or f"{self.name}+{live.info.compactions + 1}") if persistence == "child" else None

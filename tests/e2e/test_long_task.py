@@ -14,7 +14,7 @@ from bench.task_policy import Policy
 from bench.task_work import Repository
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
-WINDOW, MOST, LEAST = (64_000, None, 400) if SOAK else (16_000, 9, 60)
+WINDOW, MOST, LEAST = (64_000, None, 400) if SOAK else (16_000, 8, 60)
 
 
 def test_the_task_ends_with_true_notes_and_no_more_re_reads_than_a_sliding_window() -> None:

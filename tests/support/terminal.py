@@ -49,7 +49,7 @@ class Terminal:
     def press(self, key: bytes) -> None:
         os.write(self._master, key)
 
-    def wait_for(self, words: str, seconds: float = 30.0) -> str:
+    def wait_for(self, words: str, seconds: float = 90.0) -> str:
         """Waits until `words` appear after what was waited for before; gives what came up to there."""
         ends = time.monotonic() + seconds
         while True:
@@ -68,7 +68,7 @@ class Terminal:
             self.raw += os.read(self._master, 65_536)
         return bool(ready)
 
-    def ended(self, seconds: float = 20.0) -> int:
+    def ended(self, seconds: float = 60.0) -> int:
         """The exit status, once it has ended."""
         ends = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < ends:

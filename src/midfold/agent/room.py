@@ -61,8 +61,17 @@ class Room:
         pressure = self.pressure()
         if pressure is Pressure.HARD and not (first and self.behind_gateway):
             self._fold()
+        elif pressure is not Pressure.HARD and self._is_cheap():
+            self.fold("cheap moment")
         elif pressure is Pressure.SOFT:
             self.prepare()
+
+    def _is_cheap(self) -> bool:
+        """Whether the settings ask for folds at cheap moments, and this is one."""
+        if self.relief or self.session.host.config.prompt_caching.schedule != "cheapest":
+            return False
+        timing = self.session.timing()
+        return timing is not None and timing.fold
 
     def prepare(self) -> None:
         """A fold in the background, if it will soon be needed."""

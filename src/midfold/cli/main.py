@@ -14,8 +14,8 @@ from midfold.errors import MidfoldError
 
 COMMANDS = {
     "agent": "Let an agent do a task in the working directory, for scripts.",
-    "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
     "cache": "See why a prompt cache missed, and where breakpoints belong.",
+    "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
     "demo": "Show what midfold does, without a key and without the network.",

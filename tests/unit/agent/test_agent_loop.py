@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from midfold.agent.client import ModelClient
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said
 from midfold.agent.hands import agree
 from midfold.config import Config
-from midfold.config.schema import AgentSettings, Compression
+from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.core.handoff import recognise
 from midfold.core.laws import violations
 from midfold.core.message import ToolResult
@@ -322,6 +323,18 @@ def test_an_interrupt_keeps_what_was_heard_and_leaves_a_legal_history(bench: Cal
     sent = str(provider.requests[2].body["messages"])
     assert "interrupted by the user" in sent
     assert "not run: the user interrupted before it" in sent
+
+
+def test_folds_come_at_cheap_moments_where_the_settings_ask_for_them(bench: Callable[..., Bench]) -> None:
+    config = Config(prompt_caching=PromptCaching(schedule="cheapest"), agent=AgentSettings(max_steps=60))
+    here = bench("anthropic", config=config, window=64_000)
+    with ScriptedProvider(then=growing("anthropic", 14, window=64_000)) as provider:
+        agent = here.agent(provider)
+        agent.run("Read on.")
+        assert not [event for event in here.told(Folded) if event.trigger == "threshold"]
+        agent.session.clock = agent.session.host.clock = lambda: time.time() + 3_600  # the cache is cold by then
+        agent.run("And now?")
+    assert [event.trigger for event in here.told(Folded) if event.status == "compacted"] == ["cheap moment"]
 
 
 def test_steps_are_bounded(bench: Callable[..., Bench]) -> None:
