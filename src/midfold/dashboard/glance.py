@@ -99,7 +99,7 @@ class Glances:
     def _made(self, info: SessionInfo, turns: list[Turn], version: tuple[object, ...]) -> Known:
         shelf = Shelf(self.store, info)
         records = self.store.records(info.name) if info.compactions else []
-        size = self.gauge.size(shelf, records)
+        size = self.gauge.size(shelf, records, turns[-1] if turns else None)
         retrieved = self.retrievals(shelf) if info.compactions and turns else []
         compare = compared(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
         cache, why = cache_use(turns, self.prices), causes(turns, self.prices)

@@ -9,14 +9,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -27,7 +26,6 @@ from midfold.dashboard.asked import Asked
 from midfold.dashboard.faces import FACES, RAW, Face
 from midfold.dashboard.facts import Problem
 from midfold.dashboard.folded import Folds
-from midfold.dashboard.hosts import LOOPBACK, OnlyHosts
 from midfold.dashboard.openapi import description
 from midfold.dashboard.pages import ICON, ICON_PATH, STYLE, STYLE_PATH, Pages
 from midfold.dashboard.reader import Reader
@@ -54,7 +52,10 @@ Work = Callable[[Asked], Response]
 
 
 def routes(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> list[Route]:
-    """The pages and `/api` over the sessions of a store, to be put into any Starlette application."""
+    """The pages and `/api` over the sessions of a store, to be put into any Starlette application.
+
+    Without an `access`, whoever asks by a name of this machine sees everything.
+    """
     return _routes(_Served(Reader(sessions, config, sessions.clock), access or Everything()))
 
 
@@ -75,19 +76,12 @@ def _routes(served: _Served) -> list[Route]:
     return made
 
 
-def app(
-    sessions: Sessions,
-    *,
-    config: Config | None = None,
-    access: Access | None = None,
-    hosts: Sequence[str] = LOOPBACK,
-) -> Starlette:
-    """The pages alone. Requests for another host than these are refused: a page elsewhere could have sent them."""
+def app(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> Starlette:
+    """The pages alone."""
     served = _Served(Reader(sessions, config, sessions.clock), access or Everything())
     served.pages.warm()
     return Starlette(
         routes=[*_routes(served), Route("/{rest:path}", served.nothing(as_page=True), methods=METHODS)],
-        middleware=[Middleware(OnlyHosts, hosts=hosts)],
     )
 
 

@@ -20,6 +20,7 @@ from midfold.dashboard.places import Place, Places, Shelf
 from midfold.live import Memory
 from midfold.models import Model
 from midfold.store.protocol import Piece, Record, SessionInfo
+from midfold.turns import Turn
 
 MOST_COUNTED = 400
 """Messages that are counted for one answer."""
@@ -50,8 +51,11 @@ class Gauge:
     def meter(self, model: str | None) -> Meter:
         return meter_for(self.belief(model))
 
-    def size(self, shelf: Shelf, records: Sequence[Record]) -> Size:
+    def size(self, shelf: Shelf, records: Sequence[Record], newest: Turn | None = None) -> Size:
+        """`newest` is the last turn that was recorded: a gateway is told sizes long before it stores what was said."""
         tokens, basis = self._tokens(shelf, records)
+        if newest is not None and (newest.count, newest.compaction) == (shelf.info.count, shelf.info.compaction):
+            tokens, basis = newest.usage.prompt_tokens, "reported"
         window, threshold = self._limits(shelf.info, records)
         return Size(tokens=tokens, basis=basis, window=window, threshold=threshold, share=round(tokens / window, 4))
 

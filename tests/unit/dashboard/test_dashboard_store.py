@@ -152,6 +152,18 @@ def test_the_size_is_the_one_the_session_knows(sessions: Sessions) -> None:
         assert size.threshold == session.host.budget.threshold_tokens
 
 
+def test_a_size_that_was_reported_since_is_believed_until_something_is_said() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s", model="claude-opus-4-6")
+        session.append([user("hello " * 500)])
+        Turns(store.store).record(store.store.must("s"), Usage(prompt_tokens=7_777), at=1)
+        reader = Reader(store)
+        assert reader.glances.one(store.store.must("s")).facts.size.tokens == 7_777
+        session.append([assistant("hi")])
+        size = reader.glances.one(store.store.must("s")).facts.size
+        assert (size.basis, size.tokens < 1_500) == ("estimated", True)
+
+
 def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() -> None:
     with midfold.open("memory:") as store:
         session = store.session("long")
