@@ -38,12 +38,14 @@ test: check  ## everything that must hold, in a few minutes
 	$(BIN)/pytest -q tests/test_imports.py
 	$(BIN)/pytest -q -n auto --ignore=tests/test_imports.py
 
-test-all: $(VENV)/.all  ## as test, with the shared transcripts and the Hermes package required
+test-all: $(VENV)/.all  ## as test, with the shared transcripts, Hermes, Ray and a browser installed and required
+	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
 
 soak: $(VENV)/.dev  ## the long runs at full size
 	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property
-	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py
+	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py tests/e2e/test_store_full_disk.py
+	MIDFOLD_SOAK=1 $(BIN)/pytest -q -s tests/e2e/test_gateway_soak.py tests/e2e/test_long_task.py tests/e2e/test_trajectory_runs.py
 
 bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
 	$(BIN)/python -m bench
