@@ -5,30 +5,24 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-EXTRAS = {"models": "httpx2", "tokens": "splintr"}
+from midfold.cli.doctor_server import Finding, findings
+
+EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
 MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    what: str
-    status: str
-    told: str
 
 
 @click.command(name="doctor")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--model", help="The conversation's own model.")
-@click.option("--probe", is_flag=True, help="Ask the summary model for a few words; this sends one short request.")
+@click.option("--probe", is_flag=True, help="Ask the summary model for a few words, and see whether upstreams answer.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
 def command(context: click.Context, config: str | None, model: str | None, probe: bool, as_json: bool) -> None:
-    """Check the settings, say who would summarise and why, and prove a compaction from end to end.
+    """Check settings, store and upstreams, say who would summarise, and prove a compaction from end to end.
 
     Nothing is sent anywhere without --probe. Exit code 1 if something is wrong.
     """
@@ -78,7 +72,8 @@ def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Findi
     source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
     notes = [Finding("settings", "note", text) for text in loaded.notices]
     engine = Finding("engine", "ok", loaded.config.context.engine)
-    return [Finding("settings", "ok", source), *notes, engine, *_summaries(loaded.config, model, probe=probe)]
+    found = [Finding("settings", "ok", source), *notes, engine, *_summaries(loaded.config, model, probe=probe)]
+    return [*found, *findings(loaded.config, probe=probe)]
 
 
 def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:

@@ -174,8 +174,7 @@ class SQLite(Database):
     def connect(self) -> sqlite3.Connection:
         path = Path(self.path)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._make(path)
         connection = sqlite3.connect(self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False)
         try:
             if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -186,6 +185,14 @@ class SQLite(Database):
             connection.close()
             raise
         return connection
+
+    def _make(self, path: Path) -> None:
+        """An empty file that only its owner can read."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise StoreUnavailable(f"{self.where}: the file cannot be made: {error.strerror}") from error
 
     @staticmethod
     def _to_wal(connection: sqlite3.Connection) -> None:

@@ -52,3 +52,40 @@ def test_a_probe_that_cannot_connect_names_the_failure(tmp_path: Path) -> None:
     result = run("--config", str(file), "--probe", "--json")
     assert result.exit_code == 1
     assert told(result, "probe")["told"].startswith("network: 127.0.0.1:9 could not be reached")
+
+
+def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n"
+        "gateway: {upstream: 'http://127.0.0.1:9'}\n"
+        "upstreams: {claude-*: {base_url: 'https://api.example', wire: anthropic}}\n"
+    )
+    result = run("--config", str(file), "--json")
+    assert result.exit_code == 0
+    assert "0 sessions, every invariant holds" in told(result, "store")["told"]
+    assert told(result, "door")["told"] == "127.0.0.1:8787, this machine only, no keys"
+    places = [row["told"] for row in json.loads(result.output) if row["what"] == "upstream"]
+    assert places == [
+        "127.0.0.1:9, wire any, the client's own key",
+        "api.example, wire anthropic, the client's own key",
+    ]
+    probed = run("--config", str(file), "--json", "--probe")
+    assert probed.exit_code == 1
+    assert told(probed, "upstream")["told"] == "127.0.0.1:9 does not answer: ConnectError"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "problem"),
+    [
+        ("gateway: {upstream: 'http://a.example', host: 0.0.0.0}\n", "door", "keys must name who may use it"),
+        ("gateway: {upstream: 'http://a.example', api_key_env: NOT_SET}\n", "upstreams", "NOT_SET is not set"),
+        ("store: {url: 'sqlite:////proc/none/s.db'}\n", "store", "/proc/none/s.db"),
+    ],
+)
+def test_what_would_stop_a_gateway_is_a_problem(tmp_path: Path, text: str, what: str, problem: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    result = run("--config", str(file), "--json")
+    assert result.exit_code == 1
+    assert problem in told(result, what)["told"]
