@@ -29,6 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A head with one processor. Its workers see the environment that it is started in."""
     need(importlib.util.find_spec("ray"), "Ray is not installed (pip install 'midfold[ray]')")
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    os.environ.update(RAY_raylet_start_wait_time_s="180")  # a busy machine starts slowly
     os.environ["MIDFOLD_TEST_KILL_ONCE"] = str(tmp_path_factory.mktemp("ray") / "killed")
     from ray.cluster_utils import Cluster
 
