@@ -30,14 +30,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     need(importlib.util.find_spec("ray"), "Ray is not installed (pip install 'midfold[ray]')")
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     os.environ["MIDFOLD_TEST_KILL_ONCE"] = str(tmp_path_factory.mktemp("ray") / "killed")
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
-    made = Cluster(initialize_head=True, head_node_args=node)
+    made = start()
     try:
         yield made
     finally:
         made.shutdown()
+
+
+def start() -> Any:
+    """Ray gives a node thirty seconds to start; a busy machine may need another try."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 << 20}
+    for attempt in range(3):
+        try:
+            return Cluster(initialize_head=True, head_node_args=node)
+        except Exception:
+            if attempt == 2:
+                raise
+    return None
 
 
 def add_node(cluster: Any) -> Any:

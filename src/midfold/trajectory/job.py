@@ -117,6 +117,8 @@ class _Run:
         self.workers: set[str] = set()
         self.bytes_all = sum(item.size for item in files)
         self.bytes_done = 0
+        self.sizes: dict[Ticket, int] = {}
+        """How much of its file each batch on its way stands for."""
         self.resumed = False
 
     def is_finished(self, file: int) -> bool:
@@ -142,37 +144,40 @@ class _Run:
         return 0
 
     def loop(self, executor: Executor) -> None:
-        positions: dict[int, int] = {}
         for file, item in enumerate(self.files):
-            if not self.is_finished(file):
-                self._read(executor, file, item, positions)
-            self.bytes_done += item.size - positions.pop(file, 0)
+            read = 0 if self.is_finished(file) else self._read(executor, file, item)
+            self.bytes_done += item.size - read
             self._show()
         while executor.pending:
             self._take(executor)
 
-    def _read(self, executor: Executor, file: int, item: Input, positions: dict[int, int]) -> None:
-        number = 0
+    def _read(self, executor: Executor, file: int, item: Input) -> int:
+        """Gives out the batches of a file; how much of it they stand for."""
+        number = position = 0
         try:
             with opened(item.path) as (stream, behind):
                 for batch in batches(stream, item.name, self.settings.batch_bytes, behind):
                     ticket = Ticket(file, number)
                     number += 1
-                    if not self.is_kept(ticket):
+                    self.sizes[ticket] = batch.position - position
+                    position = batch.position
+                    if self.is_kept(ticket):
+                        self.bytes_done += self.sizes.pop(ticket)
+                    else:
                         while executor.pending + self.backlog >= executor.capacity and executor.pending:
                             self._take(executor)
                         executor.submit(ticket, Task(item.name, batch, self.settings))
-                    self.bytes_done += batch.position - positions.get(file, 0)
-                    positions[file] = batch.position
                     self._show()
         except (TranscriptError, OSError) as error:
             told = str(error) if isinstance(error, MidfoldError) else f"{item.name}: {error.strerror or error}"
             self.give_up(file, told if item.name in told or item.path in told else f"{item.name}, {told}")
-            return
-        self.read_to_its_end(file, number)
+        else:
+            self.read_to_its_end(file, number)
+        return position
 
     def _take(self, executor: Executor) -> None:
         ticket, done = executor.next()
+        self.bytes_done += self.sizes.pop(ticket)
         if done.worker:
             self.workers.add(done.worker)
         self.count(self.files[ticket.file].name, done.totals)

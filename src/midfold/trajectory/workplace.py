@@ -95,10 +95,17 @@ class Workplace:
         raise MidfoldError(f"{changed} changed since the work in {self.folder} began; --restart begins anew")
 
     def _save(self, path: Path, value: Any) -> None:
+        self._put(path, msgspec.json.encode(value))
+
+    def _put(self, path: Path, data: bytes) -> None:
+        """Written under another name and renamed. A full disk ends the run, and what is finished stays."""
         temporary = path.with_name(f".{path.name}.partial")
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.encode(value))
-        temporary.replace(path)
+        try:
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(data)
+            temporary.replace(path)
+        except OSError as error:
+            raise MidfoldError(f"{path} could not be written: {error.strerror or error}") from None
 
     def _place(self, file: int, number: int) -> Path:
         return self.folder / f"{file:05}" / f"{number:06}.part"
@@ -122,10 +129,7 @@ class Workplace:
     def keep(self, file: int, number: int, done: Done) -> None:
         """A batch is finished."""
         part = self._place(file, number)
-        temporary = part.with_name(f".{part.name}.partial")
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(done.data)
-        temporary.replace(part)
+        self._put(part, done.data)
         note = Note(size=len(done.data), checksum=zlib.crc32(done.data), totals=done.totals, records=done.records)
         self._save(part.with_suffix(".json"), note)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,27 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
     for target in (source, tmp_path):
         with pytest.raises(TranscriptError, match="is an input itself"):
             done(source, target)
+
+
+def test_a_full_disk_ends_the_run_with_an_error_and_what_is_finished_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(lines(10))
+    write = Path.write_bytes
+
+    def full(self: Path, data: Any) -> int:
+        if self.name == ".000003.part.partial":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        with pytest.raises(MidfoldError, match="No space left"):
+            done(source, target)
+    assert not target.exists()
+    assert len(list(Path(f"{target}{SUFFIX}").rglob("*.part"))) == 3
+    assert done(source, target).totals.records == 10
 
 
 def test_out_is_not_inside_in_and_hidden_folders_are_not_read(tmp_path: Path) -> None:
