@@ -43,3 +43,12 @@ def test_keeping_everything_scores_nearly_one_and_a_bare_list_nearly_nothing() -
     bare = [score(bare_list(cut.past, exam.past_tokens), exam).bound for cut, exam in exams if exam.needs]
     assert sum(whole) / len(whole) > 0.95
     assert sum(bare) / len(bare) < 0.05
+
+
+def test_midfold_keeps_clearly_more_than_the_first_sketch_within_the_budget() -> None:
+    result = evaluate(files(), methods=("midfold",), budgets=(0.1,), split="train", search=None, workers=2)
+    figure = result.figure("midfold", 0.1)
+    assert figure.measures["bound"].mean > 0.77
+    assert figure.measures["far"].mean > 0.55
+    assert figure.measures["demands"].mean > 0.95
+    assert figure.over <= 2

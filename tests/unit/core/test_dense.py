@@ -109,8 +109,12 @@ def test_no_line_of_the_ledger_is_taken_for_a_heading() -> None:
 
 def test_the_same_bytes_under_every_hash_seed() -> None:
     script = (
-        "import sys, midfold; from tests.unit.core.test_dense import session;"
-        "sys.stdout.write(str(midfold.compact(session(), target_tokens=900, force=True).messages))"
+        "import midfold, sys\n"
+        "turns = [{'role': 'user', 'content': 'Go.'}]\n"
+        "for n in range(60):\n"
+        "    text = f'module_{n} has limit_{n % 7} and value_{n % 11} of {4000 + n % 13} in dir_{n % 5}/file_{n}.py'\n"
+        "    turns += [{'role': 'assistant', 'content': text}, {'role': 'user', 'content': 'go on'}]\n"
+        "sys.stdout.write(str(midfold.compact(turns, target_tokens=500, force=True).messages))"
     )
     runs = {
         subprocess.run(
@@ -120,6 +124,6 @@ def test_the_same_bytes_under_every_hash_seed() -> None:
             text=True,
             check=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(runs) == 1

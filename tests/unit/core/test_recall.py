@@ -75,4 +75,4 @@ def test_the_work_is_linear() -> None:
         return time.process_time() - start
 
     spent(50)
-    assert min(spent(2_000) for _ in range(2)) <= 30 * min(spent(200) for _ in range(3)) + 0.1
+    assert min(spent(800) for _ in range(2)) <= 20 * min(spent(100) for _ in range(3)) + 0.1
