@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from midfold.wire.anthropic import Anthropic
 from midfold.wire.dialect import Dialect
+from midfold.wire.notes import kind_of
 from midfold.wire.openai_responses import OpenAIResponses
 
 EVIDENCE = 200
@@ -44,7 +45,7 @@ def read_log(values: Sequence[Any]) -> Log | None:
     for line in islice(lines, EVIDENCE):
         if _is_turn(line):
             return Log(Anthropic, _claude_code(lines))
-        if line.get("type") in ("response_item", "session_meta") and isinstance(line.get("payload"), Mapping):
+        if kind_of(line) in ("response_item", "session_meta") and isinstance(line.get("payload"), Mapping):
             return Log(OpenAIResponses, _codex(lines))
     return None
 
@@ -52,7 +53,7 @@ def read_log(values: Sequence[Any]) -> Log | None:
 def _is_turn(line: Line) -> bool:
     message = line.get("message")
     has_place = "uuid" in line or "sessionId" in line or "parentUuid" in line
-    return line.get("type") in TURNS and isinstance(message, Mapping) and "content" in message and has_place
+    return kind_of(line) in TURNS and isinstance(message, Mapping) and "content" in message and has_place
 
 
 def _codex(lines: Iterable[Line]) -> list[Any]:
@@ -61,9 +62,9 @@ def _codex(lines: Iterable[Line]) -> list[Any]:
         payload = line.get("payload")
         if not isinstance(payload, Mapping):
             continue
-        if line.get("type") == "response_item" and payload.get("type") not in NO_ITEMS:
+        if kind_of(line) == "response_item" and kind_of(payload) not in NO_ITEMS:
             items.append(payload)
-        elif line.get("type") == "session_meta" and not items and (text := _instructions(payload)):
+        elif kind_of(line) == "session_meta" and not items and (text := _instructions(payload)):
             items.append({"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]})
     return items
 
@@ -79,7 +80,7 @@ def _claude_code(lines: Sequence[Line]) -> list[Any]:
     for line in _current([_with_queued(line) for line in lines]):
         message = line["message"]
         if line["type"] == "assistant":
-            out.answer(message.get("id"), message["content"])
+            out.answer(_string(message.get("id")), message["content"])
         else:
             out.user(message["content"])
     return out.messages
@@ -106,13 +107,13 @@ class _Messages:
         self.messages: list[dict[str, Any]] = []
         self._answers: dict[str, dict[str, Any]] = {}
 
-    def answer(self, name: Any, content: Any) -> None:
-        known = self._answers.get(name) if isinstance(name, str) else None
+    def answer(self, name: str, content: Any) -> None:
+        known = self._answers.get(name)
         if known is not None:
             known["content"] = [*_blocks(known["content"]), *_blocks(content)]
             return
         self.messages.append({"role": "assistant", "content": content})
-        if isinstance(name, str) and name:
+        if name:
             self._answers[name] = self.messages[-1]
 
     def user(self, content: Any) -> None:
@@ -133,53 +134,61 @@ def _only_results(content: Any) -> bool:
 
 def _result_of(block: Any) -> str:
     """The call that a block answers."""
-    found = block.get("tool_use_id") if isinstance(block, Mapping) and block.get("type") == "tool_result" else None
-    return found if isinstance(found, str) else ""
+    is_result = isinstance(block, Mapping) and kind_of(block) == "tool_result"
+    return _string(block.get("tool_use_id")) if is_result else ""
+
+
+def _call_of(block: Any) -> str:
+    """The call that a block makes."""
+    is_call = isinstance(block, Mapping) and kind_of(block) == "tool_use"
+    return _string(block.get("id")) if is_call else ""
 
 
 def _current(lines: Sequence[Line]) -> list[Line]:
     """The turns of the conversation as it stands, in the order of the file."""
     turns = [line for line in lines if _is_turn(line) and _was_sent(line)]
-    by_name = {line["uuid"]: line for line in lines if isinstance(line.get("uuid"), str)}
-    trunk = _trunk(turns[-1] if turns else None, by_name)
-    answers = {
-        name
-        for line in turns
-        if line["type"] == "assistant" and line.get("uuid") in trunk and (name := line["message"].get("id"))
-    }
-    calls = {
-        block.get("id")
-        for line in turns
-        if line["message"].get("id") in answers
-        for block in _blocks(line["message"]["content"])
-        if isinstance(block, Mapping) and block.get("type") == "tool_use"
-    }
-    beside: set[Any] = set()
+    trunk = _trunk(turns[-1] if turns else None, {_name(line): line for line in lines})
+    answers = {_answer(line) for line in turns if _name(line) in trunk} - {""}
+    parts = [line for line in turns if _answer(line) in answers]
+    calls = {_call_of(block) for line in parts for block in _blocks(line["message"]["content"])} - {""}
+    beside: set[str] = set()
     for line in lines:
-        name = line.get("uuid")
-        if name not in trunk and (_parent(line) in trunk or _parent(line) in beside):
-            beside.add(name)
-    return [line for line in turns if line.get("uuid") not in beside or _belongs(line["message"], answers, calls)]
+        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in beside):
+            beside.add(_name(line))
+    beside.discard("")
+    return [line for line in turns if _name(line) not in beside or _belongs(line, answers, calls)]
 
 
-def _belongs(message: Line, answers: set[Any], calls: set[Any]) -> bool:
+def _belongs(line: Line, answers: set[str], calls: set[str]) -> bool:
     """Whether a line beside the trunk is part of an answer in it, or the result of such a part."""
-    if message.get("id"):
-        return message["id"] in answers
-    return any(_result_of(block) in calls for block in _blocks(message["content"]) if _result_of(block))
+    if _answer(line):
+        return _answer(line) in answers
+    return any(_result_of(block) in calls for block in _blocks(line["message"]["content"]))
 
 
-def _trunk(newest: Line | None, by_name: Mapping[str, Line]) -> set[Any]:
+def _trunk(newest: Line | None, by_name: Mapping[str, Line]) -> set[str]:
     """The newest message and everything it descends from."""
-    found: set[Any] = set()
+    found: set[str] = set()
     line = newest
-    while line is not None and line.get("uuid") is not None and line["uuid"] not in found:
-        found.add(line["uuid"])
-        line = by_name.get(_parent(line))
+    while line is not None and _name(line) and _name(line) not in found:
+        found.add(_name(line))
+        line = by_name.get(_parent(line)) if _parent(line) else None
     return found
 
 
-def _parent(line: Line) -> Any:
+def _name(line: Line) -> str:
+    return _string(line.get("uuid"))
+
+
+def _answer(line: Line) -> str:
+    """The answer that a line is a part of."""
+    return _string(line["message"].get("id")) if line["type"] == "assistant" else ""
+
+
+def _parent(line: Line) -> str:
     """What a line follows; after a compaction of the agent's own, what it followed before."""
-    parent = line.get("parentUuid") or line.get("logicalParentUuid")
-    return parent if isinstance(parent, str) else None
+    return _string(line.get("parentUuid")) or _string(line.get("logicalParentUuid"))
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -165,6 +165,26 @@ def test_lines_without_places_are_taken_in_order_and_half_a_line_is_left_out() -
     assert [m["role"] for m in told(text)] == ["user", "assistant"]
 
 
+ODD: list[Any] = [None, 1, "", "x", [], {}, {"type": {}}, [{"type": []}], ["x", None], {"id": []}]
+
+
+def test_odd_values_anywhere_in_a_log_are_no_trouble() -> None:
+    log = ClaudeCode()
+    log.user("go")
+    log.answer(called("a"))
+    log.user([result("a")])
+    for number, line in enumerate(log.lines):
+        for key in (*line, "attachment", "payload"):
+            for odd in ODD:
+                for inner in ({**line, key: odd}, {**line, "message": {**line.get("message", {}), "id": odd}}):
+                    values = [*log.lines[:number], inner, *log.lines[number + 1 :]]
+                    assert len(read(values).messages) >= 1
+    for odd in ODD:
+        line = {"type": "response_item", "payload": odd}
+        known = {"type": "session_meta", "payload": {"instructions": odd, "base_instructions": odd}}
+        assert len(read([known, line, {"type": "response_item", "payload": {"role": "user"}}]).messages) >= 1
+
+
 def test_a_rollout_of_codex_is_the_list_of_its_items() -> None:
     items = [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "list the files"}]},
