@@ -35,7 +35,8 @@ def command(sessions: Sessions, port: int) -> None:
         listening.bind(("127.0.0.1", port))
     except OSError as error:
         raise MidfoldError(f"port {port} cannot be used: {error.strerror}; --port 0 takes a free one") from error
+    config = uvicorn.Config(app(sessions, config=sessions.config), log_level="warning", access_log=False)
     with listening:
+        listening.listen()
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/ shows {sessions.store.where}; Ctrl-C ends it")
-        config = uvicorn.Config(app(sessions, config=sessions.config), log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listening])

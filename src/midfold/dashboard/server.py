@@ -45,7 +45,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 READING = ("GET", "HEAD")
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 """All of them, so that those that would change something get an answer that says why not."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 Work = Callable[[Asked], Response]

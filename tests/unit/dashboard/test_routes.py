@@ -268,7 +268,7 @@ def test_pages_of_a_list_join_without_gap_or_overlap(web: Served, sessions: Sess
 
 
 def test_only_reading_is_possible_and_only_for_this_host(web: Served) -> None:
-    for method in ("POST", "PUT", "DELETE", "PATCH"):
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         refused = web.get("/api/sessions", method=method)
         assert (refused.status, refused.json["status"], refused.headers["allow"]) == (405, 405, "GET, HEAD")
         assert web.get("/sessions", method=method).status == 405
