@@ -5,7 +5,8 @@ Rules of this file:
    and a conversation is the same one under another prompt.
 2. Nor are cache markers part of it: clients move theirs with every request. They are taken out of the bytes, so that a
    message has the hash it has without them, whoever wrote it.
-3. Nothing is read that is not asked for.
+3. Where originals are stored redacted, redacted messages are what is hashed: the history that the store has.
+4. Nothing is read that is not asked for.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 
 from msgspec import Raw
 
+from midfold.core.compaction import Redactor
 from midfold.core.message import Message, Transcript
 from midfold.core.tokens import Meter
 from midfold.engines.assemble import with_note
 from midfold.gateway.policy import LEAST_MESSAGES
 from midfold.store.bodies import chain_of
 from midfold.store.checkpoints import Checkpoint
+from midfold.store.redacting import redacted
 from midfold.wire import Document, write
 from midfold.wire.dialect import Dialect
 
@@ -36,8 +39,9 @@ IDENTIFYING = 4
 class Conversation:
     """The messages of one request."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, redactor: Redactor | None = None) -> None:
         self.document = document
+        self._redactor = redactor
         self.dialect = document.dialect
         messages = document.messages
         alone = self.dialect.system_key is None and bool(messages) and messages[0].role == "system"
@@ -49,14 +53,14 @@ class Conversation:
 
     def with_talk(self, talk: Transcript) -> Conversation:
         """The same request with other messages."""
-        other = Conversation(self.document)
+        other = Conversation(self.document, self._redactor)
         other.talk, other.as_sent = talk, self
         return other
 
     @cached_property
     def bare(self) -> Transcript:
         """The messages without cache markers: what identifies them, and what is stored."""
-        return tuple(_bare(message, self.dialect) for message in self.talk)
+        return tuple(_bare(message, self.dialect, self._redactor) for message in self.talk)
 
     @cached_property
     def chains(self) -> list[bytes]:
@@ -107,11 +111,13 @@ class Conversation:
         return bytes(write(self.document, messages=view, system=changed))
 
 
-def _bare(message: Message, dialect: type[Dialect]) -> Message:
+def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -> Message:
     data = bytes(message.wire) if isinstance(message.wire, Raw) else b""
-    if not any(name in data for name in MARKERS):
-        return message
-    return Message.over(Raw(_MARKER.sub(b"", data)), dialect.read)
+    marked = any(name in data for name in MARKERS)
+    kept = _MARKER.sub(b"", data) if marked else data
+    if redactor is not None and data:
+        kept = redacted(kept, redactor)
+    return message if kept is data else Message.over(Raw(kept), dialect.read)
 
 
 def _tool_units(tools: Any, meter: Meter) -> int:

@@ -44,7 +44,7 @@ async def compacted(exchange: Exchange, steward: Steward) -> None:
     """Answers `/v1/responses/compact`."""
     assert exchange.peek is not None
     document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
-    conversation = Conversation(document)
+    conversation = Conversation(document, steward.policy.redactor)
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
     limits = steward.policy.limits(exchange.peek.name, exchange.peek.output)

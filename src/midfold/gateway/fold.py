@@ -49,6 +49,7 @@ class Folder:
             engine=sessions.engine,
             summarizer=sessions.summarizer,
             redactor=sessions.redactor,
+            redacts=sessions.redacts,
             clock=sessions.clock,
         )
 

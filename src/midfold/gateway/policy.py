@@ -17,6 +17,7 @@ import msgspec
 
 from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
+from midfold.core.compaction import Redactor
 from midfold.core.tokens import Meter
 
 HYGIENE_RATIO = 0.85
@@ -52,6 +53,8 @@ class Policy:
         self.config = config
         self.mode = config.gateway.mode
         self.most_messages = config.gateway.hygiene_hard_message_limit
+        self.redactor: Redactor | None = None
+        """What originals go through before they are hashed and stored, where the store asks for it."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self.engine_config = self._engine_config()
         self._meters: dict[tuple[float, int], Meter] = {}

@@ -58,6 +58,7 @@ class Steward:
 
     def __init__(self, config: Config, sessions: Sessions | None) -> None:
         self.policy = Policy(config)
+        self.policy.redactor = sessions.redactor if sessions is not None and sessions.redacts else None
         self.sessions = sessions
         self.caching = Caching(config)
         self.checkpoints = Checkpoints(sessions)

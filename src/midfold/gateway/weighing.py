@@ -68,7 +68,7 @@ class Scales:
             document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
         except TranscriptError:
             return None
-        conversation = Conversation(document)
+        conversation = Conversation(document, self.policy.redactor)
         if not conversation.talk:
             return None
         if self.put_back is not None:
