@@ -47,6 +47,7 @@ from midfold.wire.splice import message_value
 
 COOLDOWN = 60.0
 """Seconds after a failed summary in which no automatic compaction asks for another one."""
+COOLING = "the last summary failed a moment ago; a forced compaction tries again"
 IN_FLIGHT = "a compaction of this session is already in flight"
 
 
@@ -284,9 +285,7 @@ class Session:
         if ahead is not None and ready is not None:
             request = ahead.request
         elif live.memory.cooldown > self.clock() * 1000 and not asked_for(request):
-            return Compacted(
-                unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
-            )
+            return Compacted(unchanged(request, COOLING), self)
         asks = ready is not None or asked_for(request)
         timing = None if asks else self.host.timing(request, live.memory.health, now=self.clock())
         request = self.host.scheduled(request, timing)

@@ -438,3 +438,24 @@ def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
     assert (status, head["x-midfold-action"]) == (401, "refused")
     assert json.loads(answer)["error"] == {"type": "authentication_error", "message": "who are you?"}
     assert provider.requests == [] and gateway.accounts[0].status == 401
+
+
+def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
+    asks: list[SummaryAsk] = []
+
+    def summarize(ask: SummaryAsk) -> str:
+        asks.append(ask)
+        return "## Goal\nRead it."
+
+    huge = user("Read this:\n" + numbered("sentence {n}, to be kept to the letter", 1_400))
+    start = [system(), user("Hello."), assistant("Hello."), user("Ready?"), assistant("Ready."), huge]
+    sessions = midfold.open("memory:", summarizer=summarize)
+    with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW, sessions=sessions) as gateway:
+        _, first, _ = gateway.post(CHAT, body(start))
+        tried = len(asks)
+        _, again, _ = gateway.post(CHAT, body(start))
+        assert len(asks) == tried
+        _, grown, _ = gateway.post(CHAT, body([*start, assistant("Read."), *talk(12), assistant("Yes."), user("So?")]))
+    assert first["x-midfold-reason"].startswith("not folded: ")
+    assert again["x-midfold-reason"] == "a fold failed a moment ago"
+    assert grown["x-midfold-action"] == "compacted"

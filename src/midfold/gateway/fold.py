@@ -16,7 +16,7 @@ from midfold.core.report import Receipt
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
-from midfold.session import Session
+from midfold.session import COOLING, Session
 from midfold.store.checkpoints import Checkpoint
 
 
@@ -30,12 +30,18 @@ class Folded(NamedTuple):
     def is_in_flight(self) -> bool:
         return self.receipt.status == "already_in_flight"
 
+    @property
+    def was_not_worth_it(self) -> bool:
+        """Whether the engine declined; a summariser that has just failed is no reason to ask again."""
+        return self.receipt.status == "unchanged" and self.receipt.reason != COOLING
+
 
 class Known(NamedTuple):
-    """The size of the view that a checkpoint gives, where it is more than an estimate."""
+    """The size of the view that a checkpoint gives."""
 
     checkpoint: Checkpoint | None
-    tokens: int | None
+    tokens: int
+    is_estimate: bool
 
 
 class Folder:
@@ -58,7 +64,11 @@ class Folder:
         session = self.synced(conversation, name, limits)
         info = session.info
         fits = info is not None and info.compaction == (known.checkpoint.seq if known.checkpoint else 0)
-        receipt = session.compact(prompt_tokens=known.tokens if fits else None, force=force).receipt
+        measured = known.tokens if fits and not known.is_estimate else None
+        receipt = session.compact(prompt_tokens=measured, force=force).receipt
+        if fits and receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
+            # Two estimates, one on each side of the threshold: the one that looked at the request decides.
+            receipt = session.compact(prompt_tokens=known.tokens).receipt
         if receipt.status not in ("compacted", "pruned"):
             return Folded(receipt, None)
         return Folded(receipt, self.store.checkpoint(session.name, conversation.lengths))
