@@ -16,8 +16,8 @@ from tests.support.data import SHARED, need
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
 SOURCES = "*" if SOAK else "claude_code_packmind"
 CHEAPER = 0.8
-LEAST_KEPT = -0.005
-"""Retention is a mean over a few hundred exams; half a point is within its noise."""
+LEAST_KEPT = -0.005 if SOAK else -0.03
+"""Retention is a mean over exams: some three hundred on all transcripts, some fifty here."""
 
 
 @pytest.fixture(scope="module")
