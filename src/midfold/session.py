@@ -44,7 +44,6 @@ from midfold.wire.splice import message_value
 
 COOLDOWN = 60.0
 """Seconds after a failed summary in which no automatic compaction asks for another one."""
-COOLING = "the last summary failed a moment ago; a forced compaction tries again"
 IN_FLIGHT = "a compaction of this session is already in flight"
 
 
@@ -209,7 +208,9 @@ class Session:
         if live is None:
             return Compacted(_unchanged(request, "the session has no messages"), self)
         if live.memory.cooldown > self.clock() * 1000 and not _asked_for(request):
-            return Compacted(_unchanged(request, COOLING), self)
+            return Compacted(
+                _unchanged(request, "the last summary failed a moment ago; a forced compaction tries again"), self
+            )
         flow = self.host.engine.compress(request)
         first = begin(flow)
         if isinstance(first, Outcome) and not first.changed:
