@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.compaction import SummaryAsk
+from midfold.core.budget import Pressure
+from midfold.core.compaction import CompactionRequest, Flow, SummaryAsk
 from midfold.core.handoff import MARKER, SYSTEM_NOTE
+from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.gateway.exchange import Exchange
 from midfold.service import Sessions
@@ -459,3 +461,34 @@ def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
     assert first["x-midfold-reason"].startswith("not folded: ")
     assert again["x-midfold-reason"] == "a fold failed a moment ago"
     assert grown["x-midfold-action"] == "compacted"
+
+
+class Broken(ContextEngine):
+    """An engine with a mistake in it."""
+
+    name = "broken"
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        return Pressure.HARD
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        raise RuntimeError("what the messages said")
+        yield
+
+
+def test_a_plugin_with_a_mistake_costs_no_request_and_tells_nothing() -> None:
+    whole = json.dumps(body(LONG)).encode()
+    sessions = midfold.open("memory:", engine=Broken())
+    with overflowing(8_000) as provider, running(provider.url, window=WINDOW, sessions=sessions) as gateway:
+        status, head, answer = gateway.post(CHAT, whole)
+    assert (status, json.loads(answer)["error"]["code"]) == (400, "context_length_exceeded")
+    assert [request.raw for request in provider.requests] == [whole]
+    assert head["x-midfold-reason"] == "not looked at: RuntimeError"
+
+
+@pytest.mark.parametrize("name", ["gw-hidden-1", "a/b", "x" * 151])
+def test_names_that_a_client_may_not_give_are_not_used(name: str) -> None:
+    with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW) as gateway:
+        _, head, _ = gateway.post(CHAT, body(LONG), x_midfold_session=name)
+    assert head["x-midfold-action"] == "compacted"
+    assert head["x-midfold-session"].startswith("gw-") and head["x-midfold-session"] != name

@@ -26,7 +26,6 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core.message import Transcript
-from midfold.errors import MidfoldError
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.exchange import Exchange
@@ -83,7 +82,7 @@ class Steward:
             if len(body) < LARGE:
                 return self.caching.marked(exchange, body)
             return await self.in_thread(self.caching.marked, exchange, body)
-        except MidfoldError as error:
+        except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
 
@@ -105,7 +104,7 @@ class Steward:
                 weighed = await self._folded(exchange, weighed)
             self.tell(exchange, weighed)
             return await self.in_thread(weighed.prepared)
-        except MidfoldError as error:
+        except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
             return Prepared(exchange.body)
@@ -235,7 +234,7 @@ class Steward:
         before = msgspec.structs.replace(exchange.account)
         try:
             smaller = await self._smaller(exchange, found, len(prepared.body))
-        except MidfoldError as error:
+        except Exception as error:  # noqa: BLE001 - the provider's own error is the answer then
             _log.warning("a refused request could not be made smaller: %s", type(error).__name__)
             smaller = None
         if smaller is None:
