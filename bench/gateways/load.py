@@ -7,6 +7,8 @@ import time
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+CHAT = "/v1/chat/completions"
+
 
 class Timed(NamedTuple):
     """One request: whether it was answered well, and the seconds to its first byte of body and to its end."""
@@ -19,7 +21,7 @@ class Timed(NamedTuple):
 class Connection:
     """One HTTP/1.1 connection that is kept open."""
 
-    def __init__(self, url: str, path: str = "/v1/chat/completions") -> None:
+    def __init__(self, url: str, path: str = CHAT) -> None:
         place = urlsplit(url)
         self.host, self.port = place.hostname or "", place.port or 80
         self.head = (
@@ -64,8 +66,8 @@ async def _chunked(reader: asyncio.StreamReader) -> tuple[float, int]:
             return first, size + len(data) - 2
 
 
-async def one_by_one(url: str, bodies: list[bytes]) -> list[Timed]:
-    connection = Connection(url)
+async def one_by_one(url: str, bodies: list[bytes], path: str = CHAT) -> list[Timed]:
+    connection = Connection(url, path)
     done = [await connection.post(body) for body in bodies]
     await connection.close()
     return done

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.compaction import SummaryAsk
+from midfold.core.budget import Pressure
+from midfold.core.compaction import CompactionRequest, Flow, SummaryAsk
 from midfold.core.handoff import MARKER, SYSTEM_NOTE
+from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.gateway.exchange import Exchange
 from midfold.service import Sessions
@@ -438,3 +440,55 @@ def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
     assert (status, head["x-midfold-action"]) == (401, "refused")
     assert json.loads(answer)["error"] == {"type": "authentication_error", "message": "who are you?"}
     assert provider.requests == [] and gateway.accounts[0].status == 401
+
+
+def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
+    asks: list[SummaryAsk] = []
+
+    def summarize(ask: SummaryAsk) -> str:
+        asks.append(ask)
+        return "## Goal\nRead it."
+
+    huge = user("Read this:\n" + numbered("sentence {n}, to be kept to the letter", 1_400))
+    start = [system(), user("Hello."), assistant("Hello."), user("Ready?"), assistant("Ready."), huge]
+    sessions = midfold.open("memory:", summarizer=summarize)
+    with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW, sessions=sessions) as gateway:
+        _, first, _ = gateway.post(CHAT, body(start))
+        tried = len(asks)
+        _, again, _ = gateway.post(CHAT, body(start))
+        assert len(asks) == tried
+        _, grown, _ = gateway.post(CHAT, body([*start, assistant("Read."), *talk(12), assistant("Yes."), user("So?")]))
+    assert first["x-midfold-reason"].startswith("not folded: ")
+    assert again["x-midfold-reason"] == "a fold failed a moment ago"
+    assert grown["x-midfold-action"] == "compacted"
+
+
+class Broken(ContextEngine):
+    """An engine with a mistake in it."""
+
+    name = "broken"
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        return Pressure.HARD
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        raise RuntimeError("what the messages said")
+        yield
+
+
+def test_a_plugin_with_a_mistake_costs_no_request_and_tells_nothing() -> None:
+    whole = json.dumps(body(LONG)).encode()
+    sessions = midfold.open("memory:", engine=Broken())
+    with overflowing(8_000) as provider, running(provider.url, window=WINDOW, sessions=sessions) as gateway:
+        status, head, answer = gateway.post(CHAT, whole)
+    assert (status, json.loads(answer)["error"]["code"]) == (400, "context_length_exceeded")
+    assert [request.raw for request in provider.requests] == [whole]
+    assert head["x-midfold-reason"] == "not looked at: RuntimeError"
+
+
+@pytest.mark.parametrize("name", ["gw-hidden-1", "a/b", "x" * 151])
+def test_names_that_a_client_may_not_give_are_not_used(name: str) -> None:
+    with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW) as gateway:
+        _, head, _ = gateway.post(CHAT, body(LONG), x_midfold_session=name)
+    assert head["x-midfold-action"] == "compacted"
+    assert head["x-midfold-session"].startswith("gw-") and head["x-midfold-session"] != name

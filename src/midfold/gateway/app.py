@@ -127,7 +127,7 @@ class Gateway:
             return
         exchange.account.upstream = upstream.place
         length = [(name.decode(), value.decode()) for name, value in exchange.headers if name == b"content-length"]
-        headers = [*to_upstream(exchange.headers, upstream.key, upstream.wire), *length]
+        headers = [*to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire), *length]
         answer = await self.client.send(exchange.method, upstream, self._url(exchange), headers, exchange.pieces())
         stop = exchange.watch()
         try:
@@ -175,7 +175,7 @@ class Gateway:
         """The request, with this body, to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
-        headers = to_upstream(exchange.headers, upstream.key, exchange.route.wire)
+        headers = to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire)
         body = await self.steward.marked(exchange, body)
         return await self.client.send(exchange.method, upstream, self._url(exchange), headers, body)
 

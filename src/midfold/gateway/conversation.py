@@ -29,6 +29,8 @@ MARKERS = (b'"cache_control"', b'"prompt_cache_breakpoint"')
 _NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 _MARKER = re.compile(rb"\s*,\s*" + _NAMED + rb"|" + _NAMED + rb"\s*,\s*|" + _NAMED)
 """A marker and its comma. In a string its quotes would be escaped, so it is found without parsing."""
+OURS = "gw-"
+"""What the names begin with that the gateway gives."""
 IDENTIFYING = 4
 """So many messages tell one conversation from another: hygiene never acts on fewer."""
 
@@ -75,7 +77,7 @@ class Conversation:
     @property
     def name(self) -> str:
         """A name that every request of the conversation has, and every branch of it."""
-        return f"gw-{self.chains[min(IDENTIFYING, len(self.chains)) - 1].hex()[:24]}"
+        return f"{OURS}{self.chains[min(IDENTIFYING, len(self.chains)) - 1].hex()[:24]}"
 
     @property
     def system(self) -> Message | None:

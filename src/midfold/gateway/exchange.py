@@ -71,6 +71,13 @@ class Exchange:
         self.started = time.perf_counter()
         self.account = Account(self.method, self.path)
 
+    @property
+    def wire(self) -> str | None:
+        """Whose protocol the client speaks, where its path or its headers tell."""
+        if self.route.wire is not None:
+            return self.route.wire
+        return "anthropic" if any(name == b"anthropic-version" for name, _ in self.headers) else None
+
     async def read(self, most: int) -> None:
         """The whole body; most bodies come in one piece."""
         message = await self.receive()

@@ -19,6 +19,9 @@ from midfold.service import Sessions
 from midfold.session import Session
 from midfold.store.checkpoints import Checkpoint
 
+COOLING = "the last summary failed a moment ago"
+"""How the receipt of a session begins that leaves its summariser alone for a while."""
+
 
 class Folded(NamedTuple):
     """What became of it."""
@@ -30,12 +33,18 @@ class Folded(NamedTuple):
     def is_in_flight(self) -> bool:
         return self.receipt.status == "already_in_flight"
 
+    @property
+    def was_not_worth_it(self) -> bool:
+        """Whether the engine declined; a summariser that has just failed is no reason to ask again."""
+        return self.receipt.status == "unchanged" and not self.receipt.reason.startswith(COOLING)
+
 
 class Known(NamedTuple):
-    """The size of the view that a checkpoint gives, where it is more than an estimate."""
+    """The size of the view that a checkpoint gives."""
 
     checkpoint: Checkpoint | None
-    tokens: int | None
+    tokens: int
+    is_estimate: bool
 
 
 class Folder:
@@ -57,7 +66,11 @@ class Folder:
         session = self.synced(conversation, name, limits)
         info = session.info
         fits = info is not None and info.compaction == (known.checkpoint.seq if known.checkpoint else 0)
-        receipt = session.compact(prompt_tokens=known.tokens if fits else None, force=force).receipt
+        measured = known.tokens if fits and not known.is_estimate else None
+        receipt = session.compact(prompt_tokens=measured, force=force).receipt
+        if fits and receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
+            # Two estimates, one on each side of the threshold: the one that looked at the request decides.
+            receipt = session.compact(prompt_tokens=known.tokens).receipt
         if receipt.status not in ("compacted", "pruned"):
             return Folded(receipt, None)
         return Folded(receipt, self.store.checkpoint(session.name, conversation.lengths))

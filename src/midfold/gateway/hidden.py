@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.message import Message, Transcript
-from midfold.gateway.conversation import Conversation
+from midfold.gateway.conversation import OURS, Conversation
 from midfold.store import SqlStore
 from midfold.store.bodies import Entry
 from midfold.wire.dialect import Dialect
@@ -85,7 +85,7 @@ class Hidden:
 
 def _name(conversation: Conversation) -> str:
     """One for all conversations that begin alike: the chains in its records tell them apart."""
-    return f"gw-hidden-{conversation.chains[0].hex()[:24]}"
+    return f"{OURS}hidden-{conversation.chains[0].hex()[:24]}"
 
 
 def raw_messages(values: list[Any], dialect: type[Dialect]) -> Transcript:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,6 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core.message import Transcript
-from midfold.errors import MidfoldError
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.exchange import Exchange
@@ -45,6 +45,7 @@ REST = 30.0
 """Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
+WORTH_ANOTHER_TRY = 1.05
 LARGE = 32_768
 """Bytes of a body that is worth a thread."""
 
@@ -66,7 +67,7 @@ class Steward:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._resting: dict[str, float] = {}
+        self._resting: dict[str, tuple[float, float]] = {}
         self._lengths: dict[str, int] = {}
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
@@ -80,7 +81,7 @@ class Steward:
             if len(body) < LARGE:
                 return self.caching.marked(exchange, body)
             return await self.in_thread(self.caching.marked, exchange, body)
-        except MidfoldError as error:
+        except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
 
@@ -102,7 +103,7 @@ class Steward:
                 weighed = await self._folded(exchange, weighed)
             self.tell(exchange, weighed)
             return await self.in_thread(weighed.prepared)
-        except MidfoldError as error:
+        except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
             return Prepared(exchange.body)
@@ -147,7 +148,7 @@ class Steward:
     async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
         """The request after a fold, by whomever; as it was if none could be made."""
         name = weighed.name
-        if self._resting.get(name, 0.0) > time.monotonic():
+        if self._is_resting(weighed):
             exchange.account.reason = "a fold failed a moment ago"
             return weighed
         exchange.account.tokens_before = weighed.size.tokens
@@ -187,21 +188,31 @@ class Steward:
             again = await self.in_thread(self._again, weighed)
             if not self.scales.must_fold(again):
                 return again
-        self._rest(weighed.name)
-        exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.status}"
+        self._rest(weighed, folded)
+        exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
         return weighed
 
     def _fold(self, weighed: Weighed, at_least: int, force: bool) -> Folded:
         assert self.folder is not None
         size = max(weighed.size.tokens, at_least)
-        known = Known(weighed.checkpoint, size if weighed.size.basis != "estimated" or at_least else None)
+        known = Known(weighed.checkpoint, size, weighed.size.basis == "estimated" and not at_least)
         forced = force or size < weighed.limits.trigger
-        return self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=forced)
+        folded = self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=forced)
+        if at_least and folded.was_not_worth_it:
+            # The provider has refused the request: a small gain is better than none.
+            return self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=True)
+        return folded
 
-    def _rest(self, name: str) -> None:
+    def _rest(self, weighed: Weighed, folded: Folded) -> None:
+        """After a failure nothing is tried for a while; what was not worth folding may be when it has grown."""
         now = time.monotonic()
-        self._resting = {key: until for key, until in self._resting.items() if until > now}
-        self._resting[name] = now + REST
+        self._resting = {key: rest for key, rest in self._resting.items() if rest[0] > now}
+        enough = weighed.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
+        self._resting[weighed.name] = (now + REST, enough)
+
+    def _is_resting(self, weighed: Weighed) -> bool:
+        until, enough = self._resting.get(weighed.name, (0.0, 0.0))
+        return time.monotonic() < until and weighed.size.tokens < enough
 
     def tell(self, exchange: Exchange, weighed: Weighed) -> None:
         """The account of a request that was looked at."""
@@ -222,7 +233,7 @@ class Steward:
         before = msgspec.structs.replace(exchange.account)
         try:
             smaller = await self._smaller(exchange, found, len(prepared.body))
-        except MidfoldError as error:
+        except Exception as error:  # noqa: BLE001 - the provider's own error is the answer then
             _log.warning("a refused request could not be made smaller: %s", type(error).__name__)
             smaller = None
         if smaller is None:

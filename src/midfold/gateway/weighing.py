@@ -14,13 +14,18 @@ from midfold.core.usage import Usage
 from midfold.errors import TranscriptError
 from midfold.gateway.anchors import Anchors, Key
 from midfold.gateway.checkpoints import Checkpoints, named
-from midfold.gateway.conversation import Conversation
+from midfold.gateway.conversation import OURS, Conversation
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.policy import Limits, Policy
 from midfold.store.checkpoints import Checkpoint
 from midfold.wire import read
 
 LONGEST_NAME = 150
+
+
+def is_usable(name: str) -> bool:
+    """Whether a client may call its session so. Names we give ourselves, it may not: they follow from the messages."""
+    return len(name) <= LONGEST_NAME and name.isprintable() and "/" not in name and not name.startswith(OURS)
 
 
 class Prepared(NamedTuple):
@@ -88,8 +93,8 @@ class Scales:
     def name(self, exchange: Exchange, conversation: Conversation) -> str:
         """The session of a request: as its header says, else by its first messages."""
         asked = exchange.asked.session
-        usable = asked is not None and len(asked) <= LONGEST_NAME and asked.isprintable() and "/" not in asked
-        return named(exchange.namespace, asked if usable and asked is not None else conversation.name)
+        own = asked if asked is not None and is_usable(asked) else conversation.name
+        return named(exchange.namespace, own)
 
     def must_fold(self, weighed: Weighed) -> bool:
         """Whether a request has reached the trigger, or has too many messages."""
