@@ -229,13 +229,14 @@ class EngineHost:
             return None
         last = health.last
         job = Job(request)
-        pressure = self.pressure(job.prompt_tokens)
-        if pressure < Pressure.HARD:
-            is_soft = job.prompt_tokens >= self.budget.threshold_tokens * settings.schedule_from
-            pressure = Pressure.SOFT if is_soft else Pressure.NONE
-        plan = job.plan()
-        landing = int(self.budget.threshold_tokens * settings.schedule_to)
+        pressure = self._scheduled_pressure(job.prompt_tokens)
         prices = prices_for(self.model, settings.cache_ttl, overrides_of(self.config))
+        landing = int(self.budget.threshold_tokens * settings.schedule_to)
+        if not pressure:
+            size = job.prompt_tokens
+            moment = Moment(pressure=pressure, prompt_tokens=size, stable_tokens=size, landing_tokens=size)
+            return schedule(moment, prices)
+        plan = job.plan()
         moment = Moment(
             pressure=pressure,
             prompt_tokens=job.prompt_tokens,
@@ -248,6 +249,14 @@ class EngineHost:
             carried_cost=health.carried(landing, prices.read),
         )
         return schedule(moment, prices, patience=settings.schedule_patience)
+
+    def _scheduled_pressure(self, prompt_tokens: int) -> Pressure:
+        """The schedule's SOFT begins earlier; folds that did not help stop it as they stop any other."""
+        pressure = self.pressure(prompt_tokens)
+        if pressure is Pressure.HARD or self.state.ineffective >= MOST_STRIKES:
+            return pressure
+        start = self.budget.threshold_tokens * self.config.prompt_caching.schedule_from
+        return Pressure.SOFT if prompt_tokens >= start else Pressure.NONE
 
     def _summary_price(self, job: Job, plan: Plan, prices: Prices) -> float:
         """What a model would ask for the summary, in tokens at the base price; one made locally is free."""

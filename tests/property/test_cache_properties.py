@@ -75,7 +75,7 @@ def envelope(step: dict[str, Any], number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("provider", MODELS)
 @given(steps=turns())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_on_growing_sessions_a_plan_reads_95_per_cent_of_what_any_plan_could(
     provider: str, steps: list[dict[str, Any]]
 ) -> None:
@@ -119,7 +119,7 @@ def with_own_markers(body: dict[str, Any], places: list[int], ttls: list[str]) -
     strategy=st.sampled_from(STRATEGIES),
     automatic=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_plan_is_refused_whatever_the_client_marked(
     messages: list[Any], places: list[int], ttls: list[str], ttl: Any, strategy: Any, automatic: bool
 ) -> None:
@@ -140,7 +140,7 @@ def test_no_plan_is_refused_whatever_the_client_marked(
 
 
 @given(messages=strategies.conversations("openai-chat", max_size=12), strategy=st.sampled_from(STRATEGIES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_envelope_is_refused(messages: list[Any], strategy: Any) -> None:
     for provider in ("openrouter", "litellm"):
         body = {"model": MODELS[provider], "messages": messages}

@@ -79,7 +79,8 @@ def plan(
         places = wanted[: max(free, 0)]
     else:
         model_row = look_up(model, models).model
-        least = request.first_cached(Meter(factor=model_row.factor), model_row.cache_minimum or 0)
+        meter = Meter(factor=model_row.factor, message_overhead=model_row.message_overhead)
+        least = request.first_cached(meter, model_row.cache_minimum or 0)
         places = [place for place in _planned(request) if place.at >= least][: max(free, 0)]
     hints = [
         PromptCacheHint(
@@ -185,11 +186,11 @@ class _Request:
         if total >= minimum:
             return TOOLS
         if self.system is not None:
-            total += meter.tokens(meter.units(self.system))
+            total += meter.tokens(meter.units(self.system), 1)
             if total >= minimum:
                 return SYSTEM
         for index, message in enumerate(self.messages):
-            total += meter.tokens(meter.units(message))
+            total += meter.tokens(meter.units(message), 1)
             if total >= minimum:
                 return index
         return len(self.messages)

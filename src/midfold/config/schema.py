@@ -177,10 +177,10 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = "threshold"
     schedule_from: Annotated[
         float, Meta(ge=0.0, le=1.0, description="fraction of the threshold from which a cheap moment is used")
-    ] = 0.30
+    ] = 0.40
     schedule_to: Annotated[
         float, Meta(ge=0.05, le=0.80, description="fraction of the threshold that a scheduled fold aims at")
-    ] = 0.20
+    ] = 0.15
     schedule_patience: Annotated[
         float,
         Meta(
@@ -188,7 +188,7 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             le=100.0,
             description="carrying a fold must have cost this many times its price before it is made warm",
         ),
-    ] = 3.0
+    ] = 4.0
 
 
 class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

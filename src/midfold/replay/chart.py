@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 20, 92, 60
 STEPS = 5
 
 
-def chart(totals: Sequence[Total], *, title: str = "What a session costs, by policy", subtitle: str = "") -> str:
+def chart(totals: Sequence[Total], *, title: str = "What the sessions cost, by policy", subtitle: str = "") -> str:
     """An SVG with one group of bars per window; the number above a bar is the share of needed facts the view held."""
     windows = list(dict.fromkeys(total.window for total in totals))
     policies = list(dict.fromkeys(total.policy for total in totals))

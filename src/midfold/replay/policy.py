@@ -26,15 +26,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prune_every_turn: bool = False
     threshold: Share = 0.85
     """Of the window: HARD pressure."""
-    soft: Share = 0.3
+    soft: Share = 0.4
     """Of the threshold: SOFT pressure."""
-    landing: Share = 0.2
+    landing: Share = 0.15
     """Of the threshold: the size a fold aims at."""
     dense: bool = True
     """Whether a fold fills that size with verbatim lines of what it folds, instead of a long tail."""
     target_ratio: Share = 0.2
     protect_last_n: Annotated[int, Meta(ge=1)] = 20
-    patience: Annotated[float, Meta(gt=0.0)] = 3.0
+    patience: Annotated[float, Meta(gt=0.0)] = 4.0
     summary: Literal["model", "local"] = "local"
     """Whether a summary is paid for: the fold as input, the summary as output. Its text is made locally either way."""
 
