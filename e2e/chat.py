@@ -15,7 +15,7 @@ from midfold.core.handoff import recognise
 from midfold.core.laws import violations
 from midfold.summarize.endpoint import Endpoint
 
-EXAMPLE = ROOT / "examples" / "airline-session.json"
+EXAMPLE = ROOT / "examples" / "coding-session.json"
 MOST_TURNS = 10
 LONGEST_ANSWER = 24
 ASKED = 450
