@@ -14,5 +14,5 @@ def cover(
 ) -> tuple[StructuredSummary, Book]:
     """The summary with verbatim lines for what it left out, as far as there is room."""
     book = ledger(ask, room, [summary.render()], scanned)
-    lines = "\n".join(filter(None, [summary.critical.strip(), book.text]))
+    lines = "\n\n".join(filter(None, [summary.critical.strip(), book.text]))
     return msgspec.structs.replace(summary, critical=lines), book
