@@ -47,6 +47,7 @@ from midfold.wire.splice import message_value
 
 COOLDOWN = 60.0
 """Seconds after a failed summary in which no automatic compaction asks for another one."""
+COOLING = "the last summary failed a moment ago; a forced compaction tries again"
 IN_FLIGHT = "a compaction of this session is already in flight"
 
 

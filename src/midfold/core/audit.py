@@ -20,12 +20,12 @@ import msgspec
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
 from midfold.core.facts import cover
-from midfold.core.fallback import said_by_user
 from midfold.core.grounding import Source, grounded
 from midfold.core.handoff import unwrapped
 from midfold.core.hostile import harmless, quoted
 from midfold.core.ledger.book import Book
 from midfold.core.message import TEXT, Text, ToolCall, ToolResult
+from midfold.core.said import said_by_user
 from midfold.core.summary import StructuredSummary, parse_summary
 from midfold.errors import FailureKind
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from midfold.core import jsonio
 from midfold.core.boundary import speaks
@@ -41,8 +40,6 @@ LONGEST_SENTENCE = 400
 TERSE_NOTICE = "Made locally, may be incomplete."
 FRAME_TOKENS, TERSE_FRAME_TOKENS = 60, 20
 """The notice and the headings."""
-SHORTEST_TASK, MOST_ASKS, EARLIER_SHARE = 300, 8, 0.2
-"""In a model's summary: characters of the newest ask however small the budget, earlier asks, and their share of it."""
 ASKS_SHARE, RULES_SHARE, TIGHT_RULES_SHARE = 0.06, 0.3, 0.18
 TIGHT = 500
 SECTIONS_SHARE, DENSE_SECTIONS_SHARE = 0.5, 0.06
@@ -73,9 +70,7 @@ MOST_READ = 100
 """Newest messages in which mentions and blockers are looked for."""
 _PATH = re.compile(r"[\w./~-]{4,200}+")
 _BLOCKER = re.compile(r"\b(blocked|blocker|cannot|can't|unable to|failed|failing|denied|timed? out|broken)\b", re.I)
-_CONSTRAINT = re.compile(
-    r"\b(must|never|always|don't|do not|prefer|only|should not|avoid|make sure|instead of)\b", re.I
-)
+CONSTRAINT = re.compile(r"\b(must|never|always|don't|do not|prefer|only|should not|avoid|make sure|instead of)\b", re.I)
 _DECISION = re.compile(
     r"\b(decided|decision|instead|because|chose|will use|going with|root cause|the issue is)\b", re.I
 )
@@ -92,19 +87,19 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     asks = {"task_snapshot": facts.asks[-1] if facts.asks else old.task_snapshot.strip(), "goal": old.goal.strip()}
     asks["goal"] = asks["goal"] or (facts.asks[0] if len(facts.asks) > 1 else "")
     longest = _longest_ask(ask, room)
-    sections = {key: _clip(text, longest) for key, text in asks.items()}
+    sections = {key: clip(text, longest) for key, text in asks.items()}
     left = room - sum(map(estimate_text, sections.values()))
     topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
     told = " ".join(sections.values()) if ask.dense else ""
-    rules = [line for line in [*_lines(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
-    sections["constraints"], used = _fit(
+    rules = [line for line in [*lines_of(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
+    sections["constraints"], used = fit(
         list(dict.fromkeys(rules)), int(room * (RULES_SHARE if room >= TIGHT else TIGHT_RULES_SHARE)), topic
     )
     left -= used
     for key, budget in _shares(int(room * _sections_share(ask, room))):
-        carried = [] if key == "critical" else _lines(getattr(old, key))
-        known, spent = _fit(carried, budget // 2, topic)
-        new, used = _fit(
+        carried = [] if key == "critical" else lines_of(getattr(old, key))
+        known, spent = fit(carried, budget // 2, topic)
+        new, used = fit(
             [line for line in dict.fromkeys(facts.lines(key)) if line not in carried], budget - spent, topic
         )
         sections[key] = "\n".join(filter(None, [known, new]))
@@ -144,33 +139,6 @@ def fallback_summary(ask: SummaryAsk) -> str:
     return local_summary(ask)[0]
 
 
-class Said(NamedTuple):
-    """What the user said, in the user's words: the newest ask, those before it, and what was demanded."""
-
-    task: str
-    asks: list[str]
-    demands: list[str]
-
-
-def said_by_user(ask: SummaryAsk) -> Said:
-    """Asks and demands of the fold and of the summary before it, each within its share of the budget."""
-    old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
-    said = [text for message in ask.messages if speaks(message) and (text := ask.redact(message.text)).strip()]
-    asks = [*_lines(old.pending), *([f"- {_clip(old.task_snapshot, ASK_CHARACTERS)}"] if old.task_snapshot else [])]
-    asks += [f"- {_clip(text, ASK_CHARACTERS)}" for text in said]
-    newest = said[-1] if said else old.task_snapshot
-    longest = min(max(ask.budget_tokens, SHORTEST_TASK), NEWEST_ASK_CHARACTERS)
-    earlier = list(dict.fromkeys(asks[:-1]))[-MOST_ASKS:]
-    demands = [f"- {sentence}" for text in said for sentence in _sentences(text, _CONSTRAINT)]
-    return Said(
-        _clip(newest, longest),
-        _fit(earlier, int(ask.budget_tokens * EARLIER_SHARE), set())[0].splitlines(),
-        _fit(list(dict.fromkeys([*_lines(old.constraints), *demands])), int(ask.budget_tokens * RULES_SHARE), set())[
-            0
-        ].splitlines(),
-    )
-
-
 class Findings:
     """What can be told about a fold, as lines per section, oldest first."""
 
@@ -180,7 +148,7 @@ class Findings:
         self.humans = [message for message in self.messages if speaks(message)]
         self.redact = ask.redact
         self.hidden = _hidden_demands(ask)
-        self.asks = [text for message in self.humans if (text := _clip(self.safe(message.text), ASK_CHARACTERS))]
+        self.asks = [text for message in self.humans if (text := clip(self.safe(message.text), ASK_CHARACTERS))]
         self.actions, self.untold = _actions(self.messages, self.safe)
         self.named_paths, self.tools = _from_calls(self.messages, self.safe)
         self.plan = [self.safe(step) for step in _newest_plan(self.messages)]
@@ -224,8 +192,8 @@ class Findings:
 
     def _constraints(self) -> list[str]:
         told = [message for message in self.messages if message.role == "system"]
-        rules = [f"- (instructions) {_clip(self.safe(message.text), LINE_CHARACTERS)}" for message in told[-8:]]
-        said = [sentence for message in self.humans for sentence in _sentences(message.text, _CONSTRAINT)]
+        rules = [f"- (instructions) {clip(self.safe(message.text), LINE_CHARACTERS)}" for message in told[-8:]]
+        said = [sentence for message in self.humans for sentence in sentences(message.text, CONSTRAINT)]
         return [*rules, *(f"- {sentence}" for sentence in [*self.hidden, *said])]
 
     def _blocked(self) -> list[str]:
@@ -234,22 +202,22 @@ class Findings:
             open_failures.pop(action.did, None)
             if action.outcome == "failed":
                 open_failures[action.did] = f"- {action.did}: {action.error or action.detail}"
-        said = [f"- {sentence}" for text in self.answers[-MOST_READ:] for sentence in _sentences(text, _BLOCKER)[:1]]
+        said = [f"- {sentence}" for text in self.answers[-MOST_READ:] for sentence in sentences(text, _BLOCKER)[:1]]
         return [*said[-4:], *[_line(line) for line in open_failures.values()][-12:]]
 
     def _decisions(self) -> list[str]:
-        return [f"- {sentence}" for text in self.answers for sentence in _sentences(text, _DECISION)[:2]][-30:]
+        return [f"- {sentence}" for text in self.answers for sentence in sentences(text, _DECISION)[:2]][-30:]
 
     def _resolved(self) -> list[str]:
         found: list[str] = []
         for before, after in zip(self.messages, self.messages[1:], strict=False):
             asked = _question(before)
             if asked and after.role == "assistant" and (answer := _said(after)):
-                found.append(_line(f"- {_clip(asked, 120)} -> {_clip(answer, 140)}"))
+                found.append(_line(f"- {clip(asked, 120)} -> {clip(answer, 140)}"))
         return found[-6:]
 
     def _in_progress(self) -> list[str]:
-        return [f"- {_clip(self.answers[-1], ANSWER_CHARACTERS)}"] if self.answers else []
+        return [f"- {clip(self.answers[-1], ANSWER_CHARACTERS)}"] if self.answers else []
 
     def _active_state(self) -> list[str]:
         return [f"- Last action: {_told(self.actions[-1])}"] if self.actions else []
@@ -269,7 +237,7 @@ def _hidden_demands(ask: SummaryAsk) -> list[str]:
         text = message.text
         seen = seen_of(text, ask.shown_texts)
         if is_human(message) and seen is not text:
-            found += [sentence for sentence in _sentences(text, _CONSTRAINT) if sentence not in seen]
+            found += [sentence for sentence in sentences(text, CONSTRAINT) if sentence not in seen]
     return found
 
 
@@ -301,7 +269,7 @@ def _from_calls(messages: Transcript, safe: Redactor) -> tuple[list[str], list[s
     used = ", ".join(
         f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in counts
     )
-    return list(paths), [_clip(f"- Tools used: {safe(used)}", 2 * LINE_CHARACTERS)]
+    return list(paths), [clip(f"- Tools used: {safe(used)}", 2 * LINE_CHARACTERS)]
 
 
 def _newest_plan(messages: Transcript) -> list[str]:
@@ -368,13 +336,13 @@ def _question(message: Message) -> str:
     return next((piece.strip() for piece in pieces if piece.rstrip().endswith("?")), "")
 
 
-def _sentences(text: str, telling: re.Pattern[str]) -> list[str]:
+def sentences(text: str, telling: re.Pattern[str]) -> list[str]:
     """The short sentences of a text that match; long texts are pasted material and are read only at their start."""
     found = (_BULLET.sub("", piece).strip() for piece in _BREAK.split(text[:LONGEST_READ]))
     return [sentence for sentence in found if 8 <= len(sentence) <= LONGEST_SENTENCE and telling.search(sentence)]
 
 
-def _clip(text: str, limit: int) -> str:
+def clip(text: str, limit: int) -> str:
     """One line of a text, its middle left out where it is long."""
     flat = " ".join(text[: limit * 4].split()) if len(text) <= limit * 4 else f"{text[: limit * 2]} {text[-limit:]}"
     flat = " ".join(flat.split())
@@ -384,14 +352,14 @@ def _clip(text: str, limit: int) -> str:
 
 
 def _line(text: str) -> str:
-    return _clip(text, LINE_CHARACTERS)
+    return clip(text, LINE_CHARACTERS)
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.startswith("- (")]
 
 
-def _fit(lines: list[str], budget: int, topic: set[str]) -> tuple[str, int]:
+def fit(lines: list[str], budget: int, topic: set[str]) -> tuple[str, int]:
     """The lines that fit, in their order, and what they cost: those on the topic first, then the newest."""
     order = sorted(range(len(lines)), key=lambda place: (not _concerns(lines[place], topic), -place))
     kept: list[int] = []

@@ -16,10 +16,9 @@ from midfold.core.report import Receipt
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
-from midfold.session import Session
+from midfold.session import COOLING, Session
 from midfold.store.checkpoints import Checkpoint
 
-COOLING = "the last summary failed a moment ago"
 """How the receipt of a session begins that leaves its summariser alone for a while."""
 
 
@@ -36,7 +35,7 @@ class Folded(NamedTuple):
     @property
     def was_not_worth_it(self) -> bool:
         """Whether the engine declined; a summariser that has just failed is no reason to ask again."""
-        return self.receipt.status == "unchanged" and not self.receipt.reason.startswith(COOLING)
+        return self.receipt.status == "unchanged" and self.receipt.reason != COOLING
 
 
 class Known(NamedTuple):
