@@ -79,9 +79,8 @@ class Screen:
             self._line(Text(f"  {corner}{clean(line.expandtabs())[:LONGEST_LINE]}", style=style))
         more = len(event.text.splitlines()) - SHOWN_LINES
         if more > 0:
-            self._line(
-                Text(f"    and {more:,} more line{'' if more == 1 else 's'}, {event.seconds:.1f} s", style=style)
-            )
+            took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
+            self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
 
     def _folded(self, event: told.Folded) -> None:
         if event.trigger == "asked":
