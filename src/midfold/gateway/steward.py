@@ -46,7 +46,7 @@ REST = 30.0
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
 WORTH_ANOTHER_TRY = 1.05
-LARGE = 32_768
+LARGE = 400_000
 """Bytes of a body that is worth a thread."""
 
 Shrink = Callable[[Transcript, Overflow], Transcript]
