@@ -6,6 +6,7 @@ The profile: the same examples on every run, and no verdict about a busy machine
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -15,10 +16,13 @@ from hypothesis import HealthCheck, settings
 from support.postgres import Server, server
 
 settings.register_profile(
-    "test", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+    "test", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would ours
 
 for _name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "NOUS_API_KEY"):
     os.environ.pop(_name, None)  # no test may ask a model that a developer's keys would reach

@@ -142,7 +142,7 @@ def values_for(field: Field) -> st.SearchStrategy[object]:
     kinds: dict[str, st.SearchStrategy[object]] = {
         "boolean": st.booleans(),
         "choice": st.sampled_from(field.choices or ("",)),
-        "integer": st.integers(int(field.low or 0), 2**53 - 1),
+        "integer": st.integers(int(field.low or 0), int(field.high or 2**53 - 1)),
         "number": st.floats(field.low if field.low is not None else 0.001, field.high or 1e6),
         "text": st.from_regex(r"\A[a-zA-Z_*@][a-zA-Z0-9._#*-]{0,8}\Z"),
     }
@@ -153,6 +153,8 @@ def values_for(field: Field) -> st.SearchStrategy[object]:
         strategy = st.sampled_from(["{}", '{"temperature": 0}'])
     if field.path == ("store", "url"):
         strategy = st.sampled_from(["memory:", "sqlite:///a.db", "postgresql://host/name"])
+    if field.path[-1] == "hash":
+        strategy = st.just("sha256:" + "0a" * 32)
     if field.path[-1] == "api_key_env":
         strategy = st.sampled_from(["LAB_KEY", "_K9"])
     if field.path[-1] == "provider":
@@ -165,7 +167,9 @@ def good(draw: st.DrawFn) -> dict[str, object]:
     plain: dict[str, object] = {}
     for path, field in FIELDS.items():
         if draw(st.booleans()):
-            name = {"models": "gpt-4.1*", "providers": "my.lab", "upstreams": "claude-*"}.get(path[0], "")
+            name = {"models": "gpt-4.1*", "providers": "my.lab", "upstreams": "claude-*", "keys": "red"}.get(
+                path[0], ""
+            )
             level: dict[str, object] = plain
             for part in path[:-1]:
                 level = level.setdefault(name if part == "*" else part, {})  # type: ignore[assignment]

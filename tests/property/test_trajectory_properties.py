@@ -93,7 +93,8 @@ def _protected(turns: list[dict[str, str]], after: list[dict[str, str]], setting
 def test_what_is_folded_is_no_more_than_the_target_needs(turns: list[dict[str, str]], settings: Settings) -> None:
     record = open_record(json.dumps({"conversations": turns}).encode(), Words(), settings.turn_tokens)
     made = plan(record, settings)
-    if made.spans and made.fits and len(made.spans) == 1:
+    firsts = [next((at for at, item in enumerate(turns) if item["from"] == kind), 0) for kind in settings.protect_first]
+    if made.spans and made.fits and len(made.spans) == 1 and made.spans[0].start > max(firsts, default=-1):
         span = made.spans[0]
         group = range(max(cut for cut in record.cuts if cut < span.stop), span.stop)
         room = settings.target_tokens - settings.summary_tokens - settings.turn_tokens

@@ -178,14 +178,15 @@ def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() ->
         assert scale == info.count / MOST_COUNTED
 
 
-def test_a_session_that_observed_usage_and_kept_no_turns_shows_its_cache() -> None:
+def test_usage_that_a_session_observed_is_shown_turn_by_turn_with_what_the_cache_did() -> None:
     with midfold.open("memory:") as store:
         session = store.session("s", model="claude-opus-4-6")
         session.append([user("hello " * 3_000)])
         for read, written in ((0, 4_000), (4_000, 100)):
             session.observe(Usage(prompt_tokens=4_200, cache_read_tokens=read, cache_write_tokens=written))
         page = Reader(store).session("s", None, everything)
-        assert (page.turns, page.session.cache.requests, page.session.cache.read_tokens) == ((), 2, 4_000)
+        assert [(turn.prompt_tokens, turn.cache_read_tokens) for turn in page.turns] == [(4_200, 0), (4_200, 4_000)]
+        assert (page.session.cache.requests, page.session.cache.read_tokens) == (2, 4_000)
         assert [one.cause for one in page.session.causes] == ["hit", "cold_start"]
         assert page.session.cache.net == pytest.approx(session.health.saved)
         assert page.session.size.basis == "reported"
