@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from typing import Any
@@ -30,10 +31,9 @@ class OnRay:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         try:
-            import ray
+            self._ray: Any = importlib.import_module("ray")
         except ImportError:
             raise MissingExtra("the Ray executor", "ray") from None
-        self._ray: Any = ray
         self._ours = not self._ray.is_initialized()
         if self._ours:
             self._connect(address, workers)
