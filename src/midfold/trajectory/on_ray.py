@@ -106,7 +106,7 @@ def _work_of(task: Task, version: str) -> Done:
     if version != __version__:
         raise MidfoldError(f"this machine has midfold {__version__}, the one that reads the files {version}")
     import msgspec
-    import ray
 
+    ray: Any = importlib.import_module("ray")
     node = ray.get_runtime_context().get_node_id()
     return msgspec.structs.replace(work(task), worker=f"{node[:8]}/{os.getpid()}")
