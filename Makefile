@@ -36,11 +36,11 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 
 test: check  ## everything that must hold, in a few minutes
 	$(BIN)/pytest -q tests/test_imports.py
-	$(BIN)/pytest -q -n auto --ignore=tests/test_imports.py
+	$(BIN)/pytest -q -n auto --dist worksteal --ignore=tests/test_imports.py
 
 test-all: $(VENV)/.all  ## as test, with the shared transcripts, Hermes, Ray and a browser installed and required
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
-	MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
+	HYPOTHESIS_PROFILE=all MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
 
 soak: $(VENV)/.dev  ## the long runs at full size
 	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property

@@ -15,9 +15,14 @@ from hypothesis import HealthCheck, settings
 
 from support.postgres import Server, server
 
-settings.register_profile(
-    "test", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
-)
+for _profile, _examples in (("test", 20), ("all", 60)):
+    settings.register_profile(
+        _profile,
+        derandomize=True,
+        deadline=None,
+        max_examples=_examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 

@@ -17,7 +17,7 @@ import midfold
 from support.gateway_soak import MODEL, WINDOW, Client, Process, Run, gateway, killer, upstream
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
-SESSIONS, SECONDS, KILL_EVERY = (50, 600.0, 20.0) if SOAK else (8, 6.0, 3.0)
+SESSIONS, SECONDS, KILL_EVERY = (50, 600.0, 20.0) if SOAK else (6, 5.0, 2.5)
 GROWTH = 1.25
 """Of the memory after the first quarter; conversations grow for longer than that, and so does what is remembered."""
 

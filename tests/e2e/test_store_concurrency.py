@@ -15,7 +15,7 @@ import pytest
 from support.store_worker import acknowledged, assert_nothing_lost_or_doubled, start
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
-PROCESSES, SESSIONS, SECONDS = (8, 20, 60.0) if SOAK else (3, 4, 3.0)
+PROCESSES, SESSIONS, SECONDS = (8, 20, 60.0) if SOAK else (3, 4, 2.0)
 KILLS, AT_ONCE = (200, 4) if SOAK else (12, 3)
 
 
