@@ -47,6 +47,7 @@ class Terminal:
         os.write(self._master, text.encode() + b"\r")
 
     def press(self, key: bytes) -> None:
+        time.sleep(0.3)  # as a person would: not in the instant in which a prompt appears
         os.write(self._master, key)
 
     def wait_for(self, words: str, seconds: float = 90.0) -> str:

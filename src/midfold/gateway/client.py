@@ -52,7 +52,11 @@ class Answer:
         return _guarded(self._response)
 
     async def read(self) -> bytes:
-        return b"".join([chunk async for chunk in self.chunks()])
+        """All of it; the connection is given back."""
+        try:
+            return b"".join([chunk async for chunk in self.chunks()])
+        finally:
+            self.close()
 
     def close(self) -> None:
         """A finished answer gives its connection back; one that is not finished is cut off."""
@@ -147,3 +151,6 @@ class Client:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            # asyncio closes a transport's socket in the next round of its loop, which may be the last one.
+            for _ in range(3):
+                await asyncio.sleep(0)
