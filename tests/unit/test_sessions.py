@@ -174,13 +174,13 @@ def test_a_lease_that_ran_out_commits_nothing(connect: Open) -> None:
 
 
 def test_a_lease_outlives_its_time_while_the_summary_is_made(connect: Open) -> None:
-    sessions = connect(lease_seconds=0.4)
-    other = connect(lease_seconds=0.4)
+    sessions = connect(lease_seconds=2)
+    other = connect(lease_seconds=2)
     refused: list[bool] = []
 
     def slow(ask: midfold.SummaryAsk) -> str:
         for _ in range(4):
-            threading.Event().wait(0.2)
+            threading.Event().wait(0.7)
             refused.append(other.leases.try_acquire("s") is None)
         return "## Goal\nslow but steady"
 
