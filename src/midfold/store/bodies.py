@@ -86,7 +86,7 @@ class Entry:
         """The role a filter asks for; a plain one is not worth reading the whole message."""
         wire = self.message.wire
         named = wire.get("role") if type(wire) is dict else None
-        return ROLES.index(named if named in ("user", "assistant") else self.message.role)
+        return ROLES.index(named if named in ("user", "assistant", "tool") else self.message.role)
 
     @property
     def tokens(self) -> str:

@@ -41,8 +41,10 @@ MEANINGS = {
     "SQLITE_NOTADB": "the file is not a SQLite database",
     "SQLITE_CORRUPT": "the file is damaged",
 }
-MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
+MOST_WAITING, MOST_WAITING_BYTES = 128, 200_000
 """Bodies, and their stored bytes, that wait for the index at most."""
+ASKED_EVERY = 8
+"""What waits is counted at one in so many small appends: a batch may be by so many larger."""
 FEW = 2 * MOST_WAITING
 """Bodies one append indexes at most: after a new beginning there may be many."""
 PAGES_PER_CHECKPOINT = 600
@@ -55,10 +57,10 @@ T = TypeVar("T")
 class SQLiteTx(Tx):
     def __init__(self, connection: sqlite3.Connection, flavour: Flavour, clock: Clock) -> None:
         super().__init__(connection, flavour)
-        self.clock = clock
+        self.now = int(clock() * 1000)
 
     def _values(self, values: dict[str, Any]) -> dict[str, Any]:
-        values.setdefault("now", int(self.clock() * 1000))
+        values.setdefault("now", self.now)
         return values
 
     def all(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -77,11 +79,11 @@ class SQLiteTx(Tx):
         find = self.queries["body_by_digest"]
         known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
-        first = self.number("last_body") + 1 if new else 0
         ids = {digest: row[0] for digest, row in known.items() if row is not None}
-        ids |= {digest: first + place for place, digest in enumerate(new)}
-        stored = [(ids[digest], digest, int(index), *deflated(entry.data)) for digest, entry in new.items()]
-        self.connection.executemany(self.queries["add_body"], stored)
+        stored = [(digest, int(index), *deflated(entry.data)) for digest, entry in new.items()]
+        add = self.queries["add_body"]
+        for row in stored:
+            ids[row[0]] = self.connection.execute(add, row).lastrowid or 0
         if not index:
             return ids
         late = [
@@ -90,7 +92,8 @@ class SQLiteTx(Tx):
         if len(new) >= MOST_WAITING:
             self._index([(ids[digest], entry.tokens) for digest, entry in new.items()])
             stored = []
-        self._wait([*((body, len(data)) for body, *_, data in stored), *((body, MOST_WAITING_BYTES) for body in late)])
+        waiting = [(ids[digest], len(data)) for digest, *_, data in stored]
+        self._wait([*waiting, *((body, MOST_WAITING_BYTES) for body in late)])
         return ids
 
     def _wait(self, bodies: list[tuple[int, int]]) -> None:
@@ -98,6 +101,8 @@ class SQLiteTx(Tx):
         if not bodies:
             return
         self.connection.executemany(self.queries["wait_for_index"], bodies)
+        if len(bodies) == 1 and bodies[0][0] % ASKED_EVERY and bodies[0][1] < MOST_WAITING_BYTES // ASKED_EVERY:
+            return
         count, size = self.all("size_of_waiting")[0]
         if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
             self.index_some(0, FEW)

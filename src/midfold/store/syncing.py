@@ -7,6 +7,7 @@ Rules of this file:
    that replace only those. The old one stays as it is.
 3. A client may keep the view instead of the history. What begins with the view a compaction left stands for the
    messages that compaction was made from.
+4. A session that has ended goes on in its child: what comes after its last message is added there.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ class Offer(NamedTuple):
         return self.start + len(self.entries)
 
 
+class Place(NamedTuple):
+    """Where a history might go on."""
+
+    line: str
+    session: Tip
+    offer: Offer
+    asked_for: bool
+    """Whether it is the session that was named, or what that has become."""
+
+
 def sync(
     tx: Tx, name: str, entries: Sequence[Entry], chains: list[bytes], *, dialect: str, model: str | None = None
 ) -> Synced:
@@ -42,29 +53,63 @@ def sync(
     session = made(tx, name, dialect, model)
     if not entries:
         return Synced(name, 0, 0, branched=False, ahead=session.count)
-    root = session.root or session.id
-    best: tuple[int, str, Tip, Offer] | None = None
-    for line, own in _lines(tx, name, session, root):
-        for offer in _offers(tx, own, entries, chains):
-            common = _common(tx, own, offer)
-            if common == min(own.count, offer.total) and (common or line == name):
-                rest = offer.entries[common - offer.start :]
-                extend(tx, own, rest, dialect=dialect, model=model)
-                ahead = max(own.count - offer.total, 0)
-                return Synced(line, common, len(rest), branched=line != name, ahead=ahead)
-            if best is None or common > best[0]:
-                best = (common, line, own, offer)
+    best: tuple[int, Place] | None = None
+    for place in _places(tx, name, session, entries, chains):
+        own, offer = place.session, place.offer
+        common = _common(tx, own, offer)
+        if common == min(own.count, offer.total) and (common or place.asked_for):
+            rest = offer.entries[common - offer.start :]
+            extend(tx, own, rest, dialect=dialect, model=model)
+            ahead = max(own.count - offer.total, 0)
+            return Synced(place.line, common, len(rest), branched=not place.asked_for, ahead=ahead)
+        if best is None or common > best[0]:
+            best = (common, place)
     assert best is not None
-    common, line, own, offer = best
-    rest = offer.entries[common - offer.start :]
-    branch = _branch(tx, line, own, root, common, rest, dialect, model)
+    common, place = best
+    rest = place.offer.entries[common - place.offer.start :]
+    branch = _branch(tx, place.line, place.session, common, rest, dialect, model)
     return Synced(branch, common, len(rest), branched=True)
 
 
-def _lines(tx: Tx, name: str, session: Tip, root: int) -> Iterator[tuple[str, Tip]]:
+def _places(tx: Tx, name: str, session: Tip, entries: Sequence[Entry], chains: list[bytes]) -> Iterator[Place]:
+    for line, own in _lines(tx, name, session):
+        for offer in _offers(tx, own, entries, chains):
+            yield from _continued(tx, Place(line, own, offer, line == name))
+
+
+def _continued(tx: Tx, place: Place) -> Iterator[Place]:
+    """The place; the child, and what branched off from it, for a history that has all of an ended session and more."""
+    _, session, offer, asked_for = place
+    child = None
+    if session.ended is not None and offer.total > session.count and _common(tx, session, offer) == session.count:
+        child = _child(tx, session)
+    if child is None:
+        yield place
+        return
+    name, own, begun = child
+    rest = offer.entries[session.count - offer.start :]
+    after = Offer(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
+    yield from _continued(tx, Place(name, own, after, asked_for))
+    for other, branch in _lines(tx, name, own):
+        if other != name:
+            yield from _continued(tx, Place(other, branch, after, asked_for=False))
+
+
+def _child(tx: Tx, session: Tip) -> tuple[str, Tip, int] | None:
+    """The session that an ended one goes on in, if it is still there, and how many messages it began with."""
+    row = tx.one("compaction", session=session.id, seq=session.compaction)
+    for (name,) in tx.all("children", id=session.id):
+        child = tip(tx, name)
+        if row is not None and child is not None and child.id == row[7]:
+            view = tx.all("view_digests", session=session.id, seq=session.compaction)
+            return name, child, len(view) + session.count - row[2]
+    return None
+
+
+def _lines(tx: Tx, name: str, session: Tip) -> Iterator[tuple[str, Tip]]:
     """The session, then the others of its family."""
     yield name, session
-    for other, *_ in tx.all("family", root=root):
+    for other, *_ in tx.all("family", root=session.root or session.id):
         own = None if other == name else tip(tx, other)
         if own is not None:
             yield other, own
@@ -106,9 +151,8 @@ def _chain(tx: Tx, session: Tip, count: int) -> bytes:
     return bytes(row[0]) if row else b""
 
 
-def _branch(
-    tx: Tx, line: str, source: Tip, root: int, shared: int, rest: Sequence[Entry], dialect: str, model: str | None
-) -> str:
+def _branch(tx: Tx, line: str, source: Tip, shared: int, rest: Sequence[Entry], dialect: str, model: str | None) -> str:
+    root = source.root or source.id
     fixed = {"kind": "branch", "parent": source.id, "root": root, "forked": shared}
     number = tx.number("branches", root=root) + 1
     while not tx.all("create_session", name=_name(line, number), dialect=source.dialect, model=model, **fixed):

@@ -3,11 +3,8 @@
 -- name: body_by_digest
 SELECT id, indexed FROM bodies WHERE digest = ?
 
--- name: last_body
-SELECT coalesce(max(id), 0) FROM bodies
-
 -- name: add_body
-INSERT INTO bodies (id, digest, indexed, codec, data) VALUES (?, ?, ?, ?, ?)
+INSERT INTO bodies (digest, indexed, codec, data) VALUES (?, ?, ?, ?)
 
 -- name: index_words
 INSERT INTO words (rowid, tokens) VALUES (?, ?)
