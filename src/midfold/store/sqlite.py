@@ -41,7 +41,7 @@ MEANINGS = {
     "SQLITE_NOTADB": "the file is not a SQLite database",
     "SQLITE_CORRUPT": "the file is damaged",
 }
-MOST_WAITING, MOST_WAITING_BYTES = 128, 200_000
+MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
 """Bodies, and their stored bytes, that wait for the index at most."""
 ASKED_EVERY = 8
 """What waits is counted at one in so many small appends: a batch may be by so many larger."""
