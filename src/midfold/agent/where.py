@@ -8,7 +8,6 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from midfold.api import believe
 from midfold.config import Config
@@ -100,17 +99,3 @@ def secret_variables(config: Config) -> frozenset[str]:
     named += [config.auxiliary.compression.api_key_env, config.gateway.api_key_env]
     named += [known.key_variable for known in KNOWN.values()]
     return frozenset([*filter(None, named), "PGPASSWORD"])
-
-
-def store_url(config: Config, environment: Mapping[str, str]) -> str:
-    """Where sessions are kept: `store.url`, else a database of the user's own. Its folder is made."""
-    if config.store.url is not None:
-        return config.store.url
-    home = environment.get("HOME") or environment.get("USERPROFILE")
-    base = environment.get("XDG_DATA_HOME") or ""
-    data = Path(base) if Path(base).is_absolute() else Path(home, ".local", "share") if home else None
-    if data is None:
-        raise ConfigError("where to keep sessions? Set store.url in config.yaml")
-    folder = data / "midfold"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return f"sqlite:///{folder / 'sessions.db'}"

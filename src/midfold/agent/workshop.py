@@ -19,8 +19,9 @@ from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.plan import plan_tool
 from midfold.agent.tools.recall import recall_tools
 from midfold.agent.tools.shell import Shell
-from midfold.agent.where import secret_variables, store_url
+from midfold.agent.where import secret_variables
 from midfold.config import Config
+from midfold.config.home import store_url
 from midfold.errors import ConfigError, NotStored
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +12,7 @@ import msgspec
 from midfold.cli.output import notice
 from midfold.cli.settings import settings
 from midfold.config import Config
+from midfold.config.home import store_url
 from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
@@ -50,7 +50,7 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
     check_door(known)
-    address = url or known.store.url or default_store()
+    address = url or store_url(known, os.environ)
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         operations, recorder = Operations(known, sessions), Recorder(sessions)
         app = create_app(known, sessions=sessions, extra_routes=[*operations.routes(), *_pages(known, sessions)])
@@ -79,14 +79,6 @@ def server_options(config: Config) -> dict[str, Any]:
         "proxy_headers": False,
         "timeout_graceful_shutdown": 30,
     }
-
-
-def default_store() -> str:
-    """A file of the user's own, readable by nobody else."""
-    home = os.environ.get("XDG_STATE_HOME", "").strip()
-    folder = (Path(home) if home else Path.home() / ".local" / "state") / "midfold"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return f"sqlite:///{folder / 'gateway.db'}"
 
 
 def _pages(config: Config, sessions: Sessions) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,12 +17,12 @@ import msgspec
 from midfold.cli.inspect import name_of, read_file
 from midfold.cli.output import emit_json, notice
 from midfold.cli.settings import settings
+from midfold.config.home import store_url
 from midfold.errors import StoreError
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-NO_STORE = "which store? Give --store URL, or set store.url in config.yaml"
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_name = click.argument("name")
@@ -30,7 +31,12 @@ with_name = click.argument("name")
 def with_store(command: Callable[..., None]) -> Callable[..., None]:
     """The options --store and --config; the command is given the opened sessions."""
 
-    @click.option("--store", "url", metavar="URL", help="sqlite:///PATH or postgresql://...; default: store.url.")
+    @click.option(
+        "--store",
+        "url",
+        metavar="URL",
+        help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
+    )
     @click.option("--config", metavar="FILE", help="Read settings from this file.")
     @wraps(command)
     def run(url: str | None, config: str | None, **options: Any) -> None:
@@ -43,11 +49,11 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def opened(url: str | None, config: str | None) -> Iterator[Sessions]:
     known = settings(config)
-    address = url or known.store.url
-    if address is None:
-        raise StoreError(NO_STORE)
+    asked = url or known.store.url
+    address = asked or store_url(known, os.environ)
     if address.startswith("sqlite:///") and not Path(address.removeprefix("sqlite:///").partition("?")[0]).exists():
-        raise StoreError(f"{address}: there is no such file")
+        hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
+        raise StoreError(f"{address}: there is no such file{hint}")
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         yield sessions
 

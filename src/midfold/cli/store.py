@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,9 +10,9 @@ from contextlib import contextmanager
 import click
 
 from midfold.cli.output import emit_json
-from midfold.cli.sessions import NO_STORE, with_json, with_store
+from midfold.cli.sessions import with_json, with_store
 from midfold.cli.settings import settings
-from midfold.errors import StoreError
+from midfold.config.home import store_url
 from midfold.service import Sessions
 from midfold.store import open_database
 from midfold.store.migrations import migrate as apply
@@ -24,7 +25,12 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--store", "url", metavar="URL", help="sqlite:///PATH or postgresql://...; default: store.url.")
+@click.option(
+    "--store",
+    "url",
+    metavar="URL",
+    help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
+)
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
 @with_json
@@ -33,10 +39,7 @@ def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -
 
     A store that a newer midfold has written is refused.
     """
-    address = url or settings(config).store.url
-    if address is None:
-        raise StoreError(NO_STORE)
-    database = open_database(address)
+    database = open_database(url or store_url(settings(config), os.environ))
     try:
         with bar("indexing") as progress:
             done = pending(database) if dry_run else apply(database, progress)

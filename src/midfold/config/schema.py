@@ -194,7 +194,7 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where sessions are kept."""
 
-    url: Annotated[StoreUrl | None, Meta(description="database of midfold sessions and midfold store")] = None
+    url: Annotated[StoreUrl | None, Meta(description="database of sessions; null: a file of your own")] = None
     lease_seconds: Annotated[
         Positive, Meta(description="how long a compaction that crashed can keep others from compacting its session")
     ] = 60

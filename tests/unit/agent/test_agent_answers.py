@@ -8,8 +8,9 @@ import pytest
 
 from midfold.agent.answers import Answer, AnswerReader
 from midfold.agent.shapes import Result, ToolSpec, longest_answer, results
-from midfold.agent.where import endpoint_for, secret_variables, store_url
+from midfold.agent.where import endpoint_for, secret_variables
 from midfold.config import Config
+from midfold.config.home import store_url
 from midfold.config.schema import AgentSettings, Provider, Store
 from midfold.core import jsonio
 from midfold.errors import ConfigError, ModelFailed

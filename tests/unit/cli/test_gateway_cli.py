@@ -45,7 +45,7 @@ def test_serve_listens_relays_and_ends_when_it_is_told_to(tmp_path: Path) -> Non
             command,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "MIDFOLD_CONFIG": ""},
+            env={**os.environ, "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), "MIDFOLD_CONFIG": ""},
         )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -63,7 +63,7 @@ def test_serve_listens_relays_and_ends_when_it_is_told_to(tmp_path: Path) -> Non
             process.send_signal(signal.SIGTERM)
             told = process.communicate(timeout=60)[1]
     assert "listening on" in told and "ANTHROPIC_BASE_URL=" in told
-    store = tmp_path / "midfold" / "gateway.db"
+    store = tmp_path / "midfold" / "sessions.db"
     assert store.exists() and (store.stat().st_mode & 0o077) == 0
 
 

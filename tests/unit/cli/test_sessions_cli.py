@@ -128,8 +128,12 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
 
 def test_which_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
-    with pytest.raises(StoreError, match="which store"):
-        shell("sessions", "list", store=False, env={"MIDFOLD_CONFIG": str(tmp_path / "empty.yaml")})
+    mine = {"MIDFOLD_CONFIG": str(tmp_path / "empty.yaml"), "XDG_DATA_HOME": str(tmp_path / "data")}
+    with pytest.raises(StoreError, match="nothing is stored there yet; --store URL"):
+        shell("sessions", "list", store=False, env=mine)
+    with midfold.open(f"sqlite:///{tmp_path}/data/midfold/sessions.db") as sessions:
+        sessions.session("of-my-own").append([{"role": "user", "content": "hello"}])
+    assert "of-my-own" in shell("sessions", "list", store=False, env=mine).stdout
     configured = {"MIDFOLD_STORE__URL": shell.url}
     assert "alice" in shell("sessions", "list", store=False, env=configured).stdout
     with pytest.raises(StoreError, match="no such file"):
