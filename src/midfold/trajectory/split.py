@@ -27,7 +27,6 @@ LARGEST_RECORD = 512 << 20
 BOM = b"\xef\xbb\xbf"
 BLANK = b" \t\r\n"
 _BETWEEN = re.compile(rb"[\s,]*")
-_LINE = re.compile(rb"[^\n]+")
 Layout = Literal["lines", "array", "whole"]
 
 
@@ -158,14 +157,18 @@ def _lines(source: _Source) -> Iterator[Batch]:
 def _line_spans(data: bytes) -> list[tuple[int, int]]:
     """Lines without the space around them; blank ones are no records."""
     spans: list[tuple[int, int]] = []
-    for match in _LINE.finditer(data, len(BOM) if data.startswith(BOM) else 0):
-        start, end = match.span()
+    place = len(BOM) if data.startswith(BOM) else 0
+    while place < len(data):
+        line_end = data.find(b"\n", place)
+        line_end = len(data) if line_end < 0 else line_end
+        start, end = place, line_end
         while start < end and data[start] in BLANK:
             start += 1
         while start < end and data[end - 1] in BLANK:
             end -= 1
         if start < end:
             spans.append((start, end))
+        place = line_end + 1
     return spans
 
 
