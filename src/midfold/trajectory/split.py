@@ -25,6 +25,7 @@ from midfold.trajectory.records import is_single_turn
 
 LARGEST_RECORD = 512 << 20
 BOM = b"\xef\xbb\xbf"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLANK = b" \t\r\n"
 _BETWEEN = re.compile(rb"[\s,]*")
 Layout = Literal["lines", "array", "whole"]
@@ -92,6 +93,8 @@ def batches(stream: BinaryIO, name: str, size: int, position: BinaryIO | None = 
 def _layout(source: _Source, name: str) -> Layout:
     while not (first := _first(source)) and source.more():
         pass
+    if source.buffer.startswith(UTF_16):
+        raise TranscriptError(f"{name} is UTF-16 or UTF-32; expected JSON in UTF-8")
     if not first or name.partition(".jsonl")[1] or name.partition(".ndjson")[1]:
         turns = bool(first) and _is_lines_of_turns(source)
         return "whole" if turns else "lines"
