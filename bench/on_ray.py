@@ -18,7 +18,8 @@ from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED
 from midfold.trajectory import Job, Settings, run
 
-COPIES, RUNS = 8, 2
+FEW, MANY = 2, 14
+"""Times that the recorded sessions are in the input: a small one and a large one tell what is paid once."""
 NODE = {"num_cpus": 1, "object_store_memory": 256 << 20}
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -26,34 +27,43 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def main() -> None:
     HOME.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=HOME) as name:
-        source = Path(name, "in.jsonl")
-        count = _input(source)
-        size = source.stat().st_size / 1e6
-        print(f"  {count} trajectories, {size:.0f} MB, two workers each; best of {RUNS}")
-        spent = {"pool": min(_spent(source, Path(name, "pool.jsonl"), "pool", None) for _ in range(RUNS))}
+        folder = Path(name)
+        sizes = [_input(folder / f"{copies}.jsonl", copies) for copies in (FEW, MANY)]
+        print(
+            f"  {sizes[0]:.0f} MB and {sizes[1]:.0f} MB of trajectories, two workers; Ray: two nodes of one processor"
+        )
+        pool = _both(folder, "pool", None)
         cluster = _cluster()
         try:
-            on_ray = [_spent(source, Path(name, "ray.jsonl"), "ray", cluster.address) for _ in range(RUNS)]
+            on_ray = _both(folder, "ray", cluster.address)
         finally:
             cluster.shutdown()
-        spent["ray"] = min(on_ray)
-        for executor, (processor, seconds) in spent.items():
-            print(f"  {executor:5} {processor:6.1f} s of processor time, {seconds:6.1f} s by the clock")
-        same = Path(name, "pool.jsonl").read_bytes() == Path(name, "ray.jsonl").read_bytes()
-        share = spent["ray"][0] / spent["pool"][0] - 1
-        print(f"  Ray takes {share:+.0%} processor time; the output is {'' if same else 'NOT '}the same, byte for byte")
+        each: dict[str, float] = {}
+        for executor, (small, large) in {"pool": pool, "ray": on_ray}.items():
+            each[executor] = (large[0] - small[0]) / (sizes[1] - sizes[0]) * 1000
+            once = small[0] - each[executor] * sizes[0] / 1000
+            told = f"{each[executor]:5.1f} s of processor time per GB and {once:4.1f} s once"
+            print(f"  {executor:5} {told}; {small[1]:.1f} s and {large[1]:.1f} s by the clock")
+        outputs = [(folder / f"{executor}-{MANY}.jsonl").read_bytes() for executor in ("pool", "ray")]
+        same = "the same, byte for byte" if outputs[0] == outputs[1] else "NOT the same"
+        print(f"  Ray takes {each['ray'] / each['pool'] - 1:+.0%} processor time per GB; the output is {same}")
 
 
-def _input(path: Path) -> int:
-    """Recorded sessions as one file, several times."""
+def _both(folder: Path, executor: str, address: str | None) -> list[tuple[float, float]]:
+    names = [f"{copies}.jsonl" for copies in (FEW, MANY)]
+    return [_spent(folder / name, folder / f"{executor}-{name}", executor, address) for name in names]
+
+
+def _input(path: Path, copies: int) -> float:
+    """Recorded sessions as one file, several times; its size in MB."""
     if SHARED.is_dir():
         found = sorted(SHARED.glob("*/conversations.jsonl"))
         recorded = [json.loads(line) for item in found for line in item.read_text("utf-8").splitlines()]
     else:
         recorded = [json.loads((ROOT / "examples" / "coding-session.json").read_text("utf-8")) | {"id": "example"}] * 20
     lines = [json.dumps(convert(item), ensure_ascii=False) + "\n" for item in recorded]
-    path.write_text("".join(lines * COPIES), "utf-8")
-    return len(lines) * COPIES
+    path.write_text("".join(lines * copies), "utf-8")
+    return path.stat().st_size / 1e6
 
 
 def _cluster() -> Any:

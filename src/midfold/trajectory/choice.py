@@ -57,7 +57,7 @@ def chosen(middle: Middle, end: int, *, judge: bool = True) -> tuple[int, int]:
     while left < 0:
         left += middle.tokens(end, end + 1)
         end += 1
-    while (more := middle.tokens(start, start + 1)) <= left:
+    while (more := middle.record.within(range(middle.places[start], middle.places[start + 1]), left)) is not None:
         left -= more
         start += 1
     return start, end

@@ -142,7 +142,7 @@ def _zstd_errors(path: str) -> tuple[type[Exception], ...]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when it is complete, and not before; a link stays, and what it names is new."""
+    """A file that appears under its name when it is complete, and not before; a link stays what it is."""
     path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.partial")
     try:

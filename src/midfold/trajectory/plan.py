@@ -60,14 +60,14 @@ def plan(record: Record, settings: Settings) -> Plan:
     places = [cut for cut in cuts if head <= cut <= tail]
     reach = len(places) - 1
     while reach > 0:
-        more = record.total(range(places[reach - 1], places[reach]))
-        if kept + more > room:
+        more = record.within(range(places[reach - 1], places[reach]), room - kept)
+        if more is None:
             break
         kept += more
         reach -= 1
     if reach <= 0 and kept <= target:
         return Plan(kept_tokens=kept)
-    if reach > 0 and kept + (rest := _within(record, range(places[0], places[reach]), target - kept)) <= target:
+    if reach > 0 and (rest := record.within(range(places[0], places[reach]), target - kept)) is not None:
         return Plan(kept_tokens=kept + rest)
     if reach > 0 and kept <= room:
         middle = Middle(record, places, room - protected)
@@ -78,16 +78,6 @@ def plan(record: Record, settings: Settings) -> Plan:
     kept -= sum(record.total(span) for span in between)
     spans = (*between, range(head, tail)) if head < tail else between
     return Plan(spans, kept, kept <= room if spans else kept <= target)
-
-
-def _within(record: Record, places: range, room: int) -> int:
-    """What turns cost if that is within the room; anything above it otherwise."""
-    used = 0
-    for place in places:
-        if used > room:
-            break
-        used += record.tokens(place)
-    return used
 
 
 def _firsts(record: Record, settings: Settings, tail: int) -> list[int]:
