@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from midfold.core.ledger.names import CHUNK, judged
 from midfold.trajectory.records import Record
+from midfold.trajectory.texts import Texts
 
 LONGEST_READ = 2_000
 """Characters of an assistant's turn in which names are looked for."""
@@ -107,15 +108,15 @@ def _verdicts(record: Record, folds: _Folds) -> Iterator[tuple[int, int, int]]:
     where the first fold keeps a mention: between its own end and that of the other.
     """
     kinds, count = record.kinds, len(folds.stops)
-    early = _Texts(record, range(folds.starts[-1]))
-    late = _Texts(record, range(folds.stops[0], len(record)))
+    early = Texts(record, range(folds.starts[-1]))
+    late = Texts(record, range(folds.stops[0], len(record)))
     for name in _used(record, folds.stops[0]):
-        first = next(early.mentions(name), len(record))
+        first = next(early.first(name), len(record))
         keeping = bisect_right(folds.starts, first)
         if not keeping:
             continue
         reached = 0
-        for mention in late.mentions(name):
+        for mention in late.first(name):
             end = bisect_right(folds.stops, mention)
             if kinds[mention] == "gpt":
                 if not reached and keeping < end:
@@ -135,21 +136,3 @@ def _used(record: Record, start: int) -> Iterator[str]:
         name = judged(chunk)
         if name is not None:
             yield name.text
-
-
-class _Texts:
-    """Turns as one text in which names are looked up."""
-
-    def __init__(self, record: Record, places: range) -> None:
-        self._places = places
-        texts = [record.raw(place) for place in places]
-        self._starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
-        self._text = "\n".join(texts)
-
-    def mentions(self, name: str) -> Iterator[int]:
-        """The turns that mention a name."""
-        at = self._text.find(name)
-        while at >= 0:
-            number = bisect_right(self._starts, at) - 1
-            yield self._places[number]
-            at = self._text.find(name, self._starts[number + 1])
