@@ -66,13 +66,22 @@ def chosen(middle: Middle, end: int, *, judge: bool = True) -> tuple[int, int]:
 
 def _best_start(middle: Middle, end: int) -> int:
     """How many groups at the beginning of the middle stay in the best fold."""
-    folds = _Folds(middle, end)
-    if len(folds.stops) < 2:
+    record, folds = middle.record, _Folds(middle, end)
+    count = len(folds.stops)
+    if count < 2:
         return 0
-    changes = [0] * (len(folds.stops) + 1)
-    for first, last, worth in _verdicts(middle.record, folds):
-        changes[first] += worth
-        changes[last] -= worth
+    early = Texts(record, range(folds.starts[-1]))
+    late = Texts(record, range(folds.stops[0], len(record)))
+    kept = [(name, folds.keeping(early.first(name))) for name in _used(record, folds.stops[0])]
+    changes = [0] * (count + 1)
+    for name, keeping in kept:
+        if 0 < keeping < count:
+            _judge(late.mentions(name), keeping, record.kinds, folds.stops, changes)
+    if max(accumulate(changes)) <= 0:
+        return 0
+    for name, keeping in kept:
+        if keeping == count and late.has(name, folds.stops[-1]):
+            _judge(late.mentions(name), keeping, record.kinds, folds.stops, changes)
     marks = list(accumulate(changes[:-1]))
     return marks.index(max(marks))
 
@@ -100,32 +109,32 @@ class _Folds:
         self.starts = middle.places[: len(ends)]
         self.stops = [middle.places[number] for number in ends]
 
+    def keeping(self, first: int | None) -> int:
+        """The first fold that keeps a turn before it: 0 if all do, the number of folds if none does."""
+        return len(self.stops) if first is None else bisect_right(self.starts, first)
 
-def _verdicts(record: Record, folds: _Folds) -> Iterator[tuple[int, int, int]]:
-    """For each name, the folds (the first, one after the last) that it speaks for, 1, or against, -1.
 
-    It speaks for a fold that keeps an early mention where the first fold keeps none, and against one that keeps none
-    where the first fold keeps a mention: between its own end and that of the other.
+def _judge(
+    mentions: Iterator[int], keeping: int, kinds: Sequence[str], stops: Sequence[int], changes: list[int]
+) -> None:
+    """Adds what one name says for and against each fold to the changes of the mark from fold to fold.
+
+    It speaks for a fold that keeps an early mention (from number `keeping` on they do) where the first fold keeps none,
+    and against one that keeps none where the first fold keeps a mention: between its own end and that of the other.
     """
-    kinds, count = record.kinds, len(folds.stops)
-    early = Texts(record, range(folds.starts[-1]))
-    late = Texts(record, range(folds.stops[0], len(record)))
-    for name in _used(record, folds.stops[0]):
-        first = next(early.first(name), len(record))
-        keeping = bisect_right(folds.starts, first)
-        if not keeping:
-            continue
-        reached = 0
-        for mention in late.first(name):
-            end = bisect_right(folds.stops, mention)
-            if kinds[mention] == "gpt":
-                if not reached and keeping < end:
-                    yield keeping, end, 1
-                elif 0 < reached < min(end, keeping):
-                    yield reached, min(end, keeping), -1
-            reached = end
-            if end == count:
-                break
+    reached = 0
+    for mention in mentions:
+        end = bisect_right(stops, mention)
+        if kinds[mention] == "gpt":
+            if not reached and keeping < end:
+                changes[keeping] += 1
+                changes[end] -= 1
+            elif 0 < reached < min(end, keeping):
+                changes[reached] -= 1
+                changes[min(end, keeping)] += 1
+        reached = end
+        if end == len(stops):
+            break
 
 
 def _used(record: Record, start: int) -> Iterator[str]:

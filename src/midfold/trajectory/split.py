@@ -154,16 +154,16 @@ def _lines(source: _Source) -> Iterator[Batch]:
         end = len(source.buffer) if source.ended else end
         if not source.buffer:
             return
-        yield source.batch(end, _line_spans(source.buffer[:end]))
+        yield source.batch(end, _line_spans(source.buffer, end))
 
 
-def _line_spans(data: bytes) -> list[tuple[int, int]]:
+def _line_spans(data: bytes, limit: int) -> list[tuple[int, int]]:
     """Lines without the space around them; blank ones are no records."""
     spans: list[tuple[int, int]] = []
     place = len(BOM) if data.startswith(BOM) else 0
-    while place < len(data):
-        line_end = data.find(b"\n", place)
-        line_end = len(data) if line_end < 0 else line_end
+    while place < limit:
+        line_end = data.find(b"\n", place, limit)
+        line_end = limit if line_end < 0 else line_end
         start, end = place, line_end
         while start < end and data[start] in BLANK:
             start += 1
