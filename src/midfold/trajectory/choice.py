@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from midfold.core.ledger.names import CHUNK, judged
@@ -24,7 +24,8 @@ from midfold.trajectory.texts import Texts
 
 LONGEST_READ = 2_000
 """Characters of an assistant's turn in which names are looked for."""
-MOST_BEFORE = 0.35
+MOST_NAMES = 60
+MOST_BEFORE = 0.2
 """Of the room, for turns before the fold: most of what stays are the newest ones."""
 USUAL = 0.25
 """Tokens per character where nothing was counted."""
@@ -138,10 +139,8 @@ def _judge(
 
 
 def _used(record: Record, start: int) -> Iterator[str]:
-    """The names that assistants use from a turn on, each once."""
+    """The first names that assistants use from a turn on, each once."""
     turns = (place for place in range(start, len(record)) if record.kinds[place] == "gpt")
     text = "\n".join(record.raw(place)[:LONGEST_READ] for place in turns)
-    for chunk in dict.fromkeys(CHUNK.findall(text)):
-        name = judged(chunk)
-        if name is not None:
-            yield name.text
+    found = (judged(chunk) for chunk in dict.fromkeys(CHUNK.findall(text)))
+    return islice((name.text for name in found if name is not None), MOST_NAMES)
