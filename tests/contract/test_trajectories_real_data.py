@@ -20,7 +20,7 @@ from support.data import conversations, lines
 from support.trajectories import from_chat
 
 SETTINGS = Settings(tokenizer="o200k", retention=True)
-LEAST_RETENTION = 0.75
+LEAST_RETENTION = 0.83
 
 
 @cache

@@ -104,9 +104,13 @@ def test_a_worker_that_is_killed_on_a_node_loses_no_record(cluster: Any, tmp_pat
     source.write_bytes(lines(3))
     settings = msgspec.structs.replace(SETTINGS, summarizer="support.trajectory_killers:kill_once")
     job = Job(source=str(source), target=str(tmp_path / "out.jsonl"), settings=settings, executor="ray")
+    killed = Path(os.environ["MIDFOLD_TEST_KILL_ONCE"])
+    assert not killed.exists()
     done = run(msgspec.structs.replace(job, ray_address=cluster.address))
-    assert Path(os.environ["MIDFOLD_TEST_KILL_ONCE"]).exists()
+    assert killed.exists()
     assert (done.totals.compressed, done.totals.failed) == (3, 0)
+    run(Job(source=str(source), target=str(tmp_path / "here.jsonl"), settings=settings))
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
 
 
 def test_a_cluster_that_is_not_there_is_an_error_that_says_so(cluster: Any, tmp_path: Path) -> None:

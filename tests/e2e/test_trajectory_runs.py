@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -73,6 +74,33 @@ def test_a_command_that_is_killed_goes_on_where_it_was_and_leaves_no_half_file(t
         "out.jsonl.records.jsonl",
         "out.jsonl.report.html",
     ]
+
+
+def test_however_often_and_wherever_it_is_killed_files_are_whole_or_not_there(tmp_path: Path) -> None:
+    """Two files, two workers, a kill after a while that is drawn anew each time; the last run is left alone."""
+    kills = 40 if os.environ.get("MIDFOLD_SOAK") else 3
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.jsonl").write_bytes(lines(6))
+    (source / "b.jsonl").write_bytes(lines(2 * kills))
+    slow = msgspec.structs.replace(SETTINGS, summarizer=SLOW[1])
+    run(Job(source=str(source), target=str(tmp_path / "whole"), settings=slow))
+    rng = random.Random(kills)
+    asked = command(source, target, "--workers", "2", *SLOW)
+    for _ in range(kills):
+        running = subprocess.Popen(asked, cwd=TESTS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            running.wait(timeout=rng.uniform(0.2, 2.5))
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+        for path in target.glob("*.jsonl"):
+            assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
+    last = finished(source, target, "--workers", "2", *SLOW)
+    assert last.returncode == 0, last.stderr
+    names = sorted(path.name for path in target.iterdir())
+    assert names == ["a.jsonl", "b.jsonl"]
+    assert all((target / name).read_bytes() == (tmp_path / "whole" / name).read_bytes() for name in names)
 
 
 def _children(process: int) -> list[int]:

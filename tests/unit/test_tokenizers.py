@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from midfold import Meter, MissingExtra, read
+from midfold import Meter, MissingExtra, read, tokenizers
 from midfold.tokenizers import VOCABULARIES, Tokenizer
 
 
@@ -28,6 +28,21 @@ def test_special_tokens_in_text_are_plain_text() -> None:
     assert Tokenizer("o200k").count("<|endoftext|>") > 1
 
 
+@pytest.mark.parametrize("family", sorted(VOCABULARIES))
+def test_counting_the_quick_way_gives_the_number_of_ordinary_tokens(family: str) -> None:
+    vocabulary = tokenizers._vocabulary(VOCABULARIES[family])
+    special = list(vocabulary.special_tokens())
+    for text in [
+        "",
+        "plain words",
+        "a < b and [c] | d",
+        "日本語のテキスト",
+        "<|",
+        *(f"see {name} here" for name in special),
+    ]:
+        assert Tokenizer(family).count(text) == len(vocabulary.encode_ordinary(text))
+
+
 def test_a_megabyte_of_one_letter_is_counted_in_reasonable_time() -> None:
     start = time.perf_counter()
     assert Tokenizer("o200k").count("a" * 1_000_000) > 50_000
@@ -40,8 +55,6 @@ def test_it_counts_messages_through_the_meter() -> None:
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    from midfold import tokenizers
-
     tokenizers._vocabulary.cache_clear()
     monkeypatch.setitem(sys.modules, "splintr", None)
     with pytest.raises(MissingExtra, match=r"pip install 'midfold\[tokens\]'"):

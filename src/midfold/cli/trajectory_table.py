@@ -30,7 +30,7 @@ def show(finished: Finished, places: Iterable[tuple[str, Path]]) -> None:
         count = getattr(totals, status)
         share = f"{count / max(totals.records, 1):.1%}"
         table.add_row(Text(name, style=COLOURS[colour] if count else ""), f"{count:,}", share)
-    saved = 1 - totals.tokens_after / max(totals.tokens_before, 1)
+    saved = totals.saved
     table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{saved:.1%} fewer")
     table.add_row("turns", f"{totals.turns_before:,} → {totals.turns_after:,}", "")
     if totals.summary_calls or totals.summary_errors:

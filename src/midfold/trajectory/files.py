@@ -80,8 +80,11 @@ def _input(path: Path, name: str, output: str) -> Input:
 
 
 def _refuse_overwriting(found: list[Input]) -> None:
+    """Outputs are moved into place: that would put a file where an input, a device or a pipe is."""
     sources = {Path(item.path).resolve() for item in found}
     for item in found:
+        if item.output != STANDARD and Path(item.output).exists() and not Path(item.output).is_file():
+            raise TranscriptError(f"{item.output} is there and no file; choose another OUT, or - for standard output")
         if item.output != STANDARD and Path(item.output).resolve() in sources:
             raise TranscriptError(f"{item.output} is an input itself; choose another OUT, so that nothing is lost")
 
@@ -139,7 +142,8 @@ def _zstd_errors(path: str) -> tuple[type[Exception], ...]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when it is complete, and not before."""
+    """A file that appears under its name when it is complete, and not before; a link stays what it is."""
+    path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

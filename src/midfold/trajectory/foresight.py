@@ -12,10 +12,9 @@ Rules of this file:
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 from midfold.core import jsonio
@@ -27,6 +26,7 @@ from midfold.core.ledger.names import names
 from midfold.core.message import Text, ToolCall
 from midfold.core.redact import redact
 from midfold.trajectory.records import Record
+from midfold.trajectory.texts import Texts
 
 MOST_NAMES = 80
 HORIZON = 60
@@ -97,26 +97,16 @@ def _values(arguments: str) -> str:
 
 
 class Fold:
-    """The folded turns as one text in which names are looked up; a turn is read when one of its names is wanted."""
+    """The folded turns; one is read when one of its names is wanted."""
 
     def __init__(self, record: Record, places: list[int]) -> None:
         self._record = record
-        self._places = places
-        texts = [record.raw(place) for place in places]
-        self._starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
-        self._text = "\n".join(texts)
+        self._texts = Texts(record, places)
         self._spoken: dict[int, list[tuple[int, str]]] = {}
 
     def turns_with(self, name: str) -> Iterator[int]:
         """The newest turns that mention a name."""
-        end = len(self._text)
-        for _ in range(PLACES):
-            at = self._text.rfind(name, 0, end)
-            if at < 0:
-                return
-            number = bisect_right(self._starts, at) - 1
-            yield self._places[number]
-            end = self._starts[number]
+        return islice(self._texts.newest(name), PLACES)
 
     def spoken(self, turn: int) -> list[tuple[int, str]]:
         if turn not in self._spoken:

@@ -183,10 +183,10 @@ class _Run:
         self.count(self.files[ticket.file].name, done.totals)
         for record in done.records:
             if record.status == "failed":
-                if self.watcher is not None:
-                    self.watcher.failed(record)
                 if self.job.strict:
                     raise TranscriptError(f"{record.file}, line {record.line}: {record.reason}")
+                if self.watcher is not None:
+                    self.watcher.failed(record)
         self.keep(ticket, done)
         self._show()
 

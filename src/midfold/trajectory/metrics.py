@@ -93,6 +93,11 @@ class Totals(msgspec.Struct, kw_only=True):
         """The mean over the records that could be measured."""
         return round(self.retention_sum / self.retention_records / FINE, 4) if self.retention_records else None
 
+    @property
+    def saved(self) -> float:
+        """The share of tokens that is gone."""
+        return 1 - self.tokens_after / self.tokens_before if self.tokens_before else 0.0
+
     def plain(self, target: int) -> dict[str, Any]:
         """Everything as JSON, keys in a fixed order; no message content."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -3,7 +3,7 @@
 Rules of this file:
 1. The first turns of the protected kinds and the last N turns stay as they are.
 2. A cut never stands before a tool's turn: a call and its results stay, or are folded, together.
-3. Of the middle only as much is folded as the target needs, from its beginning; what follows stays verbatim.
+3. Of the middle only as much is folded as the target needs, from its beginning or where less is lost by it (choice.py).
 4. If the middle is not enough, turns that stand between the protected first ones are folded as well.
 5. Only turns that may stay are counted: a record far above its target costs as much as one at its target. One that has
    fewer bytes than the target has tokens, or is estimated at less than half of the target, is not counted at all.
@@ -16,11 +16,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from midfold.trajectory.choice import Middle, chosen
 from midfold.trajectory.records import Record
 from midfold.trajectory.settings import Settings
 
 FAR = 8
 """Bytes per token of the target; only records below that are looked at for being far below it."""
+LONG = 32
+"""Bytes per token of the target; of records above that so little stays that there is nothing to choose."""
 SURE = 2
 """The estimate is off by a few per cent; nothing real is off by so much."""
 
@@ -52,36 +55,29 @@ def plan(record: Record, settings: Settings) -> Plan:
     head = cuts[bisect_left(cuts, firsts[-1] + 1)] if firsts else 0
     if head > tail:
         head = tail
-    kept = record.fixed_tokens + record.total(range(head)) + record.total(range(tail, length))
+    kept = protected = record.fixed_tokens + record.total(range(head)) + record.total(range(tail, length))
     room = target - settings.summary_tokens - settings.turn_tokens
     places = [cut for cut in cuts if head <= cut <= tail]
     reach = len(places) - 1
     while reach > 0:
-        more = record.total(range(places[reach - 1], places[reach]))
-        if kept + more > room:
+        more = record.within(range(places[reach - 1], places[reach]), room - kept)
+        if more is None:
             break
         kept += more
         reach -= 1
     if reach <= 0 and kept <= target:
         return Plan(kept_tokens=kept)
-    if reach > 0 and kept + (rest := _within(record, range(places[0], places[reach]), target - kept)) <= target:
+    if reach > 0 and (rest := record.within(range(places[0], places[reach]), target - kept)) is not None:
         return Plan(kept_tokens=kept + rest)
-    spans = (range(places[0], places[reach]),) if reach > 0 else ()
-    if kept > room:
-        between = _between(cuts, firsts, head)
-        kept -= sum(record.total(span) for span in between)
-        spans = (*between, *spans)
+    if reach > 0 and kept <= room:
+        middle = Middle(record, places, room - protected)
+        start, end = chosen(middle, reach, judge=record.most_tokens <= LONG * target)
+        kept += middle.tokens(0, start) - middle.tokens(reach, end)
+        return Plan((range(places[start], places[end]),), kept)
+    between = _between(cuts, firsts, head)
+    kept -= sum(record.total(span) for span in between)
+    spans = (*between, range(head, tail)) if head < tail else between
     return Plan(spans, kept, kept <= room if spans else kept <= target)
-
-
-def _within(record: Record, places: range, room: int) -> int:
-    """What turns cost if that is within the room; anything above it otherwise."""
-    used = 0
-    for place in places:
-        if used > room:
-            break
-        used += record.tokens(place)
-    return used
 
 
 def _firsts(record: Record, settings: Settings, tail: int) -> list[int]:

@@ -31,6 +31,8 @@ from midfold.wire.sniff import sniff
 from midfold.wire.splice import message_bytes
 
 LIST_KEYS = ("conversations", "messages", "conversation", "trajectory", "turns", "input")
+MOST_CHARACTERS = 1_000
+"""Per token: no vocabulary has longer ones."""
 ID_KEYS = ("id", "conversation_id", "trajectory_id", "uuid", "prompt_index", "instance_id", "task_id")
 KINDS: dict[str, Kind] = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool", "other": "other"}
 
@@ -78,6 +80,17 @@ class Record(ABC):
 
     def total(self, places: range) -> int:
         return sum(map(self.tokens, places))
+
+    def within(self, places: range, room: int) -> int | None:
+        """What turns cost if there is room for them, else None, found out with as little counting as that takes."""
+        if room < 0 or sum(len(self.raw(place)) for place in places) > MOST_CHARACTERS * room:
+            return None
+        used = 0
+        for place in places:
+            used += self.tokens(place)
+            if used > room:
+                return None
+        return used
 
     def rough(self, places: range) -> int:
         """What turns cost, more or less, at next to no cost."""

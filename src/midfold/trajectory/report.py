@@ -32,9 +32,9 @@ h1 { font-size: 24px; margin: 0 0 4px; letter-spacing: -0.01em } h2 { font-size:
 p { margin: 0 } .faint { color: var(--faint) } .note { font-size: 13px; margin-top: 6px }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(168px, 1fr)); gap: 12px; margin: 24px 0 12px }
 .tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px }
-.tile b { display: block; font-size: 21px; font-weight: 600; line-height: 1.3; white-space: nowrap }
+.tile b { display: block; font-size: 17px; font-weight: 600; line-height: 1.4; white-space: nowrap }
 .tile span { color: var(--faint); font-size: 13px }
-.grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 12px }
+.grid2 { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 12px }
 section { margin-bottom: 12px; overflow-x: auto } .grid2 section { margin-bottom: 0 } .grid2 { margin-bottom: 12px }
 .bar { display: flex; height: 14px; border-radius: 7px; overflow: hidden; background: var(--line); gap: 2px }
 .bar i { display: block; min-width: 3px }
@@ -86,7 +86,7 @@ def _subtitle(finished: Finished) -> str:
 
 def _tiles(finished: Finished) -> str:
     totals = finished.totals
-    saved = 1 - totals.tokens_after / max(totals.tokens_before, 1)
+    saved = totals.saved
     rate = totals.records / finished.seconds if finished.seconds else 0
     tiles = [
         (f"{totals.records:,}", f"records in {len(finished.files):,} file{'s' if len(finished.files) != 1 else ''}"),

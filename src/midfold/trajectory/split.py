@@ -25,9 +25,9 @@ from midfold.trajectory.records import is_single_turn
 
 LARGEST_RECORD = 512 << 20
 BOM = b"\xef\xbb\xbf"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 BLANK = b" \t\r\n"
 _BETWEEN = re.compile(rb"[\s,]*")
-_LINE = re.compile(rb"[^\n]+")
 Layout = Literal["lines", "array", "whole"]
 
 
@@ -93,6 +93,8 @@ def batches(stream: BinaryIO, name: str, size: int, position: BinaryIO | None = 
 def _layout(source: _Source, name: str) -> Layout:
     while not (first := _first(source)) and source.more():
         pass
+    if source.buffer.startswith(UTF_16):
+        raise TranscriptError(f"{name} is UTF-16 or UTF-32; expected JSON in UTF-8")
     if not first or name.partition(".jsonl")[1] or name.partition(".ndjson")[1]:
         turns = bool(first) and _is_lines_of_turns(source)
         return "whole" if turns else "lines"
@@ -152,20 +154,24 @@ def _lines(source: _Source) -> Iterator[Batch]:
         end = len(source.buffer) if source.ended else end
         if not source.buffer:
             return
-        yield source.batch(end, _line_spans(source.buffer[:end]))
+        yield source.batch(end, _line_spans(source.buffer, end))
 
 
-def _line_spans(data: bytes) -> list[tuple[int, int]]:
+def _line_spans(data: bytes, limit: int) -> list[tuple[int, int]]:
     """Lines without the space around them; blank ones are no records."""
     spans: list[tuple[int, int]] = []
-    for match in _LINE.finditer(data, len(BOM) if data.startswith(BOM) else 0):
-        start, end = match.span()
+    place = len(BOM) if data.startswith(BOM) else 0
+    while place < limit:
+        line_end = data.find(b"\n", place, limit)
+        line_end = limit if line_end < 0 else line_end
+        start, end = place, line_end
         while start < end and data[start] in BLANK:
             start += 1
         while start < end and data[end - 1] in BLANK:
             end -= 1
         if start < end:
             spans.append((start, end))
+        place = line_end + 1
     return spans
 
 

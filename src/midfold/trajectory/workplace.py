@@ -64,8 +64,11 @@ class Workplace:
     def __init__(self, target: str, files: list[Input], settings: Settings, *, restart: bool = False) -> None:
         self.folder = Path(f"{target.rstrip('/' + os.sep)}{SUFFIX}")
         self._manifest = Manifest(fingerprint=settings.fingerprint, inputs=files)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.folder / "lock")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.folder / "lock")
+        except OSError as error:
+            raise MidfoldError(f"{self.folder} could not be made: {error.strerror or error}") from None
         try:
             if restart:
                 self._clear()

@@ -202,6 +202,39 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
             done(source, target)
 
 
+def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    source, pipe = tmp_path / "in.jsonl", tmp_path / "pipe"
+    source.write_bytes(lines(1))
+    os.mkfifo(pipe)
+    with pytest.raises(TranscriptError, match="is there and no file; choose another OUT"):
+        run(Job(source=str(source), target=str(pipe), settings=SETTINGS))
+    assert pipe.is_fifo()
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    source, link, real = tmp_path / "in.jsonl", tmp_path / "link.jsonl", tmp_path / "elsewhere" / "real.jsonl"
+    source.write_bytes(lines(1, steps=2))
+    real.parent.mkdir()
+    link.symlink_to(real)
+    run(Job(source=str(source), target=str(link), settings=SETTINGS))
+    assert link.is_symlink()
+    assert real.read_bytes() == source.read_bytes()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(1))
+    (tmp_path / "file").touch()
+    with pytest.raises(MidfoldError, match=r"file/out\.jsonl\.midfold-work could not be made: Not a directory"):
+        run(Job(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "file" / "out.jsonl"), settings=SETTINGS))
+
+
+def test_utf_16_is_named_for_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(1).decode().encode("utf-16"))
+    done = run(Job(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), settings=SETTINGS))
+    assert done.failed_files[0].reason == "in.jsonl is UTF-16 or UTF-32; expected JSON in UTF-8"
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_a_full_disk_ends_the_run_with_an_error_and_what_is_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
