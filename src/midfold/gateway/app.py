@@ -177,6 +177,7 @@ class Gateway:
         assert upstream is not None
         headers = to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire)
         body = await self.steward.marked(exchange, body)
+        exchange.document = None
         return await self.client.send(exchange.method, upstream, self._url(exchange), headers, body)
 
     def _url(self, exchange: Exchange) -> str:

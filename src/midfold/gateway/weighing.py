@@ -70,7 +70,7 @@ class Scales:
     def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
         """Reads, hashes and counts a request; in a thread."""
         try:
-            document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
+            document = exchange.document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
         except TranscriptError:
             return None
         conversation = Conversation(document, self.policy.redactor)
