@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,7 +43,7 @@ def added(one: Any, other: Any) -> Any:
     return both[-1] if both else None
 
 
-class Joined:
+class Joined(ABC):
     """One stream. `feed` events of a turn; then either `rest` of it is sent too, or it is hidden and another comes."""
 
     dialect: ClassVar[str]
@@ -100,25 +101,25 @@ class Joined:
     def _usage_in(self, value: Mapping[str, Any]) -> dict[str, Any]:
         return _counts(value.get("usage"))
 
+    @abstractmethod
     def _is_call(self, value: Mapping[str, Any]) -> bool:
         """Whether this begins a call that the client would have to answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_said(self, value: Mapping[str, Any]) -> bool:
         """Whether a client is shown something by this."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _changed(self, value: dict[str, Any]) -> dict[str, Any] | None:
         """The event as it must be sent; empty if it must not be, None if it is sent as it came. Notes what is shown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _shown(self) -> list[Seen]:
         """What the client has of the turn that is hidden now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def error(self, error: Mapping[str, Any]) -> bytes:
         """The end of a stream that cannot go on."""
-        raise NotImplementedError
 
 
 class JoinedAnthropic(Joined):

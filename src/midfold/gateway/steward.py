@@ -189,7 +189,8 @@ class Steward:
             folded = await loop.run_in_executor(self._slow_threads, self._fold, weighed, at_least, force)
             if folded.checkpoint is not None:
                 self.checkpoints.remember(folded.checkpoint)
-                exchange.account.action = folded.receipt.status
+                if folded.is_made:
+                    exchange.account.action = folded.receipt.status
                 return await self.in_thread(self._again, weighed)
             if not folded.is_in_flight or time.monotonic() >= ends:
                 break
@@ -207,6 +208,11 @@ class Steward:
         known = Known(weighed.checkpoint, size, weighed.size.basis == "estimated" and not at_least)
         forced = force or size < weighed.limits.trigger
         folded = self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=forced)
+        if folded.checkpoint is None:
+            newest = self.checkpoints.stored(weighed.conversation, weighed.name)
+            if newest is not None and newest != weighed.checkpoint:
+                # Somebody else has folded it in the meantime.
+                return folded._replace(checkpoint=newest)
         if at_least and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
             return self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=True)
