@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from midfold.testing.provider_replies import Turn
-from midfold.testing.provider_rules import check
+from midfold.testing.provider_rules import check, prompt_tokens
 from midfold.testing.rules_provider import RulesProvider
 from support.data import conversations
 from support.gateways import running
@@ -50,3 +50,31 @@ def test_every_request_of_a_recording_is_legal_and_goes_on_where_the_last_one_en
         assert {"compacted", "pruned"} & set(actions)
         assert gateway.sessions.check(deep=True) == []
         assert len(gateway.sessions.all()) == 1
+
+
+@pytest.mark.parametrize("source", ["claude_code_packmind", "codex_agentv"])
+def test_requests_that_hold_little_but_huge_results_are_recovered(source: str) -> None:
+    """Right at the start of a session, where nothing stands between head and tail, and all along it."""
+    refused: list[tuple[int, int]] = []
+    sent = 0
+    for number, one in enumerate(conversations(source)):
+        messages = [{key: message[key] for key in FIELDS if key in message} for message in one["messages"][:60]]
+        if len(messages) < 40:
+            continue
+        with (
+            RulesProvider(lambda request: Turn("ok"), window=WINDOW) as provider,
+            running(provider.url, window=WINDOW) as gateway,
+        ):
+            for end in ends(messages)[:4]:
+                status, _, answer = gateway.post("/v1/chat/completions", {"model": "m", "messages": messages[:end]})
+                sent += 1
+                if status != 200:
+                    assert b"context_length_exceeded" in answer
+                    refused.append((number, system_tokens(messages[:end])))
+    assert sent >= 4
+    assert all(tokens > 0.8 * WINDOW for _, tokens in refused), refused
+
+
+def system_tokens(messages: list[dict[str, Any]]) -> int:
+    """What nobody may shorten."""
+    return prompt_tokens("chat", {"messages": [message for message in messages if message["role"] == "system"]})

@@ -267,7 +267,7 @@ class Steward:
         weighed = await self.in_thread(self.scales.weigh, exchange, limits)
         if weighed is None:
             return None
-        at_least = 0 if found.is_bytes else max(found.limit, limits.window) + 1
+        at_least = 0 if found.is_bytes else max(found.asked, found.limit + 1, limits.window + 1)
         async with self._turn(weighed.name):
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
         exchange.account.tokens_before = max(weighed.size.tokens, at_least)
