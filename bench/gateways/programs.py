@@ -24,6 +24,11 @@ model_list:
   - model_name: gpt-4o
     litellm_params: {{model: openai/gpt-4o, api_base: {upstream}/v1, api_key: sk-bench}}
 """
+COMPILED = {
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "midfold-bench-pyc"),
+}
+"""A package that was installed, as the peers are, is compiled; a source tree may not be."""
 
 
 class Program:
@@ -129,7 +134,7 @@ def midfold(target: str) -> Program:
     port = free_port()
     store = f"sqlite:///{tempfile.mkdtemp()}/gateway.db"
     command = [sys.executable, "-m", "midfold", "serve", "--upstream", target, "--port", str(port), "--store", store]
-    return Program("midfold", command, port, "/healthz")
+    return Program("midfold", command, port, "/healthz", **COMPILED)
 
 
 def litellm(target: str) -> Program:

@@ -19,16 +19,18 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
 from midfold.engines import Compressor, ContextEngine, Noop
 from midfold.errors import PluginError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 RESERVED = "compressor"
 GROUP = "midfold.context_engines"
@@ -291,6 +293,8 @@ def _of_module(module: ModuleType, name: str) -> ContextEngine:
 
 
 def _entry_points() -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points
+
     try:
         return tuple(entry_points(group=GROUP))
     except Exception as error:  # noqa: BLE001 - any installed distribution may have unreadable metadata

@@ -266,6 +266,7 @@ class Session:
         keep_last_exchanges: int | None = None,
         target_tokens: int | None = None,
         prompt_tokens: int | None = None,
+        measured_at: int | None = None,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
         ahead: Draft | None = None,
@@ -273,11 +274,14 @@ class Session:
         """Folds the view if it has reached its threshold, or if asked to.
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
-        called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better.
-        A draft made `ahead` is swapped in if it still fits.
+        called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
+        `measured_at` the number of the compaction it was measured under: the size of another view tells nothing. A
+        draft made `ahead` is swapped in if it still fits.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
+        if live is not None and measured_at is not None and live.info.compaction != measured_at:
+            prompt_tokens = None
         request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
         if live is None:
             return Compacted(unchanged(request, "the session has no messages"), self)

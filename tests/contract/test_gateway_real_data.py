@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from midfold.testing.provider_replies import Turn
-from midfold.testing.provider_rules import check
+from midfold.testing.provider_rules import check, prompt_tokens
 from midfold.testing.rules_provider import RulesProvider
 from support.data import conversations
 from support.gateways import running
 
 FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 WINDOW = 16_000
+FULL = bool(os.environ.get("MIDFOLD_SOAK"))
+EVERY_SOURCE = [
+    "claude_code_entire",
+    "claude_code_packmind",
+    "codex_agentv",
+    "miniswe_deepseek",
+    "tau_airline_gpt4o",
+]
 MANY = 1 << 40
 
 
@@ -50,3 +59,30 @@ def test_every_request_of_a_recording_is_legal_and_goes_on_where_the_last_one_en
         assert {"compacted", "pruned"} & set(actions)
         assert gateway.sessions.check(deep=True) == []
         assert len(gateway.sessions.all()) == 1
+
+
+@pytest.mark.parametrize("source", EVERY_SOURCE if FULL else ["claude_code_packmind", "codex_agentv"])
+def test_requests_are_refused_only_where_system_prompts_leave_no_room(source: str) -> None:
+    """Also at the start of a session, where nothing stands between head and tail, and a few results are huge."""
+    long = [one["messages"] for one in conversations(source) if len(one["messages"]) >= 40]
+    refused: list[int] = []
+    sent = 0
+    for recorded in long[:8]:
+        messages = [{key: one[key] for key in FIELDS if key in one} for one in recorded[: 200 if FULL else 60]]
+        with (
+            RulesProvider(lambda request: Turn("ok"), window=WINDOW) as provider,
+            running(provider.url, window=WINDOW) as gateway,
+        ):
+            for end in ends(messages)[: None if FULL else 4]:
+                status, _, answer = gateway.post("/v1/chat/completions", {"model": "m", "messages": messages[:end]})
+                sent += 1
+                if status != 200:
+                    assert b"context_length_exceeded" in answer
+                    refused.append(system_tokens(messages[:end]))
+    assert sent >= 4
+    assert all(tokens > 0.8 * WINDOW for tokens in refused), refused
+
+
+def system_tokens(messages: list[dict[str, Any]]) -> int:
+    """What nobody may shorten."""
+    return prompt_tokens("chat", {"messages": [message for message in messages if message["role"] == "system"]})

@@ -106,6 +106,30 @@ def test_after_a_restart_and_from_another_gateway_the_bytes_are_the_same(tmp_pat
     assert provider.requests[1].raw == provider.requests[2].raw
 
 
+def test_a_compaction_that_is_undone_elsewhere_is_gone_with_the_next_request(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/g.db?synchronous=normal"
+    longer = [*LONG, assistant("Nothing."), user("Good.")]
+    with (
+        ScriptedProvider(then=ok) as provider,
+        midfold.open(url) as sessions,
+        running(provider.url, window=WINDOW, sessions=sessions) as gateway,
+    ):
+        _, first, _ = gateway.post(CHAT, body(LONG))
+        _, head, _ = gateway.post(CHAT, body(longer))
+        assert (head["x-midfold-action"], head["x-midfold-receipt"]) == ("checkpoint", first["x-midfold-receipt"])
+        with midfold.open(url) as elsewhere:
+            elsewhere.session(first["x-midfold-session"]).undo()
+        _, head, _ = gateway.post(CHAT, body(longer))
+        assert head["x-midfold-action"] == "compacted" and head["x-midfold-receipt"] != first["x-midfold-receipt"]
+        _, again, _ = gateway.post(CHAT, body(longer))
+        assert (again["x-midfold-action"], again["x-midfold-receipt"]) == ("checkpoint", head["x-midfold-receipt"])
+        with midfold.open(url) as elsewhere:
+            elsewhere.delete(first["x-midfold-session"])
+        _, head, _ = gateway.post(CHAT, body(longer))
+        assert head["x-midfold-action"] == "compacted"
+        assert sessions.check(deep=True) == []
+
+
 def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> None:
     asked: list[SummaryAsk] = []
 

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 import midfold
+from midfold.gateway.joined import SEPARATOR
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
@@ -18,6 +19,7 @@ from midfold.testing.rules_provider import RulesProvider
 from support.gateways import running
 
 WINDOW = 16_000
+ANSWER = "It is called FLAMINGO-77."
 SECRET_LINE = "the deploy token is called FLAMINGO-77 in the vault"
 
 
@@ -61,7 +63,7 @@ class Librarian:
         end = request.raw[-3_000:].decode("utf-8", "replace")
         count = len(self.asked)
         if "FLAMINGO" in end and count == 2:
-            return Turn("It is called FLAMINGO-77.")
+            return Turn(ANSWER)
         if "hits" in end and count == 1:
             handle = end.split("mf-")[1][:12]
             self.asked.append("unfold")
@@ -86,13 +88,18 @@ def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
                 message = running_stream.get_final_message()
         else:
             message = client.messages.create(**options)
-        assert [block.type for block in message.content] == ["text"]
-        text = message.content[0].text  # type: ignore[union-attr]
-        return text, {"role": "assistant", "content": text}
+        assert {block.type for block in message.content} == {"text"}
+        text = SEPARATOR.join(block.text for block in message.content)  # type: ignore[union-attr]
+        return text, {"role": "assistant", "content": [block.model_dump() for block in message.content]}
     other = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
     if wire == "responses":
-        found = other.responses.create(model="gpt-4o", input=talk)
-        return found.output_text, {"role": "assistant", "content": found.output_text}
+        if stream:
+            with other.responses.stream(model="gpt-4o", input=talk) as running_items:
+                found: Any = running_items.get_final_response()
+        else:
+            found = other.responses.create(model="gpt-4o", input=talk)
+        texts = [part.text for item in found.output for part in item.content]
+        return SEPARATOR.join(texts), {"role": "assistant", "content": found.output_text}
     options = {"model": "gpt-4o", "messages": [system(), *talk]}
     if stream:
         with other.chat.completions.stream(**options) as chunks:
@@ -105,14 +112,15 @@ def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
 
 @pytest.mark.parametrize(
     ("wire", "stream"),
-    [("chat", False), ("chat", True), ("anthropic", False), ("anthropic", True), ("responses", False)],
+    [(wire, stream) for wire in ("chat", "anthropic", "responses") for stream in (False, True)],
 )
 def test_the_model_finds_what_was_folded_and_the_client_sees_only_the_answer(wire: str, stream: bool) -> None:
     model = Librarian()
     talk = history(wire)
     with RulesProvider(model, window=WINDOW) as provider, running(provider.url, window=WINDOW, recall="on") as gateway:
         text, kept = ask(wire, gateway.url, talk, stream)
-        assert (text, model.asked, provider.rejected) == ("It is called FLAMINGO-77.", ["search", "unfold"], [])
+        said = SEPARATOR.join(["Let me look that up.", ANSWER] if stream else [ANSWER])
+        assert (text, model.asked, provider.rejected) == (said, ["search", "unfold"], [])
         count = 5 if wire == "responses" else 4
         assert gateway.accounts[0].reason == f"recall: {count} hidden messages"
         last = provider.requests[-1].raw
@@ -121,6 +129,7 @@ def test_the_model_finds_what_was_folded_and_the_client_sees_only_the_answer(wir
         assert provider.rejected == []
     for hidden in (b"context_search", b"h2"):
         assert again.count(hidden) == last.count(hidden)
+    assert again.count(b"Let me look that up.") == 1
     before = last[: last.index(b'"h2"')]
     if wire != "anthropic":
         assert again.startswith(before)
@@ -145,7 +154,7 @@ def test_a_turn_that_calls_the_clients_tools_as_well_is_never_half_hidden() -> N
     model = Librarian(mixed=True)
     with RulesProvider(model, window=WINDOW) as provider, running(provider.url, window=WINDOW, recall="on") as gateway:
         text, _ = ask("anthropic", gateway.url, history("anthropic"), True)
-    assert (text, provider.rejected) == ("It is called FLAMINGO-77.", [])
+    assert (text, provider.rejected) == (SEPARATOR.join(["Let me look that up.", ANSWER]), [])
     assert b"Not run: it was asked for together" in provider.requests[1].raw
 
 

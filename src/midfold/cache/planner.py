@@ -11,7 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from midfold.cache.layouts import KEYED, Setting, layout_for
@@ -24,6 +25,7 @@ from midfold.models import ModelOverride, look_up
 from midfold.wire.carriers import (
     block_count,
     carrier,
+    document_lacks,
     has_marker,
     own_markers,
     system_carrier,
@@ -47,6 +49,13 @@ class Place(NamedTuple):
     reason: str
 
 
+class Measure(NamedTuple):
+    """What counts a prefix, and how many tokens it must have to be cached."""
+
+    meter: Meter
+    minimum: int
+
+
 def plan(
     messages: Transcript,
     tools: tuple[Tool, ...] = (),
@@ -60,11 +69,14 @@ def plan(
     setting: Setting = "auto",
     reserved: int = 0,
     models: Mapping[str, ModelOverride] | None = None,
+    measure: Measure | None = None,
+    unmarked: Callable[[Layout], bool] | None = None,
 ) -> tuple[PromptCacheHint, ...]:
     """Where stable prefixes of this request end; nothing where the provider caches by itself or not at all.
 
     `dialect` is the shape the request is written in, `reserved` the breakpoints that are spoken for elsewhere (a marker
-    on the request itself), `models` what the configuration knows better than the built-in table.
+    on the request itself), `models` what the configuration knows better than the built-in table; or `measure`, what was
+    made of both before. `unmarked` tells whether the client has surely set no marker of its own.
     """
     key = _key_hint(messages, tools, system, provider, setting)
     layout = layout_for(provider, model, dialect, setting)
@@ -72,16 +84,14 @@ def plan(
         return key
     # The documents know no marker inside a tool message of an envelope, so their strategy puts none there.
     host = "" if strategy == "system_and_3" else provider.lower()
-    request = _Request(messages, tools, system, layout, host)
+    request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
     free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
     if strategy == "system_and_3":
         wanted = list(_system_and_3(request))
         places = wanted[: max(free, 0)]
     else:
-        model_row = look_up(model, models).model
-        meter = Meter(factor=model_row.factor, message_overhead=model_row.message_overhead)
-        least = request.first_cached(meter, model_row.cache_minimum or 0)
-        places = [place for place in _planned(request) if place.at >= least][: max(free, 0)]
+        least = request.first_cached(*(measure or measure_for(model, models)))
+        places = _best(_planned(request), least, free)
     hints = [
         PromptCacheHint(
             message_index=place.at,
@@ -109,8 +119,15 @@ def plan_document(
         model=model or document.model,
         dialect=document.dialect.name,
         reserved=reserved,
+        unmarked=partial(document_lacks, document),
         **asked,
     )
+
+
+def measure_for(model: str | None, models: Mapping[str, ModelOverride] | None = None) -> Measure:
+    """How prefixes of this model's requests are measured."""
+    row = look_up(model, models).model
+    return Measure(Meter(factor=row.factor, message_overhead=row.message_overhead), row.cache_minimum or 0)
 
 
 def _key_hint(
@@ -139,10 +156,19 @@ class _Request:
     """A request with what is known about its blocks."""
 
     def __init__(
-        self, messages: Transcript, tools: tuple[Tool, ...], system: Message | None, layout: Layout, provider: str
+        self,
+        messages: Transcript,
+        tools: tuple[Tool, ...],
+        system: Message | None,
+        layout: Layout,
+        provider: str,
+        unmarked: bool = False,
     ) -> None:
         self.messages, self.tools, self.system = messages, tools, system
         self.layout, self.provider = layout, provider
+        self.unmarked, self.own = unmarked, 0
+        if unmarked:
+            return
         markers = [own_markers(message, layout) for message in messages]
         beside = [] if system is None else own_markers(system, layout)
         self.own = sum(map(len, markers)) + len(beside) + len(tool_markers(tools, layout))
@@ -151,7 +177,7 @@ class _Request:
         """Whether a marker of ours can stand here."""
         if index == TOOLS:
             possible = self.layout in ("anthropic", "bedrock") and tool_carrier(self.tools) is not None
-            return possible and not tool_markers(self.tools, self.layout)
+            return possible and (self.unmarked or not tool_markers(self.tools, self.layout))
         if index == SYSTEM:
             beside = self.system is not None and self.layout in ("anthropic", "bedrock")
             return beside and self._free(self.system) and system_carrier(self.system) is not None  # type: ignore[arg-type]
@@ -159,7 +185,7 @@ class _Request:
         return carrier(message, self.layout, self.provider) is not None and self._free(message)
 
     def _free(self, message: Message | None) -> bool:
-        return message is not None and not has_marker(message, self.layout)
+        return message is not None and (self.unmarked or not has_marker(message, self.layout))
 
     def last_carrier(self, before: int, least: int = 0) -> int | None:
         """The last message before this one that can be marked."""
@@ -210,30 +236,36 @@ def _system_and_3(request: _Request) -> Iterator[Place]:
         yield Place(index, "message", "rolling window")
 
 
-def _planned(request: _Request) -> list[Place]:
-    """Places by what they save, the best first; each position once."""
+def _best(places: Iterable[Place], least: int, free: int) -> list[Place]:
+    """The first ones that are worth a slot, each position once; no more are looked for than there are slots."""
+    found: dict[int, Place] = {}
+    worth = (place for place in places if place.at >= least)
+    while len(found) < free and (place := next(worth, None)) is not None:
+        found.setdefault(place.at, place)
+    return list(found.values())
+
+
+def _planned(request: _Request) -> Iterator[Place]:
+    """Places by what they save, the best first."""
     messages = request.messages
     end = request.last_carrier(len(messages))
-    before = _previous_end(messages)
-    previous = request.last_carrier(before)
-    found: list[Place] = []
+    previous = request.last_carrier(_previous_end(messages))
     if end is not None and request.layout != "openai":
-        found.append(Place(end, "message", "the end: the next request reads it"))
+        yield Place(end, "message", "the end: the next request reads it")
     far = end is not None and previous is not None and request.blocks_between(previous, end) >= SAFE_LOOKBACK
     back = [] if previous is None else [Place(previous, "message", "the previous request ended here")]
     if far or request.layout == "openai":
-        found += back
+        yield from back
     system = request.leading_system()
     if system is not None:
-        found.append(Place(system, "system", "the system prompt outlives every compaction"))
+        yield Place(system, "system", "the system prompt outlives every compaction")
     handoff = _handoff(messages)
     if handoff is not None and request.carries(handoff):
-        found.append(Place(handoff, "message", "the handoff stays until the next fold"))
+        yield Place(handoff, "message", "the handoff stays until the next fold")
     if request.tools and request.carries(TOOLS) and system is not None:
-        found.append(Place(TOOLS, "tools", "the tools outlive a changed system prompt"))
-    found += back
-    found += _further_back(request, previous)
-    return list({place.at: place for place in reversed(found)}.values())[::-1]
+        yield Place(TOOLS, "tools", "the tools outlive a changed system prompt")
+    yield from back
+    yield from _further_back(request, previous)
 
 
 def _previous_end(messages: Transcript) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -16,6 +17,10 @@ from midfold.config.home import store_url
 from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
+
+OWN_PATHS = ("/", "/api", "/assets", "/cache", "/metrics", "/readyz", "/search", "/sessions")
+"""What the paths of pages and figures begin with; they are made when one of them is first asked for."""
+LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 
 
 @click.command()
@@ -46,14 +51,18 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
 
         from midfold.dashboard import Recorder
         from midfold.gateway import create_app
+        from midfold.gateway.front import Later
         from midfold.gateway.operating import Operations, check_door
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
+    if any(find_spec(name) is None for name in LATER_IMPORTED):
+        raise MissingExtra("midfold serve", "gateway")
     check_door(known)
     address = url or store_url(known, os.environ)
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         operations, recorder = Operations(known, sessions), Recorder(sessions)
-        app = create_app(known, sessions=sessions, extra_routes=[*operations.routes(), *_pages(known, sessions)])
+        pages = Later(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
+        app = create_app(known, sessions=sessions, later=pages)
         app.gateway.accountants.append(recorder)
         _greet(known, sessions)
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
@@ -77,6 +86,7 @@ def server_options(config: Config) -> dict[str, Any]:
         "server_header": False,
         "date_header": False,
         "proxy_headers": False,
+        "ws": "none",
         "timeout_graceful_shutdown": 30,
     }
 

@@ -9,7 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ _elements = msgspec.json.Decoder(list[Raw])
 _entries = msgspec.json.Decoder(dict[str, Raw])
 
 _SPACE = re.compile(rb"[ \t\r\n]*")
+_COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
@@ -38,6 +39,11 @@ def elements(source: bytes | Raw) -> list[Raw]:
     except REFUSALS:
         data = bytes(source)
         return [Raw(data[start:end]) for start, end in array_spans(data)]
+
+
+def first_byte(source: Raw) -> bytes:
+    """The byte that tells what kind of value it is; the others are not copied for it."""
+    return bytes(memoryview(source)[:1])
 
 
 def array_spans(source: bytes) -> list[Span]:
@@ -75,10 +81,13 @@ def entries(source: bytes) -> dict[str, Raw]:
         return {decode(key): Raw(source[span.start : span.end]) for key, _, span in spans}
 
 
-def object_spans(source: bytes) -> list[tuple[bytes, Span, Span]]:
-    """The entries of the object that `source` begins with: (key's own bytes, span of key, span of value)."""
+def object_spans(source: bytes, known: Mapping[str, Raw] | None = None) -> list[tuple[bytes, Span, Span]]:
+    """The entries of the object that `source` begins with: (key's own bytes, span of key, span of value).
+
+    `known` is what `entries` has found in it, where somebody has asked already.
+    """
     try:
-        measured = _entries.decode(source)
+        measured = _entries.decode(source) if known is None else known
     except REFUSALS:
         measured = {}
     position = _expect(source, _skip(source, 0), b"{")
@@ -103,9 +112,9 @@ def object_spans(source: bytes) -> list[tuple[bytes, Span, Span]]:
 def _measured_end(source: bytes, start: int, value: Raw | None) -> int:
     """Where a value ends: by its measured length where that fits (a repeated key has several), else by a scan."""
     if value is not None:
-        measured = bytes(value)
-        if len(measured) > 64 and source.startswith(measured, start):
-            return start + len(measured)
+        length = memoryview(value).nbytes
+        if length > 64 and source.startswith(value, start):
+            return start + length
     return value_end(source, start)
 
 
@@ -136,23 +145,37 @@ def value_end(source: bytes, start: int) -> int:
     raise NotJSON("unterminated " + ("object" if first == b"{" else "array"), start)
 
 
+def places(
+    source: bytes | memoryview, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b","
+) -> Iterator[tuple[int, int]]:
+    """Where the elements of an array, or of lines, stand in it."""
+    match = (_COMMA if between else _SPACE).match
+    position = _end(_SPACE, source, _end(_SPACE, source, 0) + len(opening))
+    for element in elements:
+        end = position + memoryview(element).nbytes
+        yield position, end
+        found = match(source, end)
+        position = found.end() if found else end
+
+
 def gaps(source: bytes, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b",") -> list[bytes]:
     """What stands before, between and after the elements of an array, or of lines: one more piece than elements."""
     pieces: list[bytes] = []
     last = 0
-    position = _skip(source, 0) + len(opening)
-    for index, element in enumerate(elements):
-        begin = _skip(source, position + (len(between) if index else 0))
+    for begin, end in places(source, elements, opening, between):
         pieces.append(source[last:begin])
-        last = begin + memoryview(element).nbytes
-        position = _skip(source, last)
+        last = end
     pieces.append(source[last:])
     return pieces
 
 
-def _skip(source: bytes, position: int) -> int:
-    match = _SPACE.match(source, position)
+def _end(pattern: re.Pattern[bytes], source: bytes | memoryview, position: int) -> int:
+    match = pattern.match(source, position)
     return match.end() if match else position
+
+
+def _skip(source: bytes, position: int) -> int:
+    return _end(_SPACE, source, position)
 
 
 def _expect(source: bytes, position: int, what: bytes) -> int:

@@ -33,6 +33,7 @@ TOOL_UNITS = 8
 IMAGE_UNITS = 1_600
 """The most a provider bills for one image at its usual limits; a flat price, on the safe side."""
 AUDIO_UNITS = 1_000
+MOST_TOOL_LISTS = 32
 DOCUMENT_UNITS = 2_000
 """At least this for a document; larger ones by their size."""
 DOCUMENT_BYTES_PER_UNIT = 40
@@ -83,6 +84,7 @@ class Meter:
         self.message_overhead = message_overhead
         self._remember = remember
         self._memo: dict[Any, int] = {}
+        self._tools: dict[tuple[Tool, ...], int] = {}
 
     def units(self, message: Message) -> int:
         """One message in units, from memory if it was counted before."""
@@ -107,8 +109,15 @@ class Meter:
             self._memo[key] = units
         return units
 
-    def tool_units(self, tools: Iterable[Tool]) -> int:
-        return sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools)
+    def tool_units(self, definitions: Iterable[Tool]) -> int:
+        """All definitions in units; they seldom change, and are counted once."""
+        tools = tuple(definitions)
+        units = self._tools.get(tools)
+        if units is None:
+            if len(self._tools) >= MOST_TOOL_LISTS:
+                self._tools.clear()
+            units = self._tools[tools] = sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools)
+        return units
 
     def tokens(self, units: int, messages: int = 0) -> int:
         """Units as tokens of this meter's model."""

@@ -45,7 +45,7 @@ class Compressor(ContextEngine):
             return pruned
         plan = _landing_plan(job, plan)
         new = job.new_turns(plan)
-        if not new and request.target_tokens is not None:
+        if not new and (request.target_tokens is not None or job.prompt_tokens >= request.budget.threshold_tokens):
             return without_fold(job, plan)
         if not new:
             return job.unchanged("there is nothing between head and tail to fold", plan)

@@ -36,7 +36,10 @@ def landed(
 
 
 def without_fold(job: Job, plan: Plan) -> Outcome:
-    """The outcome where a size was asked for and nothing stands between what must stay: long parts by their ends."""
+    """The outcome where nothing stands between what must stay, and that is too large: long parts by their ends.
+
+    Results alone, unless a size was asked for.
+    """
     reason = "there is nothing between head and tail to fold"
     messages, repairs = job.sanitized(job.messages, job.messages)
     messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))

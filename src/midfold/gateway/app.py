@@ -14,15 +14,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.errors import MidfoldError, UpstreamError
 from midfold.gateway import endpoints, overflow
-from midfold.gateway.client import Answer, Client, aiohttp_module
+from midfold.gateway.client import Answer, Client
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
+from midfold.gateway.front import Front, Later
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
 from midfold.gateway.recall import Recall
@@ -177,6 +177,7 @@ class Gateway:
         assert upstream is not None
         headers = to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire)
         body = await self.steward.marked(exchange, body)
+        exchange.document = None
         return await self.client.send(exchange.method, upstream, self._url(exchange), headers, body)
 
     def _url(self, exchange: Exchange) -> str:
@@ -215,53 +216,16 @@ class Gateway:
         await self.steward.close()
 
 
-class Front:
-    """The gateway's own paths go to Starlette, everything else straight to the gateway."""
-
-    def __init__(self, gateway: Gateway, inner: Any, own: Sequence[str]) -> None:
-        self.gateway, self.inner = gateway, inner
-        self._own = tuple(own)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_own(scope["path"]):
-            await self.inner(scope, receive, send)
-            return
-        with suppress(asyncio.CancelledError):
-            await self.gateway(scope, receive, send)
-
-    def _is_own(self, path: str) -> bool:
-        return any(path == own or (own != "/" and path.startswith(own + "/")) for own in self._own)
-
-
 def create_app(
     config: Config,
     *,
     sessions: Sessions | None = None,
     environment: Mapping[str, str] | None = None,
     extra_routes: Sequence[BaseRoute] = (),
+    later: Later | None = None,
 ) -> Front:
-    """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own."""
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
+    """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own.
 
-    gateway = Gateway(config, sessions, environment)
-
-    async def health(request: Request) -> JSONResponse:
-        return JSONResponse({"status": "ok", "mode": gateway.settings.mode})
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        loading = asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
-        yield
-        await loading
-        await gateway.close()
-
-    routes: list[BaseRoute] = [Route("/healthz", health), *extra_routes]
-    inner = Starlette(routes=routes, lifespan=lifespan)
-    return Front(gateway, inner, [_first(getattr(route, "path", "/healthz")) for route in routes])
-
-
-def _first(path: str) -> str:
-    return "/" + path.strip("/").partition("/")[0]
+    With `later` such routes are made when one of them is first asked for.
+    """
+    return Front(Gateway(config, sessions, environment), extra_routes, later)

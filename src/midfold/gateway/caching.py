@@ -3,74 +3,129 @@
 Rules of this file:
 1. A client that marks its own requests knows what it does: they are left alone, unless a fold took its markers away.
 2. What is too small to be cached anywhere is not looked at.
-3. Markers are no part of what is cached: a request that is marked anew every turn keeps its prefix.
+3. A client sends the same tools with every request: they are read once.
+4. Markers are no part of what is cached: a request that is marked anew every turn keeps its prefix.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple
+
+from msgspec import Raw
+
 from midfold.cache import layout_for, plan_document, provider_of
 from midfold.cache.layouts import KEYED
+from midfold.cache.planner import Measure
 from midfold.config import Config
+from midfold.core.message import Tool
+from midfold.core.tokens import Meter
 from midfold.gateway.exchange import Exchange
-from midfold.models import ModelOverride
-from midfold.wire import read
+from midfold.models import Belief, ModelOverride, look_up
+from midfold.wire import Document, read
 from midfold.wire.markers import mark
 
 SMALLEST = 2_048
 """Bytes; the smallest prefix any provider caches has 512 tokens."""
+MOST_MODELS = 1_000
+MOST_TOOL_BYTES = 4_000_000
 _OWN = (b'"cache_control"', b'"prompt_cache_breakpoint"')
+
+
+class Rules(NamedTuple):
+    """Whose rules are planned by, and how prefixes are measured."""
+
+    provider: str
+    measure: Measure
 
 
 class Caching:
     """Marks requests as the settings say."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, meter: Callable[[Belief], Meter]) -> None:
         self.settings = config.prompt_caching
         fields = ModelOverride.__struct_fields__
         self._models = {
             pattern: ModelOverride(**{name: getattr(row, name) for name in fields})
             for pattern, row in config.models.items()
         }
-        self._applies: dict[tuple[str, str | None, str], str | None] = {}
+        self._meter = meter
+        self._known: dict[tuple[str, str | None, str], Rules | None] = {}
+        self._tools = Tools()
 
-    def provider(self, exchange: Exchange) -> str | None:
-        """Whose rules are planned by; None where nothing belongs into the request."""
+    def rules(self, exchange: Exchange) -> Rules | None:
+        """None where nothing belongs into the request."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
         if dialect is None or upstream is None or peek is None or self.settings.enabled == "off":
             return None
         key = (upstream.base, peek.name, dialect)
-        if key not in self._applies:
-            if len(self._applies) > 1_000:
-                self._applies.clear()
-            self._applies[key] = self._provider(*key)
-        return self._applies[key]
+        if key not in self._known:
+            if len(self._known) > MOST_MODELS:
+                self._known.clear()
+            self._known[key] = self._rules(*key)
+        return self._known[key]
 
-    def _provider(self, base: str, model: str | None, dialect: str) -> str | None:
+    def _rules(self, base: str, model: str | None, dialect: str) -> Rules | None:
         known = provider_of(base)
         provider = known or ("anthropic" if dialect == "anthropic" else "")
         if layout_for(provider, model, dialect, self.settings.enabled) is None and provider not in KEYED:
             return None
-        return provider
+        belief = look_up(model, self._models)
+        return Rules(provider, Measure(self._meter(belief), belief.model.cache_minimum or 0))
 
     def wants(self, exchange: Exchange, body: bytes) -> bool:
         """Whether it is worth reading the request."""
-        if len(body) < SMALLEST or exchange.route.kind != "generate" or self.provider(exchange) is None:
+        if len(body) < SMALLEST or exchange.route.kind != "generate" or self.rules(exchange) is None:
             return False
         return body is not exchange.body or not any(own in body for own in _OWN)
 
     def marked(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
-        provider = self.provider(exchange)
-        if provider is None:
+        rules = self.rules(exchange)
+        if rules is None:
             return body
-        document = read(body, dialect=exchange.route.dialect, name="the request")
+        document = exchange.document
+        if document is None or document.source is not body:
+            document = read(body, dialect=exchange.route.dialect, name="the request")
+        self._tools.put_into(document)
+        if body is exchange.body:
+            document.surely_lacks(*_OWN)
         settings = self.settings
         hints = plan_document(
             document,
-            provider=provider,
+            provider=rules.provider,
             ttl=settings.cache_ttl,
             strategy=settings.strategy,
             setting=settings.enabled,
-            models=self._models,
+            measure=rules.measure,
         )
         return bytes(mark(document, hints)) if hints else body
+
+
+class Tools:
+    """Lists of tools that were read, by their bytes; the ones used last are kept. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[int, tuple[Tool, ...]]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def put_into(self, document: Document) -> None:
+        """Spares a document the reading of tools that are known."""
+        raw = document.body.get("tools") if document.body is not None else None
+        if not isinstance(raw, Raw):
+            return
+        key = blake2b(raw, digest_size=16).digest()
+        with self._lock:
+            found = self._known.pop(key, None)
+            if found is None:
+                found = (memoryview(raw).nbytes, document.tools)
+                self._bytes += found[0]
+            else:
+                document.tools = found[1]
+            self._known[key] = found
+            while self._bytes > MOST_TOOL_BYTES and len(self._known) > 1:
+                self._bytes -= self._known.popitem(last=False)[1][0]

@@ -1,10 +1,17 @@
-"""Checkpoints this process knows: the same prefix gets the same bytes, without a look into the database."""
+"""Checkpoints this process knows: the same prefix gets the same bytes.
+
+Rules of this file:
+1. What is in memory is not read from the store again. Only whether it still holds is asked, by its key: somebody may
+   have undone a compaction, or deleted a session, from anywhere.
+2. A store that does not answer takes nothing away.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 
+from midfold.errors import StoreError
 from midfold.gateway.conversation import Conversation
 from midfold.service import Sessions
 from midfold.store.checkpoints import Checkpoint
@@ -46,10 +53,27 @@ class Checkpoints:
         return found
 
     def find(self, conversation: Conversation, name: str) -> Checkpoint | None:
-        return self.known(conversation, name) or self.stored(conversation, name)
+        """The longest one that fits and is in force."""
+        while (found := self.known(conversation, name)) is not None:
+            if self._holds(found):
+                return found
+            self._forget(found)
+        return self.stored(conversation, name)
+
+    def _holds(self, checkpoint: Checkpoint) -> bool:
+        try:
+            return self._sessions is None or self._sessions.store.is_in_force(checkpoint.session, checkpoint.seq)
+        except StoreError:
+            return True
+
+    def _forget(self, checkpoint: Checkpoint) -> None:
+        with self._lock:
+            if self._known.get(key_of(checkpoint)) is checkpoint:
+                del self._known[key_of(checkpoint)]
+                self._bytes -= _size(checkpoint)
 
     def remember(self, checkpoint: Checkpoint) -> None:
-        key = (space_of(checkpoint.session), checkpoint.chain)
+        key = key_of(checkpoint)
         with self._lock:
             before = self._known.pop(key, None)
             self._bytes += _size(checkpoint) - (0 if before is None else _size(before))
@@ -57,6 +81,10 @@ class Checkpoints:
             while self._known and (self._bytes > MOST_BYTES or len(self._known) > MOST):
                 _, oldest = self._known.popitem(last=False)
                 self._bytes -= _size(oldest)
+
+
+def key_of(checkpoint: Checkpoint) -> tuple[str, bytes]:
+    return (space_of(checkpoint.session), checkpoint.chain)
 
 
 def named(namespace: str, name: str) -> str:

@@ -62,6 +62,8 @@ class Conversation:
     @cached_property
     def bare(self) -> Transcript:
         """The messages without cache markers: what identifies them, and what is stored."""
+        if self._redactor is None and self.as_sent is self and all(map(self.document.lacks, MARKERS)):
+            return self.talk
         return tuple(_bare(message, self.dialect, self._redactor) for message in self.talk)
 
     @cached_property

@@ -15,6 +15,7 @@ from midfold.gateway.peek import Peek
 from midfold.gateway.routes import Route
 from midfold.gateway.shapes import error_body
 from midfold.gateway.upstreams import Upstream
+from midfold.wire import Document
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -67,6 +68,8 @@ class Exchange:
         self.asked: Asked = asked(self.headers)
         self.body = b""
         self.peek: Peek | None = None
+        self.document: Document | None = None
+        """The body as somebody has read it, until it is sent."""
         self.upstream: Upstream | None = None
         self.namespace: str = scope.get("state", {}).get("owner", "")
         """Whose sessions these are, as the door has found; no name reaches beyond it."""

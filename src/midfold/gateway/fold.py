@@ -29,6 +29,10 @@ class Folded(NamedTuple):
     checkpoint: Checkpoint | None
 
     @property
+    def is_made(self) -> bool:
+        return self.receipt.status in ("compacted", "pruned")
+
+    @property
     def is_in_flight(self) -> bool:
         return self.receipt.status == "already_in_flight"
 
@@ -64,16 +68,16 @@ class Folder:
     def fold(self, conversation: Conversation, name: str, limits: Limits, known: Known, *, force: bool) -> Folded:
         """Compacts if the engine finds it worth while."""
         session = self.synced(conversation, name, limits)
-        info = session.info
-        fits = info is not None and info.compaction == (known.checkpoint.seq if known.checkpoint else 0)
-        measured = known.tokens if fits and not known.is_estimate else None
-        receipt = session.compact(prompt_tokens=measured, force=force).receipt
-        if fits and receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
+        seq = known.checkpoint.seq if known.checkpoint else 0
+        measured = None if known.is_estimate else known.tokens
+        receipt = session.compact(prompt_tokens=measured, measured_at=seq, force=force).receipt
+        if receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
             # Two estimates, one on each side of the threshold: the one that looked at the request decides.
-            receipt = session.compact(prompt_tokens=known.tokens).receipt
-        if receipt.status not in ("compacted", "pruned"):
-            return Folded(receipt, None)
-        return Folded(receipt, self.store.checkpoint(session.name, conversation.lengths))
+            receipt = session.compact(prompt_tokens=known.tokens, measured_at=seq).receipt
+        folded = Folded(receipt, None)
+        if not folded.is_made:
+            return folded
+        return folded._replace(checkpoint=self.store.checkpoint(session.name, conversation.lengths))
 
     def synced(self, conversation: Conversation, name: str, limits: Limits) -> Session:
         """The session that holds exactly this history."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from midfold.gateway.app import Front
+    from midfold.gateway.front import Front
     from midfold.service import Sessions
 
 READY_WITHIN = 3.0

@@ -23,11 +23,17 @@ _BYTES = re.compile(
 )
 
 
+_NUMBER = re.compile(rb"(?<![\w.,-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w.,-])\d{4,8}(?![\w-])")
+MOST_OVER = 50
+"""A number that is so many times the limit is not the size of the request."""
+
+
 class Overflow(NamedTuple):
-    """A refusal because of size; `limit` is the size of the context where the error names it."""
+    """A refusal because of size; `limit` is the size of the context where the error names it, `asked` the request's."""
 
     limit: int
     is_bytes: bool
+    asked: int = 0
 
 
 def may_be(status: int) -> bool:
@@ -40,8 +46,14 @@ def overflow_of(status: int, body: bytes) -> Overflow | None:
     about_bytes = bool(_BYTES.search(body[:20_000]))
     failed = failure_of(status, {}, body, "upstream")
     if failed.kind == "overflow":
-        return Overflow(failed.limit, about_bytes and not failed.limit)
+        return Overflow(failed.limit, about_bytes and not failed.limit, _asked(body[:20_000], failed.limit))
     return Overflow(0, True) if about_bytes and status in (400, 413) else None
+
+
+def _asked(body: bytes, limit: int) -> int:
+    """How many tokens the refused request had, where the error says so: the largest number beyond the limit."""
+    numbers = [int(found.replace(b",", b"")) for found in _NUMBER.findall(body)] if limit else []
+    return max((number for number in numbers if limit < number < limit * MOST_OVER), default=0)
 
 
 def without_old_media(view: Transcript) -> Transcript:

@@ -19,12 +19,13 @@ from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
 from midfold.core.compaction import Redactor
 from midfold.core.tokens import Meter
+from midfold.models import Belief
 
 HYGIENE_RATIO = 0.85
 LEAST_MESSAGES = 4
 BYTES_PER_TOKEN = 2
 SHORTEST_MESSAGE = 20
-"""Bytes of the shortest message there is; so many messages take at least so many bytes."""
+"""Bytes of the shortest message there is; so many messages take at least so many bytes, and a brace each."""
 BESIDE_ANSWER = 0.95
 """Of what the answer leaves of the window."""
 MOST_REMEMBERED = 1_000
@@ -82,14 +83,18 @@ class Policy:
     def _limits(self, model: str | None, output: int) -> Limits:
         belief = believe(model, self.config)
         window = min(self._learned.get(model, belief.model.context_window), belief.model.context_window)
-        facts = belief.model
-        meter = self._meters.setdefault((facts.factor, facts.message_overhead), meter_for(belief))
+        meter = self.meter(belief)
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             return Limits(window, budget_for(window, reservation, self.config).threshold_tokens, output, meter)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
         return Limits(window, min(trigger, beside), output if beside < trigger else 0, meter)
+
+    def meter(self, belief: Belief) -> Meter:
+        """What counts for a model; models that count alike share it, and what it remembers."""
+        facts = belief.model
+        return self._meters.setdefault((facts.factor, facts.message_overhead), meter_for(belief))
 
     def learn(self, model: str | None, limit: int) -> None:
         """A provider named the size of this model's context."""
@@ -100,4 +105,4 @@ class Policy:
 
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""
-        return len(body) >= self.most_messages * SHORTEST_MESSAGE
+        return len(body) >= self.most_messages * SHORTEST_MESSAGE and body.count(b"{") >= self.most_messages

@@ -2,8 +2,9 @@
 
 Rules of this file:
 1. The tools are offered from the first turn on, in the same bytes: they are part of the cached prefix.
-2. A turn is put together before it is relayed. One that calls our tools is answered by us and asked on; the client gets
-   the turn that does not, byte for byte as the provider sent it.
+2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
+   the provider sent it. What a stream says before a call is relayed as it comes (see `joined`); the usage is that of
+   all turns.
 3. A turn that calls our tools and the client's at once is answered for ours; the model is told to ask for the others
    again. So no turn is ever half hidden.
 4. After `MOST_ROUNDS` the model must answer without tools.
@@ -17,19 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
 from midfold.core import jsonio
-from midfold.core.message import Transcript
+from midfold.core.message import Transcript, plain
 from midfold.core.spans import entries
-from midfold.errors import MidfoldError, NotStored
+from midfold.core.usage import read_usage
+from midfold.errors import MidfoldError, NotStored, UpstreamError
 from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.headers import encoding_of, to_client
 from midfold.gateway.hidden import Hidden, raw_messages
+from midfold.gateway.joined import JOINED, Joined, Seen
 from midfold.gateway.overflow import may_be, overflow_of
-from midfold.gateway.tap import Tap, decoded
+from midfold.gateway.tap import decoded
 from midfold.store.ranking import search
 from midfold.wire import read, write
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import replace_values
+from midfold.wire.sse import RawEvents
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 8
 MOST_HITS = 20
+MOST_RENAMED = 10_000
 NAMES = frozenset((SEARCH, UNFOLD))
 AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
@@ -86,9 +91,14 @@ class Recall:
         self.sessions = gateway.sessions
         self.hidden = Hidden(gateway.sessions.store)
         self.steward.scales.put_back = self.hidden.put_back
+        self._renamed: dict[str, str] = {}
 
     def applies(self, exchange: Exchange) -> bool:
         """Offers the tools where they belong, and says whether it did."""
+        asked = exchange.peek.previous_response_id if exchange.peek is not None else None
+        if isinstance(asked, str) and asked in self._renamed:
+            # A stream has one id from its beginning on; the provider has what came last under another one.
+            exchange.body = replace_values(exchange.body, {"previous_response_id": jsonio.encode(self._renamed[asked])})
         if not self.steward.looks_at(exchange) or exchange.route.kind != "generate":
             return False
         body = offered(exchange.body, exchange.route.dialect or "")
@@ -96,21 +106,26 @@ class Recall:
             exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
             return False
         exchange.body = body
+        if exchange.peek is not None and exchange.peek.is_streaming:
+            # What is encoded cannot be read before its end.
+            others = [pair for pair in exchange.headers if pair[0] != b"accept-encoding"]
+            exchange.headers = [*others, (b"accept-encoding", b"identity")]
         return True
 
     async def relay(self, exchange: Exchange) -> None:
         """The turn that does not call our tools, after as many hidden ones as the model wants."""
         prepared = await self.steward.prepare(exchange)
+        joined = JOINED[exchange.route.dialect or ""]()
         hidden: Transcript = ()
         for left in reversed(range(MOST_ROUNDS + 1)):
             body = self._body(exchange, prepared, hidden, last=not left)
             answer = await self.gateway.send(exchange, body)
-            data = await answer.read()
+            data = await self._read(exchange, answer, joined)
             smaller = None if hidden else await self._smaller(exchange, prepared, answer, data)
             if smaller is not None:
                 prepared = smaller
                 answer = await self.gateway.send(exchange, prepared.body)
-                data = await answer.read()
+                data = await self._read(exchange, answer, joined)
             turn = self._turn(exchange, answer, data)
             ours = [call for call in turn.calls if call.name in NAMES]
             if answer.status != 200 or not ours or not left:
@@ -118,9 +133,36 @@ class Recall:
             answers = await self.steward.in_thread(self._answers, turn, prepared)
             values = [*turn.messages, *result_messages(exchange.route.dialect or "", answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[exchange.route.dialect or ""]))
+            joined.hide()
         if hidden:
-            await self._kept(exchange, prepared, hidden, answer.status)
-        await self._relayed(exchange, prepared, answer, data, is_measured=not hidden)
+            await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
+        await self._relayed(exchange, prepared, answer, data, joined)
+
+    async def _read(self, exchange: Exchange, answer: Answer, joined: Joined) -> bytes:
+        """The whole answer. What a stream says before it calls a tool is relayed meanwhile."""
+        if not _is_stream(answer):
+            data = await answer.read()
+            if answer.status == 200:
+                joined.usage = usage_in(decoded(data, encoding_of(answer.headers)))
+            return data
+        events = RawEvents()
+        try:
+            async for chunk in answer.chunks():
+                for event in events.feed(chunk):
+                    await self._sent(exchange, answer, joined.feed(event))
+            for event in events.end():
+                await self._sent(exchange, answer, joined.feed(event))
+        except ValueError as error:
+            raise UpstreamError(str(error)) from None
+        finally:
+            answer.close()
+        return b"".join(joined.raw)
+
+    async def _sent(self, exchange: Exchange, answer: Answer, data: bytes) -> None:
+        if data and not exchange.begun:
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
+        if data:
+            await exchange.write(data)
 
     async def _smaller(self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes) -> Prepared | None:
         """The request after an overflow, if it can be made smaller."""
@@ -142,25 +184,46 @@ class Recall:
             body = replace_values(body, {"tool_choice": none})
         return body
 
-    async def _kept(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int) -> None:
+    async def _kept(
+        self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int, seen: list[Seen]
+    ) -> None:
         exchange.account.reason = f"recall: {len(hidden)} hidden messages"
         if status != 200 or prepared.weighed is None:
             return
         try:
-            await self.steward.in_thread(self.hidden.keep, prepared.weighed.conversation.as_sent, hidden)
+            await self.steward.in_thread(self.hidden.keep, prepared.weighed.conversation.as_sent, hidden, seen)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
     async def _relayed(
-        self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes, *, is_measured: bool
+        self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes, joined: Joined
     ) -> None:
-        tap = Tap(encoding_of(answer.headers))
-        tap.feed(data)
-        usage = exchange.account.usage = tap.usage()
-        if usage is not None and is_measured and answer.status == 200:
+        """What is still to be sent of the last turn, and its account."""
+        usage = exchange.account.usage = read_usage(joined.all_usage)
+        if usage is not None and not joined.hidden_usage and answer.status == 200:
             self.steward.scales.observe(prepared, usage)
-        await exchange.begin(answer.status, to_client(answer.headers))
-        await exchange.write(data, more=False)
+        if _is_stream(answer):
+            await self._sent(exchange, answer, joined.rest())
+            self._rename(joined.renamed)
+            await self._ended(exchange, answer)
+        elif exchange.begun:
+            await exchange.write(joined.error(_error_in(decoded(data, encoding_of(answer.headers)))), more=False)
+        else:
+            plainly = decoded(data, encoding_of(answer.headers)) if joined.hidden_usage else b""
+            counted = with_usage(plainly, joined.all_usage)
+            kept = to_client(answer.headers, without_length=counted is not None)
+            await exchange.begin(answer.status, kept)
+            await exchange.write(data if counted is None else counted, more=False)
+
+    def _rename(self, told: Mapping[str, str]) -> None:
+        if len(self._renamed) >= MOST_RENAMED:
+            self._renamed.clear()
+        self._renamed |= told
+
+    async def _ended(self, exchange: Exchange, answer: Answer) -> None:
+        if not exchange.begun:
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
+        await exchange.write(b"", more=False)
 
     def _answers(self, turn: Assembled, prepared: Prepared) -> list[tuple[str, str]]:
         checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
@@ -196,3 +259,34 @@ class Recall:
         start, offset = (value if type(value := given.get(key)) is int else 0 for key in ("start", "offset"))
         full = handle if handle.startswith("mf-") else f"mf-{handle}"
         return unfold({full: messages}, full, start, offset)
+
+
+def _is_stream(answer: Answer) -> bool:
+    """Whether an answer can be relayed while it is read."""
+    kind = next((value for name, value in answer.headers if name == b"content-type"), b"")
+    encoded = encoding_of(answer.headers) not in ("", "identity")
+    return answer.status == 200 and kind.lower().startswith(b"text/event-stream") and not encoded
+
+
+def usage_in(body: bytes) -> dict[str, Any]:
+    """What an answer says about its usage."""
+    try:
+        usage = plain(entries(body).get("usage"))
+    except jsonio.NotJSON:
+        return {}
+    return usage if isinstance(usage, dict) else {}
+
+
+def with_usage(body: bytes, usage: Mapping[str, Any]) -> bytes | None:
+    """An answer with the usage of all turns; None if it has none, or cannot be read."""
+    return replace_values(body, {"usage": jsonio.encode(usage)}) if body and usage_in(body) else None
+
+
+def _error_in(body: bytes) -> Mapping[str, Any]:
+    """The error in a provider's answer; one of our own if there is none."""
+    try:
+        value = jsonio.decode(body)
+    except jsonio.NotJSON:
+        value = None
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) else {"type": "api_error", "message": "the upstream refused to go on"}

@@ -61,7 +61,7 @@ class Steward:
         self.policy = Policy(config)
         self.policy.redactor = sessions.redactor if sessions is not None and sessions.redacts else None
         self.sessions = sessions
-        self.caching = Caching(config)
+        self.caching = Caching(config, self.policy.meter)
         self.checkpoints = Checkpoints(sessions)
         self.scales = Scales(self.policy, self.checkpoints)
         self.folder = None if sessions is None else Folder(sessions, self.policy)
@@ -97,17 +97,25 @@ class Steward:
         if not self._is_worth_reading(exchange, limits):
             return Prepared(exchange.body)
         try:
-            weighed = await self.in_thread(self.scales.weigh, exchange, limits)
+            weighed, prepared = await self.in_thread(self._weighed, exchange, limits)
             if weighed is None:
                 return Prepared(exchange.body)
-            if self.scales.must_fold(weighed) and exchange.route.kind == "generate":
+            if prepared is None:
                 weighed = await self._folded(exchange, weighed)
+                prepared = await self.in_thread(weighed.prepared)
             self.tell(exchange, weighed)
-            return await self.in_thread(weighed.prepared)
+            return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.reason = f"not looked at: {type(error).__name__}"
             return Prepared(exchange.body)
+
+    def _weighed(self, exchange: Exchange, limits: Limits) -> tuple[Weighed | None, Prepared | None]:
+        """The request on the scales, and ready to be sent unless it must be folded first; in a thread."""
+        weighed = self.scales.weigh(exchange, limits)
+        if weighed is None or (exchange.route.kind == "generate" and self.scales.must_fold(weighed)):
+            return weighed, None
+        return weighed, weighed.prepared()
 
     def _is_worth_reading(self, exchange: Exchange, limits: Limits) -> bool:
         """Small requests are not read, unless something may have to be put back into them."""
@@ -181,7 +189,8 @@ class Steward:
             folded = await loop.run_in_executor(self._slow_threads, self._fold, weighed, at_least, force)
             if folded.checkpoint is not None:
                 self.checkpoints.remember(folded.checkpoint)
-                exchange.account.action = folded.receipt.status
+                if folded.is_made:
+                    exchange.account.action = folded.receipt.status
                 return await self.in_thread(self._again, weighed)
             if not folded.is_in_flight or time.monotonic() >= ends:
                 break
@@ -199,6 +208,11 @@ class Steward:
         known = Known(weighed.checkpoint, size, weighed.size.basis == "estimated" and not at_least)
         forced = force or size < weighed.limits.trigger
         folded = self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=forced)
+        if folded.checkpoint is None:
+            newest = self.checkpoints.stored(weighed.conversation, weighed.name)
+            if newest is not None and newest != weighed.checkpoint:
+                # Somebody else has folded it in the meantime.
+                return folded._replace(checkpoint=newest)
         if at_least and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
             return self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=True)
@@ -253,7 +267,7 @@ class Steward:
         weighed = await self.in_thread(self.scales.weigh, exchange, limits)
         if weighed is None:
             return None
-        at_least = 0 if found.is_bytes else max(found.limit, limits.window) + 1
+        at_least = 0 if found.is_bytes else max(found.asked, found.limit + 1, limits.window + 1)
         async with self._turn(weighed.name):
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
         exchange.account.tokens_before = max(weighed.size.tokens, at_least)

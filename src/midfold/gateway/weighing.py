@@ -50,12 +50,17 @@ class Weighed(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return (self.conversation.chains[-1], b"" if self.checkpoint is None else self.checkpoint.chain)
+        return (self.conversation.chains[-1], _of(self.checkpoint))
 
     def prepared(self) -> Prepared:
         noted = self.checkpoint is not None and self.checkpoint.noted
         body = self.conversation.written(self.view, noted=noted)
         return Prepared(body, self.key, self.estimated, self)
+
+
+def _of(checkpoint: Checkpoint | None) -> bytes:
+    """What tells the view of one checkpoint from that of another, of the same messages too; empty without one."""
+    return b"" if checkpoint is None else checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
 
 
 class Scales:
@@ -70,7 +75,7 @@ class Scales:
     def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
         """Reads, hashes and counts a request; in a thread."""
         try:
-            document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
+            document = exchange.document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
         except TranscriptError:
             return None
         conversation = Conversation(document, self.policy.redactor)
@@ -86,8 +91,7 @@ class Scales:
         checkpoint = find(conversation, name)
         view = conversation.view(checkpoint)
         estimated = conversation.tokens(view, limits.meter)
-        key = b"" if checkpoint is None else checkpoint.chain
-        size = self.anchors.size(conversation.chains, key, estimated)
+        size = self.anchors.size(conversation.chains, _of(checkpoint), estimated)
         return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
 
     def name(self, exchange: Exchange, conversation: Conversation) -> str:

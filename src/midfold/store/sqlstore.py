@@ -186,6 +186,10 @@ class SqlStore:
         """The compaction that replaces most of a history with these chains, in a session or its branches."""
         return checkpoints.longest(self.database, name, chains)
 
+    def is_in_force(self, name: str, seq: int) -> bool:
+        """Whether a session still has this compaction: it may have been undone, or deleted."""
+        return bool(self.database.rows("compaction_in_force", name=name, seq=seq))
+
     # Originals
 
     def unfold(self, name: str, handle: str) -> Transcript:

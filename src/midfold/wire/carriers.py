@@ -10,6 +10,7 @@ Rules of this file (what providers do, November 2026):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from msgspec import Raw
 from midfold.core.handoff import SYSTEM_NOTE
 from midfold.core.hint import Layout
 from midfold.core.message import Media, Message, Opaque, Part, Text, Tool, ToolCall, ToolResult, plain
+from midfold.wire.document import Document
 
 FIELDS: dict[Layout, str] = {
     "anthropic": "cache_control",
@@ -92,9 +94,18 @@ def has_marker(message: Message, layout: Layout) -> bool:
     return own_markers(message, layout) != []
 
 
+_ESCAPED = re.compile(rb"\\u00[5-7]")
+"""A letter that is written as an escape: a key may be."""
+
+
 def lacks(data: bytes, layout: Layout) -> bool:
-    """Whether JSON surely has no marker in it; a key may be written with escapes."""
-    return FIELDS[layout].encode() not in data and b"\\u00" not in data
+    """Whether JSON surely has no marker in it."""
+    return FIELDS[layout].encode() not in data and _ESCAPED.search(data) is None
+
+
+def document_lacks(document: Document, layout: Layout) -> bool:
+    """The same for a whole request."""
+    return document.lacks(f'"{FIELDS[layout]}"'.encode()) and document.lacks(_ESCAPED)
 
 
 def own_markers(message: Message, layout: Layout) -> list[Any]:

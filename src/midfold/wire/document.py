@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.message import Message, Problem, Tool, Transcript, plain
-from midfold.core.spans import elements, entries
+from midfold.core.spans import elements, entries, first_byte
 from midfold.errors import MalformedTranscript, TranscriptError
 from midfold.wire.dialect import Dialect
 from midfold.wire.logs import Log, read_log
@@ -48,7 +49,21 @@ class Document:
         self.body = body
         self.list_key = list_key
         self.lines = lines
-        self.messages: Transcript = tuple(Message.over(wire, dialect.read) for wire in wires)
+        self.messages: Transcript = tuple([Message.over(wire, dialect.read) for wire in wires])
+        self._lacks: dict[bytes | re.Pattern[bytes], bool] = {}
+
+    def lacks(self, what: bytes | re.Pattern[bytes]) -> bool:
+        """Whether bytes that were read surely do not have this in them; looked for once."""
+        known = self._lacks.get(what)
+        if known is None:
+            source = self.source if isinstance(self.source, bytes) else None
+            found = source is None or (what in source if isinstance(what, bytes) else what.search(source) is not None)
+            known = self._lacks[what] = not found
+        return known
+
+    def surely_lacks(self, *words: bytes) -> None:
+        """Somebody has looked for these before."""
+        self._lacks |= dict.fromkeys(words, True)
 
     @cached_property
     def system(self) -> Message | None:
@@ -181,7 +196,7 @@ def _from_body(body: Mapping[str, Any], source: Any, dialect: type[Dialect] | No
     key = dialect.list_key if dialect and dialect.list_key in body else "messages" if "messages" in body else "input"
     value = body.get(key)
     if isinstance(value, Raw):
-        first = bytes(value)[:1]
+        first = first_byte(value)
         wires: Sequence[Any] | None = elements(value) if first == b"[" else [value] if first == b'"' else None
     else:
         wires = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else None

@@ -20,7 +20,7 @@ from midfold.wire import bedrock, patch
 from midfold.wire.carriers import (
     FIELDS,
     carrier,
-    lacks,
+    document_lacks,
     own_markers,
     system_carrier,
     tool_carrier,
@@ -76,8 +76,7 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
 
 def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
     """The markers that are there already, by position."""
-    source = document.source
-    if isinstance(source, bytes) and lacks(source, layout):
+    if document_lacks(document, layout):
         return {}
     found: dict[int, list[Any]] = {}
     if layout == "anthropic" and (markers := tool_markers(document.tools, layout)):

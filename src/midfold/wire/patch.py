@@ -7,17 +7,17 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.message import Message, plain
-from midfold.core.spans import elements, entries, gaps
+from midfold.core.spans import elements, entries, first_byte, places
 from midfold.wire.dialect import Dialect
 from midfold.wire.document import BOM, Document
-from midfold.wire.splice import message_value, replace_values
+from midfold.wire.splice import Piece, message_value, replace_values
 
 
 def value_of(message: Message, dialect: type[Dialect]) -> Any:
@@ -26,7 +26,7 @@ def value_of(message: Message, dialect: type[Dialect]) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    return bytes(value)[:1] == b'"' if isinstance(value, Raw) else isinstance(value, str)
+    return first_byte(value) == b'"' if isinstance(value, Raw) else isinstance(value, str)
 
 
 def field(value: Any, name: str) -> Any:
@@ -82,16 +82,23 @@ def _said(text: Any) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def spliced(
-    source: bytes, old: list[Raw], new: Mapping[int, Any], opening: bytes = b"[", between: bytes = b","
-) -> bytes:
-    """An array, or lines, with some elements replaced; what stands between them stays."""
-    around = gaps(source, old, opening, between)
-    pieces = [around[0]]
-    for place, element in enumerate(old):
-        pieces.append(jsonio.encode(new[place]) if place in new else bytes(element))
-        pieces.append(around[place + 1])
-    return b"".join(pieces)
+def spliced(source: bytes, old: list[Raw], new: Mapping[int, Any]) -> bytes:
+    """An array with some elements replaced; what stands between them stays."""
+    return b"".join(pieces(source, old, new))
+
+
+def pieces(
+    source: bytes | Raw, old: Sequence[Raw], new: Mapping[int, Any], opening: bytes = b"[", between: bytes = b","
+) -> list[Piece]:
+    """An array, or lines, with some elements replaced, as what has to be joined."""
+    view = memoryview(source)
+    out: list[Piece] = []
+    last = 0
+    for place, (begin, end) in enumerate(places(view, old[: max(new, default=-1) + 1], opening, between)):
+        if place in new:
+            out += [view[last:begin], jsonio.encode(new[place])]
+            last = end
+    return [*out, view[last:]]
 
 
 def document(source: Document, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> Any:
@@ -108,16 +115,16 @@ def document(source: Document, messages: Mapping[int, Any], fields: Mapping[str,
 def _bytes(source: Document, text: bytes, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> bytes:
     wires = [message.wire for message in source.messages]
     if source.lines:
-        return spliced(text, wires, messages, b"", b"")
+        return b"".join(pieces(text, wires, messages, b"", b""))
     if source.body is None:
         return spliced(text, wires, messages)
-    changed = {name: jsonio.encode(value) for name, value in fields.items()}
+    changed: dict[str, bytes | list[Piece] | None] = {name: jsonio.encode(value) for name, value in fields.items()}
     if messages:
-        array = bytes(source.body[source.list_key])
-        is_list = array[:1] == b"["
-        new = spliced(array, wires, messages) if is_list else b"[" + jsonio.encode(messages[0]) + b"]"
-        changed[source.list_key] = new
-    return replace_values(text, changed)
+        array = source.body[source.list_key]
+        changed[source.list_key] = (
+            [b"[", jsonio.encode(messages[0]), b"]"] if is_text(array) else pieces(array, wires, messages)
+        )
+    return replace_values(text, changed, source.body)
 
 
 def _objects(source: Document, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> Any:

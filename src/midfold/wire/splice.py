@@ -76,30 +76,41 @@ def _list(value: Any, old: Raw) -> bytes:
     return b"[" + b",".join(out) + b"]"
 
 
-def replace_values(source: bytes, values: Mapping[str, bytes | None]) -> bytes:
-    """A JSON object with some values replaced, removed (None) or added at its end; all other bytes stay."""
-    spans = object_spans(source)
+Piece = bytes | memoryview
+
+
+def replace_values(
+    source: bytes, values: Mapping[str, bytes | list[Piece] | None], known: Mapping[str, Raw] | None = None
+) -> bytes:
+    """A JSON object with some values replaced, removed (None) or added at its end; all other bytes stay.
+
+    A value may come in pieces. `known` is what `entries` has found in the object, where somebody has asked already.
+    """
+    spans = object_spans(source, known)
+    view = memoryview(source)
     left = dict(values)
-    kept: list[tuple[bytes, int]] = []
-    last_of = {jsonio.decode(key): index for index, (key, _, _) in enumerate(spans)}
-    for index, (key, key_span, value_span) in enumerate(spans):
-        name = jsonio.decode(key)
-        if name not in values or (last_of[name] != index and values[name] is not None):
-            kept.append((source[key_span.start : value_span.end], index))
+    names = [jsonio.decode(key) for key, _, _ in spans]
+    last_of = {name: index for index, name in enumerate(names)}
+    pieces: list[Piece] = [view[: spans[0][1].start] if spans else view[: source.index(b"{") + 1]]
+    first = True
+    for index, (name, (_, key_span, value_span)) in enumerate(zip(names, spans, strict=True)):
+        stays = name not in values or (last_of[name] != index and values[name] is not None)
+        value = None if stays else left.pop(name, None)
+        if not stays and value is None:
             continue
-        value = left.pop(name, None)
+        if not first:
+            pieces.append(view[spans[index - 1][2].end : spans[index][1].start])
+        first = False
+        pieces.append(view[key_span.start : value_span.end if stays else value_span.start])
+        pieces += _pieces(value)
+    gap = view[spans[0][2].end : spans[1][1].start] if len(spans) > 1 else b","
+    for name, value in left.items():
         if value is not None:
-            kept.append((source[key_span.start : value_span.start] + value, index))
-    added = [jsonio.encode(name) + b":" + value for name, value in left.items() if value is not None]
-    head = source[: spans[0][1].start] if spans else source[: source.index(b"{") + 1]
-    tail = source[spans[-1][2].end :] if spans else source[source.index(b"{") + 1 :]
-    gap = source[spans[0][2].end : spans[1][1].start] if len(spans) > 1 else b","
-    pieces: list[bytes] = []
-    for piece, index in kept:
-        if pieces:
-            pieces.append(source[spans[index - 1][2].end : spans[index][1].start])
-        pieces.append(piece)
-    for piece in added:
-        pieces.append(gap if pieces else b"")
-        pieces.append(piece)
-    return head + b"".join(pieces) + tail
+            pieces += [b"" if first else gap, jsonio.encode(name), b":", *_pieces(value)]
+            first = False
+    pieces.append(view[spans[-1][2].end :] if spans else view[source.index(b"{") + 1 :])
+    return b"".join(pieces)
+
+
+def _pieces(value: bytes | list[Piece] | None) -> list[Piece]:
+    return value if isinstance(value, list) else [] if value is None else [value]

@@ -9,8 +9,11 @@ Rules of this file (the WHATWG description of event streams):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from midfold.core import jsonio
 
 LONGEST_EVENT = 16_000_000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -77,3 +80,59 @@ def _lines(buffer: bytearray) -> tuple[list[bytearray], bytearray]:
     held = b"\r" if buffer.endswith(b"\r") else b""
     lines = buffer.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     return lines[:-1], lines[-1] + held
+
+
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+
+
+class RawEvent(NamedTuple):
+    """An event with the bytes it came in, its empty line included."""
+
+    raw: bytes
+    name: str
+    data: str
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """Its data as an object; an empty one if it is none."""
+        try:
+            found = jsonio.decode(self.data) if self.data else None
+        except jsonio.NotJSON:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def written(self, value: Any) -> bytes:
+        """An event of the same name with another value."""
+        name = f"event: {self.name}\n".encode() if self.name else b""
+        return name + b"data: " + jsonio.encode(value) + b"\n\n"
+
+
+class RawEvents:
+    """Feed it bytes; it gives whole events with their bytes, of which none is lost: joined they are what came in."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> Iterator[RawEvent]:
+        data = self._rest + chunk if self._rest else chunk
+        start = 0
+        for end in _EVENT_END.finditer(data, max(start, len(self._rest) - 3)):
+            yield _raw_event(data[start : end.end()])
+            start = end.end()
+        self._rest = data[start:]
+        if len(self._rest) > LONGEST_EVENT:
+            raise ValueError("an event of the stream is longer than 16 MB")
+
+    def end(self) -> Iterator[RawEvent]:
+        """What came after the last whole event."""
+        if self._rest:
+            yield _raw_event(self._rest)
+            self._rest = b""
+
+
+def _raw_event(raw: bytes) -> RawEvent:
+    event = next(EventReader().feed(raw.strip(b"\r\n") + b"\n\n"), None)
+    if event is None:
+        return RawEvent(raw, "", "")
+    named = re.search(rb"(?m)^event:", raw)
+    return RawEvent(raw, event.name if named else "", event.data)

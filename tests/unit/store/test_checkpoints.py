@@ -55,8 +55,10 @@ def test_a_checkpoint_fits_every_history_that_begins_with_what_it_replaces(sessi
     assert applied(checkpoint, edited)[-2:] == edited[-2:]
     assert found(sessions, [*TALK[: checkpoint.count - 1], user("Stop.")]) is None
     assert found(sessions, TALK, "other") is None
+    in_force = sessions.store.is_in_force
+    assert (in_force("s", 1), in_force("s", 2), in_force("other", 1)) == (True, False, False)
     session.undo()
-    assert found(sessions, TALK) is None
+    assert found(sessions, TALK) is None and not in_force("s", 1)
 
 
 def test_the_longest_of_several_wins_in_branches_too(sessions: Sessions) -> None:

@@ -119,6 +119,10 @@ JOIN messages m ON m.session = c.session
 WHERE c.undone IS NULL
   AND (s.name = :name OR s.root = (SELECT r.id FROM sessions r WHERE r.name = :name))
 
+-- name: compaction_in_force
+SELECT 1 FROM sessions s JOIN compactions c ON c.session = s.id
+WHERE s.name = :name AND c.seq = :seq AND c.undone IS NULL
+
 -- name: checkpoint_pieces
 SELECT p.place, p.first, p.count, b.codec, b.data
 FROM pieces p LEFT JOIN bodies b ON b.id = p.body

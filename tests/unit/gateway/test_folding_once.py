@@ -1,0 +1,56 @@
+"""A fold that somebody else has made in the meantime is found, not made again on top."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import midfold
+from midfold.core.compaction import SummaryAsk
+from midfold.gateway.conversation import Conversation
+from midfold.gateway.fold import Known
+from midfold.gateway.steward import Steward
+from midfold.gateway.weighing import Weighed
+from midfold.testing.fixtures import assistant, user
+from midfold.wire import read
+from support.gateways import settings
+
+WINDOW = 8_000
+
+
+def weighed(steward: Steward) -> Weighed:
+    talk: list[Any] = [user("Port the parser.")]
+    for number in range(60):
+        talk += [assistant(f"Step {number}: " + "it is done. " * 30), user(f"And step {number + 1}? " + "Why? " * 20)]
+    conversation = Conversation(read(json.dumps({"model": "m", "messages": talk}).encode(), dialect="openai-chat"))
+    return steward.scales.weighed(conversation, conversation.name, steward.policy.limits("m", 0))
+
+
+def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
+    asked: list[SummaryAsk] = []
+
+    def summarize(ask: SummaryAsk) -> str:
+        asked.append(ask)
+        return "## Goal\nPort the parser."
+
+    with midfold.open("memory:", summarizer=summarize) as sessions:
+        one, two = (Steward(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
+        first, second = weighed(one), weighed(two)
+        assert one.scales.must_fold(first) and first.checkpoint is second.checkpoint is None
+        made = one._fold(first, 0, False)
+        assert made.is_made and made.checkpoint is not None
+        for at_least in (0, WINDOW + 1):
+            found = two._fold(second, at_least, False)
+            assert (found.is_made, found.checkpoint, len(asked)) == (False, made.checkpoint, 1)
+
+
+def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() -> None:
+    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
+        steward = Steward(settings("http://127.0.0.1:1", window=WINDOW), sessions)
+        one = weighed(steward)
+        assert steward.folder is not None
+        session = steward.folder.synced(one.conversation, one.name, one.limits)
+        assert session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
+        assert not session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
+        stale = Known(None, one.size.tokens, False)
+        assert not steward.folder.fold(one.conversation, one.name, one.limits, stale, force=False).is_made
