@@ -13,7 +13,7 @@ from midfold.core.estimate import estimate_text
 from midfold.core.ledger.book import ledger
 from midfold.core.ledger.census import Census
 from midfold.core.ledger.choose import choose
-from midfold.core.ledger.lines import snippet
+from midfold.core.ledger.lines import narrow, snippet
 from midfold.core.ledger.names import Shape, judged, names, parts
 from midfold.core.ledger.prose import binds
 from midfold.core.ledger.worth import worth
@@ -83,6 +83,27 @@ def test_a_long_line_is_shown_by_a_window_of_whole_words() -> None:
     assert piece.bound
     assert len(piece.text) < 200
     assert piece.text in line
+
+
+def test_the_beginning_of_a_long_line_says_that_it_goes_on() -> None:
+    line = "def take_a_look(first: int, second: int) -> the value of many things " + "and more words of it " * 10
+    piece = snippet(line, line.index("take_a_look"), len("take_a_look"))
+    assert piece.text.startswith("def take_a_look(")
+    assert piece.text.endswith("…")
+    assert piece.text[:-1] in line
+    short = narrow(line, line.index("take_a_look"), len("take_a_look"), len(piece.text))
+    assert not short or short.endswith("…")
+    whole = "the value of max_depth is 12"
+    assert snippet(whole, whole.index("max_depth"), len("max_depth")).text == whole
+
+
+def test_a_path_behind_figures_says_what_they_are() -> None:
+    assert binds("3295244442 2931 src/core/archive.py")
+    assert binds("d41d8cd98f00b204e9800998ecf8427e  ./notes/a_b.md")
+    assert not binds("3295244442 2931")
+    assert not binds("src/core/archive.py")
+    text = "cat >> notes/x.md\n3295244442 2931 src/core/archive.py\ny = 2"
+    assert snippet(text, text.index("3295244442"), 10).text == "3295244442 2931 src/core/archive.py"
 
 
 def test_what_people_say_often_and_lately_is_worth_more() -> None:
