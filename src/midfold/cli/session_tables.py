@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from textwrap import dedent
 from typing import Any
 
 from rich.table import Table
@@ -132,7 +133,8 @@ def hits_table(hits: list[Hit]) -> None:
     for hit in hits:
         head = Text(clean(f"{hit.session} [{hit.position}]"), style="bold")
         out.print(head + Text(f"  {hit.role}  {moment(hit.at)}  {hit.handle}", style="default"))
-        out.print(Text(f"  {clean(hit.text)}"))
+        for line in dedent(hit.text).splitlines():
+            out.print(Text(f"  {clean(line)}"))
     if not hits:
         out.print("nothing found")
 
