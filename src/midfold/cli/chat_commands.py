@@ -87,7 +87,7 @@ def _search(chat: Chat, rest: str) -> None:
     if not rest:
         chat.screen.say("what for? /search WORDS; all of them must occur", "yellow")
         return
-    hits_table(chat.agent.session.search(rest, MOST_HITS))
+    hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
 
 
 def _unfold(chat: Chat, rest: str) -> None:
