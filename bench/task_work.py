@@ -36,7 +36,7 @@ class Fact(NamedTuple):
         name = re.escape(self.name)
         if self.line.startswith(("def ", "class ", "async def ")):
             return re.compile(rf"(?:async def|def|class) {name}[(:\[][^\n]*")
-        return re.compile(rf"(?<![\w.])(?<!: )(?<!\| ){name}(?:: [^=\n]+)? = [^\n]*")
+        return re.compile(rf"(?<![\w.])(?<!: )(?<!\| )(?<!…){name}(?:: [^=\n]+)? = [^\n]*")
 
     @property
     def query(self) -> str:

@@ -139,7 +139,7 @@ def _pieces(
 
     def line(words: str, *, bound: bool) -> Line:
         inside = tuple(dict.fromkeys(other for other, _ in names(words) if other in worths))
-        cost = estimate_text(words.removesuffix(GOES_ON)) + LINE_TOKENS
+        cost = estimate_text(words.strip(GOES_ON)) + LINE_TOKENS
         return Line(words, message, part, inside, cost, bound, at)
 
     return line(piece.text, bound=piece.bound), line(short, bound=True) if short else None

@@ -1,8 +1,8 @@
 """Lines around names: verbatim, short, with the words that say what the names are.
 
 Rules of this file:
-1. A snippet is one contiguous piece of one text: the line of the name, or a window of it where the line is long. The
-   beginning of a line that goes on ends in an ellipsis: nobody must take it for the whole.
+1. A snippet is one contiguous piece of one text: the line of the name, or a window of it where the line is long. Where
+   a line was cut stands an ellipsis: nobody must take it for the whole.
 2. Where the line does not tell what the name is, the nearest lines before or after it come along, as far as `REACH`.
 3. Nothing else is rewritten but the space around a line.
 """
@@ -65,8 +65,9 @@ def _around(text: str, start: int, end: int, at: int, length: int, margin: int) 
     """The words of a line that are not farther than `margin` from a name."""
     first = _word_start(text, max(at - margin, start), start, at)
     last = _word_end(text, min(at + length + margin, end), end, at + length)
-    piece = text[first:last].strip()
-    return piece + GOES_ON if not text[start:first].strip() and text[last:end].strip() else piece
+    before = GOES_ON if text[start:first].strip() else ""
+    after = GOES_ON if text[last:end].strip() else ""
+    return f"{before}{text[first:last].strip()}{after}"
 
 
 def _word_start(text: str, place: int, start: int, at: int) -> int:
