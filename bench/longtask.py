@@ -1,7 +1,8 @@
 """A task of hundreds of tool calls in windows of 16k to 200k: how often must a file be read again?
 
 The same policy, tools and stub summary with midfold inside the agent's loop, with a sliding window, and with Hermes'
-compressor. `python -m bench.longtask 16000 32000` runs some windows.
+compressor; midfold with and without the search of its own past that its agent offers. The others have none: nothing is
+kept of what they drop. `python -m bench.longtask 16000 32000` runs some windows.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.peers import HERMES
+from bench.peers import HERMES, environment
 from bench.task_peers import Hermes, PlainLoop, sliding
 from bench.task_policy import Needs, Policy, Tally
-from bench.task_work import Repository
+from bench.task_work import Repository, sums, work
 from bench.workload import report
 from midfold.agent import Toolbox, Workshop
 from midfold.agent.events import Event, Folded
@@ -31,14 +33,18 @@ from midfold.summarize import Summarizer, local_summarizer
 WINDOWS = (16_000, 32_000, 64_000, 200_000)
 HERMES_WINDOWS = (64_000, 200_000)
 HERMES_FLOOR = 64_000
-DEFINITION_WINDOWS = (32_000, 200_000)
 PACKAGES = ("core", "wire", "engines", "summarize", "store")
 TOLD: dict[Needs, str] = {
     "findings": "what commands printed: the checksums of the modules they rest on",
     "definitions": "what stands in files: the definitions they import",
 }
+OF_MIDFOLD = frozenset(("context_search", "context_unfold"))
+"""Tools that a plain loop has not: nothing is kept of what it drops."""
 LEAST_CALLS = 400
-HEADINGS = f"  {'window':>8} {'':34} {'calls':>6} {'re-reads':>9} {'of needs':>9} {'prompt':>8} {'folds':>6}  wrong"
+HEADINGS = (
+    f"  {'window':>8} {'':32} {'re-reads':>9} {'of needs':>9} {'recalls':>8} {'in vain':>8} {'tokens':>8} "
+    f"{'calls':>6} {'prompt':>8} {'in all':>7} {'folds':>6}  wrong"
+)
 OUTPUT = 60_000
 SUMMARY = """## Goal
 Document the source tree, one note per module.
@@ -75,6 +81,8 @@ def with_midfold(
     needs: Needs = "findings",
     most: int | None = None,
     floor: int = 0,
+    *,
+    may_recall: bool = True,
 ) -> Run:
     """The agent as it is shipped; `floor` is `compression.minimum_context_floor`."""
     folds: list[Folded] = []
@@ -90,7 +98,7 @@ def with_midfold(
         agent = workshop.agent(workshop.session(policy.endpoint), policy, watch=watch, consent=agree)
         return agent.run
 
-    return _run(window, loop, lambda: len(folds), needs, most)
+    return _run(window, loop, lambda: len(folds), needs, most, may_recall=may_recall)
 
 
 def with_sliding(window: int, landing: float, needs: Needs = "findings", most: int | None = None) -> Run:
@@ -118,7 +126,8 @@ def with_hermes(window: int, needs: Needs = "findings", most: int | None = None)
 def _toolbox(folder: Path) -> Toolbox:
     config = Config(agent=AgentSettings(output_characters=OUTPUT))
     workshop = Workshop(folder, config, os.environ, store="memory:")
-    return Toolbox(workshop.tools(lambda: workshop.sessions.session("none")), OUTPUT)
+    tools = workshop.tools(lambda: workshop.sessions.session("none"))
+    return Toolbox([tool for tool in tools if tool.spec.name not in OF_MIDFOLD], OUTPUT)
 
 
 def _run(
@@ -127,11 +136,13 @@ def _run(
     compactions: Callable[[], int],
     needs: Needs,
     most: int | None,
+    *,
+    may_recall: bool = True,
 ) -> Run:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         repository = Repository(Path(name).resolve(), PACKAGES, most)
-        policy = Policy(repository, window, needs)
+        policy = Policy(repository, window, needs, may_recall=may_recall)
         say = make(policy, repository.folder)
         for package, modules in repository.work:
             say(policy.begin(package, modules))
@@ -151,56 +162,75 @@ def _wrong(repository: Repository, needs: Needs) -> int:
     return wrong
 
 
+Make = Callable[[int, Needs], Run]
+OURS, PLAIN, LOCAL = "midfold", "midfold, without recall", "midfold, summary without a model"
+SLIDING, LATE = "sliding window, always full", "midfold, no recall, from 85 % on"
+ROWS: dict[str, Make] = {
+    OURS: lambda window, needs: with_midfold(window, stub, needs),
+    PLAIN: lambda window, needs: with_midfold(window, stub, needs, may_recall=False),
+    LOCAL: lambda window, needs: with_midfold(window, local_summarizer, needs),
+    SLIDING: lambda window, needs: with_sliding(window, 1.0, needs),
+    HERMES: with_hermes,
+    LATE: lambda window, needs: with_midfold(window, stub, needs, floor=HERMES_FLOOR, may_recall=False),
+}
+
+
+def rows_at(window: int, needs: Needs) -> list[str]:
+    """Which rows there are. Hermes begins at 85 % of a window of 64,000; midfold has a setting that does the same."""
+    rows = [OURS, PLAIN, SLIDING] if needs == "definitions" else [OURS, PLAIN, LOCAL, SLIDING]
+    theirs = [HERMES] if window in HERMES_WINDOWS else []
+    return [*rows, *theirs, *([LATE] if theirs and window <= HERMES_FLOOR else [])]
+
+
+def one(name: str, window: int, needs: Needs) -> Run:
+    return ROWS[name](window, needs)
+
+
 def main(windows: tuple[int, ...] = WINDOWS) -> None:
     print(f"  midfold's own source, packages {', '.join(PACKAGES)}, in a temporary folder; sizes by o200k")
     print("  re-read: what a note must quote had been seen, was no longer in the context, and was looked up again")
-    for needs, told in TOLD.items():
-        print(f"  notes quote {told}")
-        print(HEADINGS)
-        for window in windows if needs == "findings" else [one for one in windows if one in DEFINITION_WINDOWS]:
-            _compared(window, needs)
+    print("  recall: it was first asked of a tool of the agent that searches the conversation, where there is one")
+    work(PACKAGES), sums()  # once, before the processes that do the runs are begun
+    if set(windows) & set(HERMES_WINDOWS):
+        environment(HERMES)
+    with ProcessPoolExecutor() as pool:
+        runs = {
+            (needs, window, name): pool.submit(one, name, window, needs)
+            for needs in TOLD
+            for window in windows
+            for name in rows_at(window, needs)
+        }
+        for needs, told in TOLD.items():
+            print(f"  notes quote {told}")
+            print(HEADINGS)
+            for window in windows:
+                _compared(window, {name: runs[needs, window, name] for name in rows_at(window, needs)})
 
 
-def _compared(window: int, needs: Needs) -> None:
-    ours = _told(window, "midfold", with_midfold(window, stub, needs))
-    _told(window, "midfold, summary without a model", with_midfold(window, local_summarizer, needs))
-    pairs = [
-        (
-            "a window that is always full",
-            ours,
-            _told(window, "sliding window, always full", with_sliding(window, 1.0, needs)),
-        ),
-        (
-            "a window that is cut to half",
-            ours,
-            _told(window, "sliding window, cut to half", with_sliding(window, 0.5, needs)),
-        ),
-    ]
-    if window in HERMES_WINDOWS:
-        theirs = _told(window, HERMES, with_hermes(window, needs))
-        pairs.append(("Hermes", ours, theirs))
-        if (
-            window <= HERMES_FLOOR
-        ):  # there Hermes begins at 85 % of the window; midfold has a setting that does the same
-            late = _told(
-                window, "midfold, from 85 % of the window on", with_midfold(window, stub, needs, floor=HERMES_FLOOR)
-            )
-            pairs.append(("Hermes, both from 85 % on", late, theirs))
-    for name, mine, other in pairs:
-        ratio = mine.tally.rereads / max(other.tally.rereads, 1)
-        report(f"re-reads at {window:,} against {name}", f"{ratio:.2f}x", "< 0.5x", met=ratio < 0.5)
-    enough = ours.tally.calls >= LEAST_CALLS
-    report(f"the task at {window:,} came to its end", f"{ours.tally.calls} calls", f">= {LEAST_CALLS}", met=enough)
+def _compared(window: int, running: dict[str, Future[Run]]) -> None:
+    runs = {name: _told(window, name, run.result()) for name, run in running.items()}
+    pairs = [("a sliding window", OURS, SLIDING), ("a sliding window, both without recall", PLAIN, SLIDING)]
+    if HERMES in runs:
+        pairs += [("Hermes", OURS, HERMES), ("Hermes, both without recall", PLAIN, HERMES)]
+    if LATE in runs:
+        pairs += [("Hermes, both without recall and from 85 % on", LATE, HERMES)]
+    for told, mine, other in pairs:
+        ratio = runs[mine].tally.rereads / max(runs[other].tally.rereads, 1)
+        report(f"re-reads at {window:,} against {told}", f"{ratio:.2f}x", "< 0.5x", met=ratio < 0.5)
+    calls = runs[OURS].tally.calls
+    report(f"the task at {window:,} came to its end", f"{calls} calls", f">= {LEAST_CALLS}", met=calls >= LEAST_CALLS)
 
 
 def _told(window: int, name: str, run: Run) -> Run:
     tally = run.tally
     share = f"{tally.rereads / max(tally.needed, 1):.0%}"
     mean = tally.prompt_tokens // max(tally.requests, 1)
+    in_vain = tally.recalls - tally.helpful
     lost = f"   {tally.unsigned} times the user's rule was forgotten" if tally.unsigned else ""
     print(
-        f"  {window:>8,} {name:34} {tally.calls:>6,} {tally.rereads:>9,} {share:>9} {mean:>8,} {run.compactions:>6} "
-        f"{run.wrong:>6}{lost}",
+        f"  {window:>8,} {name:32} {tally.rereads:>9,} {share:>9} {tally.recalls:>8,} {in_vain:>8,} "
+        f"{tally.recalled_tokens:>8,} {tally.calls:>6,} {mean:>8,} {tally.prompt_tokens / 1e6:>6.1f}M "
+        f"{run.compactions:>6} {run.wrong:>6}{lost}",
         flush=True,
     )
     return run

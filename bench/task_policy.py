@@ -2,14 +2,18 @@
 
 Rules of this file:
 1. What a note quotes is looked up in the context by its name. There is no memory beside the context.
-2. What is not there is read again from its file; that is counted, if the file had been read before.
-3. The policy knows nothing about summaries, handles or ledgers: a fact counts wherever a line of the context has it.
+2. What was there and is not any more is first asked of a tool that searches the conversation, if the request offers
+   one: once, by the name or path that is looked for. That is counted as a recall, whatever comes of it.
+3. What is still not there is read again from its file; that is counted as a re-read.
+4. The policy knows nothing about summaries, handles or ledgers: a fact counts wherever a line of the context has it
+   whole. A line that ends in an ellipsis is not whole.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -48,24 +52,44 @@ class Tally(NamedTuple):
     unsigned: int
     requests: int
     prompt_tokens: int
+    recalls: int
+    helpful: int
+    """Recalls after which the fact was in the context."""
+    recalled_tokens: int
+
+
+class Seen:
+    """A message as text, its size, and what was looked for in it: most of a context has been seen before."""
+
+    def __init__(self, text: str, tokens: int) -> None:
+        self.text, self.tokens = text, tokens
+        self._quotes: dict[Any, str] = {}
+
+    def quote(self, key: Fact | str, name: str, pattern: Callable[[], re.Pattern[str]]) -> str:
+        if key not in self._quotes:
+            found = pattern().finditer(self.text) if name in self.text else ()
+            self._quotes[key] = next((one[0].strip() for one in found if not one[0].rstrip().endswith("…")), "")
+        return self._quotes[key]
 
 
 class Policy:
     """Does the work of a repository; use it as an agent's model."""
 
-    def __init__(self, repository: Repository, window: int, needs: Needs = "findings") -> None:
+    def __init__(
+        self, repository: Repository, window: int, needs: Needs = "findings", *, may_recall: bool = True
+    ) -> None:
         self.endpoint = Endpoint(name="policy", wire="openai", base_url="http://policy.invalid", model="policy")
         self.heard = ""
-        self.repository, self.window, self.needs = repository, window, needs
-        self.context = ""
+        self.repository, self.window, self.needs, self.may_recall = repository, window, needs, may_recall
+        self.context: list[Seen] = []
         self.calls = self.rereads = self.needed = self.unknown = self.unsigned = 0
         self.requests = self.prompt_tokens = 0
-        self._seen: set[str] = set()
+        self.recalls = self.helpful = self.recalled_tokens = 0
+        self._offered = ""
+        self._read_once: set[str] = set()
         self._measured_once: set[str] = set()
-        self._numbers = 0
         self._tokenizer = Tokenizer("o200k")
-        self._known_texts: dict[bytes, tuple[str, int]] = {}
-        self._quoted: dict[Fact, str] = {}
+        self._known_texts: dict[bytes, Seen] = {}
         self._steps: Iterator[Step] = iter(())
 
     def begin(self, package: str, modules: list[Module]) -> str:
@@ -76,7 +100,16 @@ class Policy:
     @property
     def tally(self) -> Tally:
         return Tally(
-            self.calls, self.rereads, self.needed, self.unknown, self.unsigned, self.requests, self.prompt_tokens
+            calls=self.calls,
+            rereads=self.rereads,
+            needed=self.needed,
+            unknown=self.unknown,
+            unsigned=self.unsigned,
+            requests=self.requests,
+            prompt_tokens=self.prompt_tokens,
+            recalls=self.recalls,
+            helpful=self.helpful,
+            recalled_tokens=self.recalled_tokens,
         )
 
     # As a model
@@ -84,21 +117,20 @@ class Policy:
     def ask(self, body: bytes, hear: Any, again: Any) -> Answer:
         request = msgspec.json.decode(body, type=_Request)
         read = [self._read(bytes(message)) for message in request.messages]
-        size = sum(tokens for _, tokens in read) + self._read(bytes(request.tools))[1]
+        size = sum(seen.tokens for seen in read) + self._read(bytes(request.tools)).tokens
         if size > self.window:
             raise ModelFailed("overflow", f"{size} tokens", limit=self.window)
         self.requests += 1
         self.prompt_tokens += size
-        self.context = "\n".join(text for text, _ in read[1:])
-        self._quoted = {}
+        self.context = read[1:]
+        self._offered = _search_of_the_past(bytes(request.tools)) if self.may_recall else ""
         step = next(self._steps)
         usage = {"prompt_tokens": size, "completion_tokens": 50}
         if isinstance(step, str):
             return Answer(message={"role": "assistant", "content": step}, text=step, usage=usage)
         self.calls += 1
-        self._numbers += 1
         name, arguments = step
-        call = Call(f"call_{self._numbers}", name, jsonio.text_of(arguments))
+        call = Call(f"call_{self.calls}", name, jsonio.text_of(arguments))
         function = {"name": call.name, "arguments": call.arguments}
         message = {"role": "assistant", "content": None}
         message["tool_calls"] = [{"id": call.id, "type": "function", "function": function}]  # type: ignore[assignment]
@@ -106,14 +138,13 @@ class Policy:
 
     def tokens(self, messages: Any, tools: Any = ()) -> int:
         """The exact size of a request, by OpenAI's vocabulary."""
-        return sum(self._read(jsonio.encode(value))[1] for value in (*messages, list(tools)))
+        return sum(self._read(jsonio.encode(value)).tokens for value in (*messages, list(tools)))
 
-    def _read(self, value: bytes) -> tuple[str, int]:
-        """A message as text, and its size; remembered, because most of a context has been seen before."""
+    def _read(self, value: bytes) -> Seen:
         known = self._known_texts.get(value)
         if known is None:
             text = "\n".join(_texts(jsonio.decode(value)))
-            known = self._known_texts[value] = (text, self._tokenizer.count(text) + PER_MESSAGE)
+            known = self._known_texts[value] = Seen(text, self._tokenizer.count(text) + PER_MESSAGE)
         return known
 
     # The work
@@ -155,10 +186,13 @@ class Policy:
 
     def _known(self, path: str, facts: tuple[Fact, ...]) -> Iterator[Step]:
         """Reads a file unless everything that is needed of it is in the context."""
-        if path in self._seen and all(map(self._quote, facts)):
-            return
-        self.rereads += path in self._seen
-        self._seen.add(path)
+        if path in self._read_once:
+            for fact in facts:
+                yield from self._recalled(fact.query, partial(self._quote, fact))
+            if all(map(self._quote, facts)):
+                return
+        self.rereads += path in self._read_once
+        self._read_once.add(path)
         yield "read_file", {"path": path}
         for fact in facts:
             if not self._quote(fact):
@@ -167,12 +201,23 @@ class Policy:
 
     def _measured(self, path: str) -> Iterator[Step]:
         """The checksum and the size of a file, unless they are in the context."""
+        if path in self._measured_once:
+            yield from self._recalled(path, partial(self._sum_of, path))
         if self._sum_of(path):
             return
         self.rereads += path in self._measured_once
         self._measured_once.add(path)
         yield "shell", {"command": f"cksum {path}"}
         self.unknown += not self._sum_of(path)
+
+    def _recalled(self, query: str, quote: Callable[[], str]) -> Iterator[Step]:
+        """Asks for something that was seen before, if it is gone and there is somebody to ask."""
+        if not self._offered or quote():
+            return
+        self.recalls += 1
+        yield self._offered, {"query": query}
+        self.recalled_tokens += self.context[-1].tokens
+        self.helpful += bool(quote())
 
     def _index(self, package: str, modules: list[Module]) -> Iterator[Step]:
         """The checksums of all modules, as they were measured."""
@@ -190,11 +235,11 @@ class Policy:
 
     # What the context says
 
+    def _found(self, key: Fact | str, name: str, pattern: Callable[[], re.Pattern[str]]) -> str:
+        return next((quote for seen in self.context if (quote := seen.quote(key, name, pattern))), "")
+
     def _quote(self, fact: Fact) -> str:
-        if fact not in self._quoted:
-            found = fact.pattern.search(self.context) if fact.name in self.context else None
-            self._quoted[fact] = found[0].strip() if found else ""
-        return self._quoted[fact]
+        return self._found(fact, fact.name, lambda: fact.pattern)
 
     def _quotes(self, facts: tuple[Fact, ...]) -> list[str]:
         quotes = [self._quote(fact) for fact in facts]
@@ -203,15 +248,22 @@ class Policy:
 
     def _sum_of(self, path: str) -> str:
         """Checksum, size and name, as cksum prints them."""
-        if path not in self.context:
-            return ""
-        found = re.search(rf"(?<!\d)\d+ \d+ {re.escape(path)}\b", self.context)
-        return found[0] if found else ""
+        return self._found(path, path, lambda: re.compile(rf"(?<!\d)\d+ \d+ {re.escape(path)}\b"))
 
     def _signature(self) -> str:
-        found = _SIGNED.search(self.context)
-        self.unsigned += found is None
-        return found[1] if found else ""
+        line = self._found("signature", "must end with", lambda: _SIGNED)
+        self.unsigned += not line
+        return line.partition('"')[2].rstrip('"')
+
+
+def _search_of_the_past(tools: bytes) -> str:
+    """The name of a tool that says it searches the conversation, by one query."""
+    for tool in jsonio.decode(tools):
+        function = tool["function"]
+        says_so = re.search(r"\bsearch\b.*\bconversation\b", function["description"], re.IGNORECASE)
+        if says_so and function["parameters"]["required"] == ["query"]:
+            return str(function["name"])
+    return ""
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -13,11 +13,12 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
 PACKAGE = "midfold"
 
 
@@ -34,8 +35,14 @@ class Fact(NamedTuple):
         """How anybody would look for it in a text."""
         name = re.escape(self.name)
         if self.line.startswith(("def ", "class ", "async def ")):
-            return re.compile(rf"(?:async def|def|class) {name}\b[^\n]*")
-        return re.compile(rf"(?<![\w.]){name}(?:: [^=\n]+)? = [^\n]*")
+            return re.compile(rf"(?:async def|def|class) {name}[(:\[][^\n]*")
+        return re.compile(rf"(?<![\w.])(?<!: )(?<!\| )(?<!…){name}(?:: [^=\n]+)? = [^\n]*")
+
+    @property
+    def query(self) -> str:
+        """What anybody would type to find it."""
+        kind = re.match(r"(?:async )?def |class ", self.line)
+        return f"{kind[0].removeprefix('async ')}{self.name}" if kind else f"{self.name} ="
 
 
 class Module(NamedTuple):
@@ -56,55 +63,61 @@ class Repository:
 
     def __init__(self, folder: Path, packages: tuple[str, ...], most: int | None = None) -> None:
         self.folder = folder
-        shutil.copytree(ROOT / "src" / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.sql"))
-        self.packages = packages
-        self._most = most
+        shutil.copytree(SOURCE / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.sql"))
+        self.work = work(packages, most)
+        self.sums = sums()
 
-    @cached_property
-    def definitions(self) -> dict[str, dict[str, str]]:
-        """Path -> name -> the first line of its definition; only names that are defined once in the whole source."""
-        found = {self._name(path): dict(_definitions(path.read_text())) for path in self._files()}
-        counts = Counter(name for path in self._files() for name in _all_names(path.read_text()))
-        return {
-            path: {name: line for name, line in names.items() if counts[name] == 1} for path, names in found.items()
-        }
 
-    @cached_property
-    def sums(self) -> dict[str, str]:
-        """Path -> what `cksum` says of it."""
-        names = [self._name(path) for path in self._files()]
-        done = subprocess.run(["cksum", *names], cwd=self.folder, capture_output=True, text=True, check=True)
-        return {line.split(" ", 2)[2]: line for line in done.stdout.splitlines()}
+@cache
+def work(packages: tuple[str, ...], most: int | None = None) -> list[tuple[str, list[Module]]]:
+    """The packages in order, with their modules. The same for every copy of the source."""
+    left = most if most is not None else 1 << 30
+    found: list[tuple[str, list[Module]]] = []
+    for package in packages:
+        paths = sorted((SOURCE / PACKAGE / package).rglob("*.py"))
+        modules = [_module(path) for path in [one for one in paths if one.name != "__init__.py"][:left]]
+        left -= len(modules)
+        if modules:
+            found.append((package, modules))
+    return found
 
-    @cached_property
-    def work(self) -> list[tuple[str, list[Module]]]:
-        """The packages in order, with their modules."""
-        left = self._most if self._most is not None else 1 << 30
-        work: list[tuple[str, list[Module]]] = []
-        for package in self.packages:
-            paths = sorted((self.folder / PACKAGE / package).rglob("*.py"))
-            modules = [self._module(path) for path in [one for one in paths if one.name != "__init__.py"][:left]]
-            left -= len(modules)
-            if modules:
-                work.append((package, modules))
-        return work
 
-    def _files(self) -> list[Path]:
-        return sorted((self.folder / PACKAGE).rglob("*.py"))
+@cache
+def sums() -> dict[str, str]:
+    """Path -> what `cksum` says of it."""
+    names = [_name(path) for path in _files()]
+    done = subprocess.run(["cksum", *names], cwd=SOURCE, capture_output=True, text=True, check=True)
+    return {line.split(" ", 2)[2]: line for line in done.stdout.splitlines()}
 
-    def _name(self, path: Path) -> str:
-        return str(path.relative_to(self.folder))
 
-    def _module(self, path: Path) -> Module:
-        name, text = self._name(path), path.read_text()
-        own = tuple(Fact(name, defined, line) for defined, line in self.definitions[name].items())
-        imported: dict[str, list[Fact]] = {}
-        for source, wanted in _imports(text):
-            there = self.definitions.get(source, {})
-            facts = [Fact(source, one, there[one]) for one in wanted if one in there]
-            if facts and source != name:
-                imported.setdefault(source, []).extend(facts)
-        return Module(name, own, tuple((p, tuple(facts)) for p, facts in imported.items()), len(text.splitlines()))
+@cache
+def definitions() -> dict[str, dict[str, str]]:
+    """Path -> name -> the first line of its definition; only names that are defined once in the whole source."""
+    texts = {_name(path): path.read_text() for path in _files()}
+    counts = Counter(name for text in texts.values() for name in _all_names(text))
+    return {
+        path: {name: line for name, line in _definitions(text) if counts[name] == 1} for path, text in texts.items()
+    }
+
+
+def _files() -> list[Path]:
+    return sorted((SOURCE / PACKAGE).rglob("*.py"))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def _module(path: Path) -> Module:
+    name, text = _name(path), path.read_text()
+    own = tuple(Fact(name, defined, line) for defined, line in definitions()[name].items())
+    imported: dict[str, list[Fact]] = {}
+    for source, wanted in _imports(text):
+        there = definitions().get(source, {})
+        facts = [Fact(source, one, there[one]) for one in wanted if one in there]
+        if facts and source != name:
+            imported.setdefault(source, []).extend(facts)
+    return Module(name, own, tuple((p, tuple(facts)) for p, facts in imported.items()), len(text.splitlines()))
 
 
 @cache

@@ -10,24 +10,38 @@ import tempfile
 from pathlib import Path
 
 from bench.longtask import stub, with_midfold, with_sliding
-from bench.task_policy import Policy
+from bench.task_policy import Policy, Seen
 from bench.task_work import Repository
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
 WINDOW, MOST, LEAST = (64_000, None, 400) if SOAK else (16_000, 8, 60)
 
 
-def test_the_task_ends_with_true_notes_and_no_more_re_reads_than_a_sliding_window() -> None:
+def test_the_task_ends_with_true_notes_and_half_the_re_reads_of_a_sliding_window() -> None:
     ours = with_midfold(WINDOW, stub, most=MOST)
     assert ours.tally.calls >= LEAST
     assert ours.compactions >= 2
     assert ours.tally.unknown == 0
     assert ours.wrong == 0
     assert ours.tally.unsigned == 0
-    half = with_sliding(WINDOW, 0.5, most=MOST)
-    assert half.wrong == 0
-    assert half.tally.unsigned > 0  # the user's rule went with the window
-    assert ours.tally.rereads <= half.tally.rereads * (0.5 if SOAK else 1)
+    full = with_sliding(WINDOW, 1.0, most=MOST)
+    assert full.wrong == 0
+    assert full.tally.unsigned > 0  # the user's rule went with the window
+    assert full.tally.rereads > 0
+    assert full.tally.recalls == 0  # nobody is there to be asked
+    assert ours.tally.rereads < full.tally.rereads * 0.5
+    alone = with_midfold(WINDOW, stub, most=MOST, may_recall=False)
+    assert alone.tally.recalls == 0
+    assert alone.wrong == 0
+    assert alone.tally.rereads <= full.tally.rereads
+
+
+def test_what_the_fold_lost_of_files_is_found_by_one_search_of_the_past() -> None:
+    ours = with_midfold(WINDOW, stub, "definitions", most=MOST)
+    assert ours.tally.recalls >= 5
+    assert ours.tally.helpful >= ours.tally.recalls * 0.9
+    assert ours.tally.rereads <= 1
+    assert ours.wrong == 0
 
 
 def test_the_policy_knows_nothing_but_its_context() -> None:
@@ -39,11 +53,12 @@ def test_the_policy_knows_nothing_but_its_context() -> None:
         path = modules[0].path
         plain = [{"role": "system", "content": "s"}, {"role": "user", "content": f"Look at {path}."}]
         assert policy.tokens(plain) > 0
-        policy.context = f"12345 67 {path}"
+        policy.context = [Seen(f"12345 67 {path}", 9)]
         assert policy._sum_of(path) == f"12345 67 {path}"
-        policy.context = f"some words about {path}"
+        policy.context = [Seen(f"some words about {path}", 9)]
         assert policy._sum_of(path) == ""
         fact = modules[0].own[0]
-        policy._quoted = {}
-        policy.context = f"before\n    {fact.line}\nafter"
+        policy.context = [Seen("nothing", 1), Seen(f"before\n    {fact.line}\nafter", 9)]
         assert policy._quote(fact) == fact.line
+        policy.context = [Seen(f"before\n    {fact.line[:-1]}…\nafter {fact.query}", 9)]
+        assert policy._quote(fact) == ""  # neither a line that was cut nor its own question is an answer

@@ -98,6 +98,11 @@ class AnswerReader:
         return answer
 
     @property
+    def begun(self) -> bool:
+        """Whether anything arrived."""
+        return self._size > 0
+
+    @property
     def heard(self) -> str:
         """The text so far, of an answer that may never end."""
         return "".join(self._growing.text)

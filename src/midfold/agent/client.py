@@ -1,4 +1,4 @@
-"""The model over HTTP, streaming, one request at a time.
+"""The model over HTTP, streaming, one request at a time, over a connection that is kept.
 
 Rules of this file:
 1. A failure that may pass (rate limit, overload, a broken connection) is tried again a few times, after a pause.
@@ -6,12 +6,16 @@ Rules of this file:
 2. An answer of which something was already heard is not asked for again behind the listener's back: they are told.
 3. Redirects are not followed: a key goes to the address it was configured for, or nowhere.
 4. No key and no message gets into an error's text.
+5. A kept connection may be gone by the time it is needed. One that is seen to be closed is not used; if it breaks only
+   then, and before a byte of the answer, the request is sent once more at once, over a new one.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -30,6 +34,8 @@ PASSING: frozenset[FailureKind] = frozenset({"network", "timeout", "rate_limit",
 MOST_TRIES = 4
 LONGEST_PAUSE = 60.0
 HEADERS = "x-midfold-"
+KEPT = 30.0
+"""Seconds an idle connection is kept."""
 Hear = Callable[[str], None]
 Retry = Callable[[ModelFailed, float], None]
 
@@ -50,7 +56,7 @@ class Model(Protocol):
 
 
 class ModelClient:
-    """One endpoint. Belongs to one thread; an interrupt closes the connection."""
+    """One endpoint. Belongs to one thread; an interrupt closes the connection. A context manager."""
 
     def __init__(
         self,
@@ -65,6 +71,23 @@ class ModelClient:
         self._clock = clock
         self._sleep = sleep
         self._reader = AnswerReader(endpoint.wire)
+        self._http: httpx2.Client | None = None
+        self._answered = False
+        """Whether an answer came over a connection that may still be there."""
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens a new one."""
+        http, self._http, self._answered = self._http, None, False
+        if http is not None:
+            http.close()
+
+    def __enter__(self) -> ModelClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def heard(self) -> str:
@@ -84,14 +107,22 @@ class ModelClient:
 
     def _once(self, body: bytes, hear: Hear) -> Answer:
         httpx = _httpx()
+        kept, self._answered = self._answered, False
+        try:
+            return self._asked(body, hear)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+            if not kept or self._reader.begun:
+                raise _transport_failure(httpx, error, self.endpoint.place) from None
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
+            raise _transport_failure(httpx, error, self.endpoint.place) from None
+        self.close()
+        return self._once(body, hear)
+
+    def _asked(self, body: bytes, hear: Hear) -> Answer:
         self._reader = AnswerReader(self.endpoint.wire)
-        timeout = httpx.Timeout(self.endpoint.timeout, connect=min(30.0, self.endpoint.timeout))
         try:
             headers = headers_for(self.endpoint)
-            with (
-                httpx.Client(follow_redirects=False, timeout=timeout, verify=_certificates(self.endpoint)) as client,
-                client.stream("POST", url_for(self.endpoint), content=body, headers=headers) as response,
-            ):
+            with self._connected().stream("POST", url_for(self.endpoint), content=body, headers=headers) as response:
                 if not response.is_success:
                     raise self._refusal(response)
                 for chunk in response.iter_bytes():
@@ -99,12 +130,21 @@ class ModelClient:
                         hear(text)
                 headers = {name: value for name, value in response.headers.items() if name.startswith(HEADERS)}
                 answer = msgspec.structs.replace(self._reader.finish(), headers=headers)
-                self._reader = AnswerReader(self.endpoint.wire)
-                return answer
         except SummaryFailed as failed:
             raise ModelFailed(failed.kind, str(failed)) from None
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-            raise _transport_failure(httpx, error, self.endpoint.place) from None
+        self._reader, self._answered = AnswerReader(self.endpoint.wire), True
+        return answer
+
+    def _connected(self) -> httpx2.Client:
+        if self._http is None:
+            httpx = _httpx()
+            timeout = httpx.Timeout(self.endpoint.timeout, connect=min(30.0, self.endpoint.timeout))
+            limits = httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEPT)
+            self._http = http = httpx.Client(
+                follow_redirects=False, timeout=timeout, limits=limits, verify=_certificates(self.endpoint)
+            )
+            weakref.finalize(self, http.close)
+        return self._http
 
     def _refusal(self, response: httpx2.Response) -> ModelFailed:
         problem = bytearray()

@@ -62,7 +62,7 @@ class Agent:
         for step in range(1, self.max_steps + 1):
             try:
                 answer = self._answer(first=step == 1)
-                self.session.append(answer.message)
+                self.session.append(shapes.kept(answer.message, self.model.endpoint.wire, self.session.view()))
                 if not answer.calls:
                     self.room.prepare()
                     return self._finished("done", answer.text, step)
@@ -128,11 +128,12 @@ class Agent:
         finally:
             left = answer.calls[len(done) :]
             stopped = [Result(call, NOT_RUN if place else INTERRUPTED, True) for place, call in enumerate(left)]
-            self.session.append(shapes.results(self.model.endpoint.wire, [*done, *stopped]))
+            self.session.append(shapes.results(shapes.wire_of(self.session.view()), [*done, *stopped]))
 
     def close_open_ends(self, words: str = NO_ANSWER, heard: str = "") -> None:
         """Makes the history legal to go on with: calls get results, and what was asked gets a last word."""
-        wire, view = self.model.endpoint.wire, self.session.view().transcript
+        shown = self.session.view()
+        view = shown.transcript
         if not view:
             return
         if view[-1].role == "assistant":
@@ -140,5 +141,5 @@ class Agent:
             if not calls:
                 return
             open_ends = [Result(Call(part.id, part.name, part.arguments), NO_RESULT, True) for part in calls]
-            self.session.append(shapes.results(wire, open_ends))
+            self.session.append(shapes.results(shapes.wire_of(shown), open_ends))
         self.session.append(shapes.assistant(f"{heard.rstrip()}\n{words}".strip()))

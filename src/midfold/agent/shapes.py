@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from midfold.agent.answers import Call
+from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.config.schema import PromptCaching
 from midfold.core import jsonio
@@ -24,6 +25,7 @@ from midfold.wire.markers import mark
 from midfold.wire.splice import message_bytes
 
 DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
+WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECT.items()}
 LONGEST_ANSWER = 32_000
 
 
@@ -71,6 +73,16 @@ def results(wire: Wire, done: Sequence[Result]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": blocks}]
 
 
+def wire_of(view: View) -> Wire:
+    """The wire that a session is kept in; its model may speak another."""
+    return WIRES[view.dialect.name]
+
+
+def kept(message: dict[str, Any], wire: Wire, view: View) -> list[dict[str, Any]]:
+    """A message of the model's in the shape of the session."""
+    return translated(message, DIALECT[wire], view.dialect.name)
+
+
 def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
     """Tokens the answer may have: what was asked for, else an eighth of the window, within what the model can write."""
     most = endpoint.max_output or LONGEST_ANSWER
@@ -83,8 +95,9 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
         fields["tools"] = [tool.value(wire) for tool in tools]
-    messages = _alternating(view) if wire == "anthropic" else view.json()
-    system = plain(view.system)
+    pieces = _pieces(view, DIALECT[wire])
+    messages = b"[" + b",".join(_alternating(pieces) if wire == "anthropic" else (data for _, data in pieces)) + b"]"
+    system = _system(view, DIALECT[wire])
     if wire == "anthropic":
         fields["max_tokens"] = answer_tokens
         if system:
@@ -99,20 +112,32 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     return jsonio.encode(fields)[:-1] + b',"messages":' + messages + b"}"
 
 
-def _alternating(view: View) -> bytes:
+def _pieces(view: View, dialect: str) -> list[tuple[str, bytes]]:
+    """Role and bytes of every message: those of the view, or what they are in another dialect."""
+    if view.dialect.name == dialect:
+        return [(item.message.role, message_bytes(item.message, view.dialect)) for item in view.items]
+    values = [value for message in view.transcript for value in rendered(message, dialect)]
+    return [(value["role"], jsonio.encode(value)) for value in values]
+
+
+def _system(view: View, dialect: str) -> Any:
+    if view.dialect.name == dialect or view.prompt is None:
+        return plain(view.system)
+    return view.prompt.text
+
+
+def _alternating(messages: list[tuple[str, bytes]]) -> list[bytes]:
     """The messages, with neighbours of the same role as one: a notice goes along with what it came after."""
     pieces: list[bytes] = []
     before = ""
-    for item in view.items:
-        data = message_bytes(item.message, view.dialect)
-        role = item.message.role
+    for role, data in messages:
         if pieces and role == before:
             both = [block for value in (pieces[-1], data) for block in _blocks(jsonio.decode(value)["content"])]
             pieces[-1] = jsonio.encode({"role": role, "content": both})
         else:
             pieces.append(data)
         before = role
-    return b"[" + b",".join(pieces) + b"]"
+    return pieces
 
 
 def _blocks(content: Any) -> list[Any]:

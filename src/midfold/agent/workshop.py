@@ -39,7 +39,7 @@ def _no_session() -> Session:
 
 
 class Workshop:
-    """Opens sessions and makes agents for them. A context manager: leaving it closes the store."""
+    """Opens sessions and makes agents for them. A context manager: leaving it closes the store and the connections."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Workshop:
         self.config = config
         self.environment = environment
         self.window = window
+        self._clients: list[ModelClient] = []
         address = store or store_url(config, environment)
         self.sessions: Sessions = open_sessions(
             address, config=config, lease_seconds=config.store.lease_seconds, summarizer=summarizer
@@ -66,26 +67,29 @@ class Workshop:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for client in self._clients:
+            client.close()
         self.sessions.close()
 
     def session(self, endpoint: Endpoint, resume: str | None = None) -> Session:
-        """A new session, or an old one by its name. A session speaks the wire it was begun with."""
+        """A new session, or an old one by its name. It keeps the shape it was begun in, whatever its model speaks."""
         dialect = shapes.DIALECT[endpoint.wire]
         if resume is not None:
             known = self.sessions.store.info(resume)
             if known is None:
                 raise NotStored(f"there is no session {resume}; `midfold sessions list` shows those there are")
-            if known.dialect != dialect:
+            if known.dialect not in shapes.WIRES:
                 raise ConfigError(
-                    f"session {resume} was held in {known.dialect} shape, {endpoint.model} speaks {dialect}; "
-                    "resume it with a model of its own wire"
+                    f"session {resume} is held in the shape of {known.dialect}; the agent can go on with sessions "
+                    f"of {' and '.join(shapes.WIRES)}"
                 )
+            dialect = known.dialect
         return self.sessions.session(
             resume or new_name(time.time()),
             model=endpoint.model,
             context_length=self.window,
             system=system_prompt(self.folder.root),
-            tools=[tool.spec.value(endpoint.wire) for tool in self.tools(_no_session)],
+            tools=[tool.spec.value(shapes.WIRES[dialect]) for tool in self.tools(_no_session)],
             dialect=dialect,
         )
 
@@ -107,9 +111,12 @@ class Workshop:
         watch: Watch = unwatched,
     ) -> Agent:
         settings = self.config.agent
+        if isinstance(model, Endpoint):
+            model = ModelClient(model)
+            self._clients.append(model)
         return Agent(
             session,
-            ModelClient(model) if isinstance(model, Endpoint) else model,
+            model,
             Toolbox(self.tools(lambda: session), settings.output_characters),
             consent=consent,
             watch=watch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from midfold.agent import Agent
+from midfold.agent import Agent, ModelClient
 from midfold.cli.chat_screen import Screen
 from midfold.cli.talking import Talk
 from midfold.core.message import ToolCall
@@ -27,9 +27,11 @@ class Chat:
 
     def use(self, talk: Talk) -> None:
         """Goes on with another model, in the same session."""
-        name = self.agent.session.name if self.agent.session.info is not None else None
-        self.agent = self._make(name, talk)
+        before = self.agent
+        self.agent = self._make(before.session.name if before.session.info is not None else None, talk)
         self.talk = talk
+        if isinstance(before.model, ModelClient):
+            before.model.close()
 
 
 class Command(NamedTuple):
@@ -85,7 +87,7 @@ def _search(chat: Chat, rest: str) -> None:
     if not rest:
         chat.screen.say("what for? /search WORDS; all of them must occur", "yellow")
         return
-    hits_table(chat.agent.session.search(rest, MOST_HITS))
+    hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
 
 
 def _unfold(chat: Chat, rest: str) -> None:
@@ -117,8 +119,12 @@ def _sessions(chat: Chat, rest: str) -> None:
 
 
 def _model(chat: Chat, rest: str) -> None:
-    if rest:
-        chat.use(chat.talk._replace(endpoint=chat.talk.other(rest.split()[0])))
+    words = rest.split()
+    if len(words) > 2:
+        chat.screen.say("/model NAME, or /model NAME PROVIDER", "yellow")
+        return
+    if words:
+        chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
     endpoint, window = chat.agent.model.endpoint, chat.agent.session.host.window
     chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
 
@@ -137,7 +143,7 @@ COMMANDS = {
     "unfold": Command("/unfold HANDLE", "show the originals behind a handle", _unfold),
     "undo": Command("/undo", "take the last compaction back", _undo),
     "sessions": Command("/sessions", "list the stored conversations", _sessions),
-    "model": Command("/model [NAME]", "show the model, or go on with another one", _model),
+    "model": Command("/model [NAME [PROVIDER]]", "show the model, or go on with another one", _model),
     "help": Command("/help", "this list", _help),
     "quit": Command("/quit", "leave; the session is kept", _quit),
 }

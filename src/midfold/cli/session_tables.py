@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from textwrap import dedent
 from typing import Any
 
 from rich.table import Table
@@ -127,14 +128,26 @@ def view_table(view: View) -> None:
     _print(table, view.items, "no messages")
 
 
-def hits_table(hits: list[Hit]) -> None:
+def hits_table(hits: list[Hit], *, named: bool = True) -> None:
+    """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
     out = console()
+    alike: dict[str, list[Hit]] = {}
     for hit in hits:
-        head = Text(clean(f"{hit.session} [{hit.position}]"), style="bold")
-        out.print(head + Text(f"  {hit.role}  {moment(hit.at)}  {hit.handle}", style="default"))
-        out.print(Text(f"  {clean(hit.text)}"))
+        alike.setdefault(hit.text, []).append(hit)
+    for text, (first, *others) in alike.items():
+        head = Text(clean(_place(first, named)), style="bold")
+        out.print(head + Text(f"  {first.role}  {moment(first.at)}  {first.handle}", style="default"))
+        for line in dedent(text).splitlines():
+            out.print(Text(f"  {clean(line)}"))
+        if others:
+            places = ", ".join(f"{_place(hit, named)} {hit.handle}" for hit in others)
+            out.print(Text(f"  the same in {clean(places)}", style="bright_black"))
     if not hits:
         out.print("nothing found")
+
+
+def _place(hit: Hit, named: bool) -> str:
+    return f"{hit.session} [{hit.position}]" if named else f"[{hit.position}]"
 
 
 def _table(*columns: tuple[str, str]) -> Table:

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from midfold.agent import Workshop
-from midfold.agent.where import endpoint_for
+from midfold.agent.where import LOCAL, endpoint_for
 from midfold.cli.settings import settings
 from midfold.config import Config
 from midfold.errors import NotStored
@@ -46,11 +46,11 @@ class Talk(NamedTuple):
     resume: str | None
     config: Config
 
-    def other(self, model: str) -> Endpoint:
-        """Another model, at the same address if it was given one."""
-        if self.endpoint.name == "endpoint":
+    def other(self, model: str, provider: str | None = None) -> Endpoint:
+        """Another model: of this provider, or else at the same address if one was given."""
+        if self.endpoint.name == LOCAL and provider is None:
             return msgspec.structs.replace(self.endpoint, model=model)
-        return endpoint_for(self.config, os.environ, model=model)
+        return endpoint_for(self.config, os.environ, model=model, provider=provider)
 
 
 def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:

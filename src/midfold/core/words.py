@@ -51,6 +51,8 @@ class Query(NamedTuple):
     """Texts a hit must hold literally, case aside: what stood in quotes."""
     literal: str
     """The query as one text: hits that hold it come first."""
+    typed: str = ""
+    """The same with its letters as they were typed."""
 
     def matches(self, tokens: set[str]) -> bool:
         """Whether a text with these tokens has every term: what an index answers, for texts that are in none yet."""
@@ -87,7 +89,8 @@ def parse_query(text: str) -> Query:
         for place, run in enumerate(runs):
             open_end = word.endswith("*") and place == len(runs) - 1
             terms.update(dict.fromkeys(_terms(run, open_end)))
-    return Query(tuple(terms), phrases, fold(plain.replace("*", " ").strip()))
+    typed = " ".join(plain.replace("*", " ").split())
+    return Query(tuple(terms), phrases, fold(typed), typed)
 
 
 def fold(text: str) -> str:

@@ -87,7 +87,9 @@ def _asked_for(job: Job) -> bool:
 
 def _why(job: Job) -> str:
     if job.request.keep_last_exchanges is not None:
-        return f"everything before the last {job.request.keep_last_exchanges} exchange(s) was folded, as asked"
+        kept = job.request.keep_last_exchanges
+        last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
+        return f"everything before {last} was folded, as asked"
     if _asked_for(job):
         return "folded, as asked"
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"

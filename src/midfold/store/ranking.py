@@ -1,27 +1,24 @@
 """Hits: candidates ranked, with a redacted excerpt around what was looked for. The same for every database.
 
-A hit that holds the query as it was typed comes before one that only has its words; then the denser one, then the
-newer one.
+A hit that holds the query as it was typed comes before one that holds it in other letters or inside of words, and that
+before one that only has its words; then the denser one, then the newer one.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from midfold.core.archive import DIGITS, PREFIX
-from midfold.core.words import Query, fold, parse_query
+from midfold.core.words import fold, parse_query
 from midfold.store.bodies import searchable, source_of
+from midfold.store.excerpts import Matcher, excerpt
 from midfold.store.protocol import Found, Store
 
-AROUND = 90
-"""Characters shown on each side."""
-REDACTED_AROUND = 4_000
-"""Characters redacted on each side before the excerpt is cut: a secret that begins outside it is still one."""
-EXACT, EXACT_WORD = 10_000.0, 100.0
+AS_TYPED, EXACT, EXACT_WORD = 20_000.0, 10_000.0, 100.0
+Wanted = Callable[[Found], bool]
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,18 +37,28 @@ class _Scored(NamedTuple):
     score: float
     found: Found
     text: str
-    place: int
 
 
 FEWEST_CANDIDATES, MOST_CANDIDATES = 200, 5_000
 
 
-def search(store: Store, text: str, redact: Callable[[str], str], limit: int, **filters: Any) -> list[Hit]:
-    """The best hits; more candidates are asked for while phrases leave too few of them."""
+def search(
+    store: Store,
+    text: str,
+    redact: Callable[[str], str],
+    limit: int,
+    wanted: Wanted | None = None,
+    **filters: Any,
+) -> list[Hit]:
+    """The best hits; more candidates are asked for while too few of them are left.
+
+    With `wanted`, only such messages, and of those with the same bytes the newest.
+    """
     most = FEWEST_CANDIDATES
     while True:
         found = store.find(text, most=most, **filters)
-        hits = ranked(found, text, redact, limit)
+        candidates = found if wanted is None else {one.digest: one for one in reversed(found) if wanted(one)}.values()
+        hits = ranked(candidates if wanted is None else reversed(candidates), text, redact, limit)
         if len(hits) >= limit or len(found) < most or most >= MOST_CANDIDATES:
             return hits
         most *= 5
@@ -59,28 +66,32 @@ def search(store: Store, text: str, redact: Callable[[str], str], limit: int, **
 
 def ranked(candidates: Iterable[Found], text: str, redact: Callable[[str], str], limit: int) -> list[Hit]:
     """The best hits first. Candidates come with the newest first, and stay so among equals."""
-    query = parse_query(text)
-    scored = [item for found in candidates if (item := _scored(found, query)) is not None]
+    matcher = Matcher(parse_query(text))
+    scored = [item for found in candidates if (item := _scored(found, matcher)) is not None]
     scored.sort(key=lambda item: -item.score)
-    return [_hit(item, redact) for item in scored[:limit]]
+    return [_hit(item, matcher, redact) for item in scored[:limit]]
 
 
-def _scored(found: Found, query: Query) -> _Scored | None:
+def _scored(found: Found, matcher: Matcher) -> _Scored | None:
+    query = matcher.query
     text = searchable(source_of(found.message))
     plain = text.lower()
     spaced = fold(text) if query.phrases or " " in query.literal else plain
     if any(phrase not in spaced for phrase in query.phrases):
         return None
-    places = [place for term in query.terms if (place := plain.find(term.text)) >= 0]
-    score = sum(min(plain.count(term.text), 20) for term in query.terms) / (1 + len(plain) / 2_000) ** 0.5
     exact = plain.find(query.literal) if query.literal else -1
+    whole = plain.count(query.literal) if exact >= 0 else 0
+    counts = [whole or plain.count(term.text) for term in query.terms]
+    score = sum(min(count, 20) for count in counts) / (1 + len(plain) / 2_000) ** 0.5
     if exact >= 0 or query.literal in spaced:
         score += EXACT
+    if exact >= 0 and matcher.as_typed(text) >= 0:
+        score += AS_TYPED - EXACT
     score += EXACT_WORD * sum(word in plain for word in set(query.literal.split()))
-    return _Scored(score, found, text, exact if exact >= 0 else min(places, default=0))
+    return _Scored(score, found, text)
 
 
-def _hit(item: _Scored, redact: Callable[[str], str]) -> Hit:
+def _hit(item: _Scored, matcher: Matcher, redact: Callable[[str], str]) -> Hit:
     found = item.found
     return Hit(
         session=found.session,
@@ -89,22 +100,5 @@ def _hit(item: _Scored, redact: Callable[[str], str]) -> Hit:
         at=found.at,
         handle=PREFIX + found.digest.hex()[:DIGITS],
         score=round(item.score, 3),
-        text=_excerpt(item.text, item.place, redact),
+        text=excerpt(item.text, matcher, redact),
     )
-
-
-def _excerpt(text: str, place: int, redact: Callable[[str], str]) -> str:
-    """One line around a place. Redacting may shorten what stands before it, so both halves are redacted together."""
-    start, end = max(place - REDACTED_AROUND, 0), place + REDACTED_AROUND
-    while start > 0 and not text[start - 1].isspace() and place - start < 2 * REDACTED_AROUND:
-        start -= 1
-    window = text[start:end]
-    clean = redact(window)
-    middle = place - start
-    if clean != window:
-        mark = window[middle : middle + 24]
-        found = clean.find(mark)
-        middle = found if found >= 0 else min(middle, len(clean))
-    low, high = max(middle - AROUND, 0), middle + AROUND
-    shown = re.sub(r"\s+", " ", clean[low:high]).strip()
-    return f"{'…' if start + low > 0 else ''}{shown}{'…' if high < len(clean) or end < len(text) else ''}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from midfold.agent import Agent, Workshop
+from midfold.agent import Agent, Workshop, loop
 from midfold.agent.client import ModelClient
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said
 from midfold.agent.hands import agree
@@ -18,11 +18,12 @@ from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.core.handoff import recognise
 from midfold.core.laws import violations
-from midfold.core.message import ToolResult
+from midfold.core.message import Message, Text, ToolResult
 from midfold.errors import ConfigError, ModelFailed, NotStored
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error
 from midfold.testing.turns import turn
+from midfold.wire.sniff import DIALECTS
 
 WIRES = ["openai", "anthropic"]
 BIG = "".join(f"line {number}: the quick brown fox number {number * 7}\n" for number in range(60))
@@ -136,6 +137,32 @@ def test_a_long_turn_is_folded_at_the_threshold_and_never_rejected(bench: Callab
     assert any("Read the file forty times" in message.text for message in view)
     assert not violations(view)
     assert all("context window" not in str(message) for request in requests for message in request.body["messages"][1:])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_user_is_heard_in_every_request_and_nobody_else_speaks_for_them(
+    bench: Callable[..., Bench], wire: str
+) -> None:
+    here = bench(wire, window=16_000)
+    with ScriptedProvider(then=growing(wire, 40)) as provider:
+        agent = here.agent(provider)
+        agent.run("First I want the file read.")
+        agent.run("Now I want it read once more, and colour 4711 kept in mind.")
+    dialect = DIALECTS["openai-chat" if wire == "openai" else "anthropic"]
+    folds = 0
+    for request in provider.requests:
+        said = [Message.over(value, dialect.read) for value in request.body["messages"]]
+        texts = [part.text for one in said if one.role == "user" for part in one.parts if isinstance(part, Text)]
+        ours = [text for text in texts if not text.startswith(("First I want", "Now I want"))]
+        folds += len(ours)
+        assert all(text.startswith("[CONTEXT COMPACTION]") for text in ours)
+        newest = "Now I want it" if request is provider.requests[-1] else "First I want"
+        assert any(newest in text for text in texts)
+    assert folds
+
+
+def test_the_loop_fits_in_the_head() -> None:
+    assert len(Path(loop.__file__).read_text().splitlines()) < 150
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -280,15 +307,16 @@ def test_sessions_are_resumed_and_open_calls_closed(bench: Callable[..., Bench],
     assert any(isinstance(part, ToolResult) and part.call_id == "c9" for message in view for part in message.parts)
 
 
-def test_resuming_what_does_not_exist_or_speaks_otherwise_is_refused(bench: Callable[..., Bench]) -> None:
+def test_resuming_what_does_not_exist_or_has_a_shape_nobody_speaks_is_refused(bench: Callable[..., Bench]) -> None:
     here = bench("openai")
     with ScriptedProvider([turn("openai", "Yes.")]) as provider:
-        agent = here.agent(provider)
-        agent.run("Hello?")
+        here.agent(provider).run("Hello?")
         with pytest.raises(NotStored, match="midfold sessions list"):
             here.agent(provider, resume="nobody")
-        with pytest.raises(ConfigError, match="openai-chat"):
-            here.workshop.session(provider.endpoint("anthropic"), agent.session.name)
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello?"}]}
+        here.workshop.sessions.session("foreign", dialect="openai-responses").append([item])
+        with pytest.raises(ConfigError, match="openai-chat and anthropic"):
+            here.workshop.session(provider.endpoint("openai"), "foreign")
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -93,6 +93,20 @@ def test_writing_and_patching(toolbox: Toolbox, root: Path) -> None:
     assert "directory" in call(toolbox, "write_file", path="src", content="")[0]
 
 
+def test_a_patch_changes_no_other_byte(toolbox: Toolbox, root: Path) -> None:
+    (root / "latin").write_bytes(b"caf\xe9 one\r\ntwo\r\n")
+    assert not call(toolbox, "patch", path="latin", old="two", new="2")[1]
+    assert (root / "latin").read_bytes() == b"caf\xe9 one\r\n2\r\n"
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(toolbox: Toolbox, root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    for name, more in (("read_file", {}), ("write_file", {"content": "x"}), ("patch", {"old": "a", "new": "b"})):
+        text, is_error = call(toolbox, name, path="pipe", **more)
+        assert is_error
+        assert "no ordinary file" in text
+
+
 def test_searching(toolbox: Toolbox, root: Path) -> None:
     assert call(toolbox, "search", pattern=r"def \w+")[0] == (
         "src/a.py:4: def first() -> int:\nsrc/b.py:1: def second() -> int:"

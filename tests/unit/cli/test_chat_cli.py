@@ -130,6 +130,50 @@ def test_every_slash_command(folder: Path) -> None:
         assert terminal.ended() == 0
 
 
+def test_another_model_on_another_wire_goes_on_with_the_same_conversation(folder: Path) -> None:
+    def answer(request: Request) -> Answer:
+        wire = "openai" if "chat" in request.path else "anthropic"
+        if "tool" not in str(request.body["messages"][-1]):
+            return turn(wire, "", [("read_file", {"path": "notes.txt", "lines": 2})])
+        return turn(wire, f"Answered over {wire}.")
+
+    with ScriptedProvider(then=answer) as provider:
+        keys = {
+            "OPENAI_API_KEY": "one",
+            "OPENAI_BASE_URL": f"{provider.url}/v1",
+            "ANTHROPIC_API_KEY": "two",
+            "ANTHROPIC_BASE_URL": provider.url,
+        }
+        command = (*MIDFOLD, "chat", "--model", "gpt-5.1", "--local")
+        with Terminal(command, folder=folder, environment={**environment(folder), **keys}) as terminal:
+            terminal.wait_for("> ")
+            terminal.type("First question.")
+            terminal.wait_for("Answered over openai.")
+            terminal.wait_for("> ")
+            terminal.type("/model claude-sonnet-4-5")
+            assert "claude-sonnet-4-5 at 127.0.0.1" in terminal.wait_for("window of")
+            terminal.wait_for("> ")
+            terminal.type("Second question.")
+            terminal.wait_for("Answered over anthropic.")
+            terminal.wait_for("> ")
+            terminal.type("/model gpt-5.1 openai")
+            terminal.wait_for("gpt-5.1 at 127.0.0.1")
+            terminal.wait_for("> ")
+            terminal.type("Third question.")
+            terminal.wait_for("Answered over openai.")
+            terminal.wait_for("> ")
+            terminal.press(CTRL_D)
+            assert terminal.ended() == 0
+    messages = provider.requests[3].body["messages"]
+    assert "messages" in provider.requests[3].path
+    assert [message["role"] for message in messages][:4] == ["user", "assistant", "user", "assistant"]
+    assert messages[1]["content"][0]["type"] == "tool_use"
+    assert messages[2]["content"][0]["type"] == "tool_result"
+    last = provider.requests[-1].body["messages"]
+    assert [message["role"] for message in last if message["role"] == "user"] == ["user"] * 3
+    assert "Answered over anthropic." in str(last)
+
+
 def test_here_folds_everything_before_the_last_exchanges(folder: Path) -> None:
     words = "A long answer about foxes and their numbers. " * 60
     with ScriptedProvider(then=turn("openai", words)) as provider, chat(provider, folder) as terminal:

@@ -11,12 +11,13 @@ import midfold
 from midfold.core.compaction import SummaryAsk
 from midfold.core.estimate import estimate_text
 from midfold.core.ledger.book import ledger
-from midfold.core.ledger.census import Census
+from midfold.core.ledger.census import Census, readable
 from midfold.core.ledger.choose import choose
-from midfold.core.ledger.lines import snippet
+from midfold.core.ledger.lines import narrow, snippet
 from midfold.core.ledger.names import Shape, judged, names, parts
 from midfold.core.ledger.prose import binds
 from midfold.core.ledger.worth import worth
+from midfold.core.message import Message, Text
 from midfold.core.redact import redact
 from tests.support.build import assistant, call, system, user
 
@@ -82,7 +83,38 @@ def test_a_long_line_is_shown_by_a_window_of_whole_words() -> None:
     piece = snippet(line, line.index("max_depth"), len("max_depth"))
     assert piece.bound
     assert len(piece.text) < 200
-    assert piece.text in line
+    assert piece.text[0] == piece.text[-1] == "…"
+    assert piece.text.strip("…") in line
+
+
+def test_the_beginning_of_a_long_line_says_that_it_goes_on() -> None:
+    line = "def take_a_look(first: int, second: int) -> the value of many things " + "and more words of it " * 10
+    piece = snippet(line, line.index("take_a_look"), len("take_a_look"))
+    assert piece.text.startswith("def take_a_look(")
+    assert piece.text.endswith("…")
+    assert piece.text[:-1] in line
+    short = narrow(line, line.index("take_a_look"), len("take_a_look"), len(piece.text))
+    assert not short or short.endswith("…")
+    whole = "the value of max_depth is 12"
+    assert snippet(whole, whole.index("max_depth"), len("max_depth")).text == whole
+
+
+def test_a_long_text_is_read_by_whole_lines_of_its_ends() -> None:
+    text = "".join(f"class Prompt{number}(NamedTuple):\n" for number in range(400))
+    ((_, read),) = readable(Message("user", (Text(text),)), 2_000)
+    assert len(read) <= 2_000
+    assert set(read.splitlines()) < set(text.splitlines())
+    ((_, blob),) = readable(Message("user", (Text("x" * 5_000),)), 2_000)
+    assert len(blob) > 1_900
+
+
+def test_a_path_behind_figures_says_what_they_are() -> None:
+    assert binds("3295244442 2931 src/core/archive.py")
+    assert binds("d41d8cd98f00b204e9800998ecf8427e  ./notes/a_b.md")
+    assert not binds("3295244442 2931")
+    assert not binds("src/core/archive.py")
+    text = "cat >> notes/x.md\n3295244442 2931 src/core/archive.py\ny = 2"
+    assert snippet(text, text.index("3295244442"), 10).text == "3295244442 2931 src/core/archive.py"
 
 
 def test_what_people_say_often_and_lately_is_worth_more() -> None:

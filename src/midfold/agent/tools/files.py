@@ -16,6 +16,8 @@ LARGEST_FILE = 2_000_000
 MOST_LINES = 600
 MOST_HITS = 100
 LONGEST_HIT = 200
+KEPT = "surrogateescape"
+"""How bytes that are no UTF-8 get through a patch unchanged."""
 PATH = {"type": "string", "description": "Path relative to the working directory."}
 
 
@@ -52,6 +54,8 @@ class Files:
         target = self.folder.path(path)
         if target.is_dir():
             raise ToolRefused(f"{path} is a directory")
+        if target.exists() and not target.is_file():
+            raise ToolRefused(f"{path} is no ordinary file")
         before = "replaced" if target.exists() else "created"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content, encoding="utf-8")
@@ -62,13 +66,13 @@ class Files:
         target = self.folder.existing(path)
         if target.is_dir():
             raise ToolRefused(f"{path} is a directory")
-        text = _text(target)
+        text = _text(target, KEPT)
         count = text.count(old) if old else 0
         if not old or count == 0:
             raise ToolRefused(f"`old` is not in {path}{_nearest(text, old)}")
         if count > 1 and not all:
             raise ToolRefused(f"`old` is in {path} {count} times; give more of its surroundings, or set `all`")
-        target.write_text(text.replace(old, new), encoding="utf-8")
+        target.write_bytes(text.replace(old, new).encode("utf-8", KEPT))
         line = text[: text.index(old)].count("\n") + 1
         return f"patched {self.folder.name(target)}: {_plural(count, 'place')}, the first in line {line}"
 
@@ -101,14 +105,16 @@ class Files:
                     yield f"{name}:{number}: {line.strip()[:LONGEST_HIT]}"
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, errors: str = "replace") -> str:
+    if not path.is_file():
+        raise ToolRefused(f"{path.name} is no ordinary file; reading it might never end")
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise ToolRefused(f"{path.name} has {size:,} bytes, more than the {LARGEST_FILE:,} that are read")
     data = path.read_bytes()
     if b"\x00" in data[:8_000]:
         raise ToolRefused(f"{path.name} is no text file")
-    return data.decode("utf-8", "replace")
+    return data.decode("utf-8", errors)
 
 
 def _nearest(text: str, old: str) -> str:

@@ -21,6 +21,8 @@ RECENT = 12
 """Messages at the end whose words tell what the conversation is about now."""
 RECENT_CHARACTERS = 4_000
 LONGEST_TEXT = 200_000
+LONGEST_CUT = 200
+"""Characters of half a line that are left out where a text is cut."""
 _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 
 
@@ -123,4 +125,6 @@ def _plain(value: object) -> str:
 def _ends(text: str, room: int) -> str:
     if len(text) <= room:
         return text
-    return f"{text[: room * 2 // 3]}\n{text[len(text) - room // 3 :]}"
+    head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
+    last, first = head.rfind("\n", max(len(head) - LONGEST_CUT, 0)), tail.find("\n", 0, LONGEST_CUT)
+    return f"{head[:last] if last >= 0 else head}\n{tail[first + 1 :]}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from midfold.core.estimate import estimate_text
 from midfold.core.hostile import is_suspicious
 from midfold.core.ledger.census import RESULT, Census
-from midfold.core.ledger.lines import narrow, snippet
+from midfold.core.ledger.lines import GOES_ON, narrow, snippet
 from midfold.core.ledger.names import names, parts
 from midfold.core.ledger.worth import worth
 
@@ -139,7 +139,8 @@ def _pieces(
 
     def line(words: str, *, bound: bool) -> Line:
         inside = tuple(dict.fromkeys(other for other, _ in names(words) if other in worths))
-        return Line(words, message, part, inside, estimate_text(words) + LINE_TOKENS, bound, at)
+        cost = estimate_text(words.strip(GOES_ON)) + LINE_TOKENS
+        return Line(words, message, part, inside, cost, bound, at)
 
     return line(piece.text, bound=piece.bound), line(short, bound=True) if short else None
 

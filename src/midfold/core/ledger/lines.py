@@ -1,9 +1,10 @@
 """Lines around names: verbatim, short, with the words that say what the names are.
 
 Rules of this file:
-1. A snippet is one contiguous piece of one text: the line of the name, or a window of it where the line is long.
+1. A snippet is one contiguous piece of one text: the line of the name, or a window of it where the line is long. Where
+   a line was cut stands an ellipsis: nobody must take it for the whole.
 2. Where the line does not tell what the name is, the nearest lines before or after it come along, as far as `REACH`.
-3. Nothing is rewritten but the space around a line.
+3. Nothing else is rewritten but the space around a line.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import NamedTuple
 from midfold.core.ledger.prose import binds
 
 LONGEST_LINE = 150
+GOES_ON = "…"
+"""Not counted when lines are weighed: a mark must not decide which of two is kept."""
 MARGIN, WIDE_MARGIN, NARROW_MARGIN = 45, 110, 30
 LONG_ENOUGH = 60
 """Characters; shorter pieces have no narrower one."""
@@ -46,20 +49,25 @@ def narrow(text: str, at: int, length: int, than: int) -> str:
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at + length)
     end = len(text) if end < 0 else end
-    first = _word_start(text, max(at - NARROW_MARGIN, start), start, at)
-    last = _word_end(text, min(at + length + NARROW_MARGIN, end), end, at + length)
-    piece = text[first:last].strip()
+    piece = _around(text, start, end, at, length, NARROW_MARGIN)
     return piece if len(piece) < than and binds(piece) else ""
 
 
 def _window(text: str, start: int, end: int, at: int, length: int) -> Snippet:
     for margin in (MARGIN, WIDE_MARGIN):
-        first = _word_start(text, max(at - margin, start), start, at)
-        last = _word_end(text, min(at + length + margin, end), end, at + length)
-        piece = text[first:last].strip()
+        piece = _around(text, start, end, at, length, margin)
         if binds(piece):
             return Snippet(piece, True)
     return Snippet(piece, False)
+
+
+def _around(text: str, start: int, end: int, at: int, length: int, margin: int) -> str:
+    """The words of a line that are not farther than `margin` from a name."""
+    first = _word_start(text, max(at - margin, start), start, at)
+    last = _word_end(text, min(at + length + margin, end), end, at + length)
+    before = GOES_ON if text[start:first].strip() else ""
+    after = GOES_ON if text[last:end].strip() else ""
+    return f"{before}{text[first:last].strip()}{after}"
 
 
 def _word_start(text: str, place: int, start: int, at: int) -> int:

@@ -1,7 +1,8 @@
 """Words of prose: what says what a name is.
 
 A content word is three or more letters, no piece of a name, no function word of English, no keyword of the usual
-programming languages. Two of them near a name, or a label before it, tell a reader what the name is about.
+programming languages. Two of them near a name, or a label before it, tell a reader what the name is about. So does the
+path behind a row of figures, as `wc`, `du` and `sha256sum` print it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _CODE = (
 STOP = frozenset(f"{_ENGLISH} {_CODE}".split())
 _WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[A-Za-z][a-z]{2,40}(?![\w/\\(]|[.@=-]\w)")
 _LABEL = re.compile(r"(?<![\w./-])[A-Za-z][\w-]{2,40}[\"'`*]{0,3}:(?=[\s\"'`\[({*])")
-WORDS_NEEDED = 2
+_FIGURE = re.compile(r"(?=[a-f]*+[0-9])[0-9a-f][\w.,%-]{0,80}+")
+_PATH = re.compile(r"\*?[\w.@~-]*+/[\w./@~+-]++")
+MOST_FIGURES = 8
 
 
 def binds(text: str) -> bool:
@@ -38,4 +41,10 @@ def binds(text: str) -> bool:
             if seen:
                 return True
             seen = word
-    return _LABEL.search(text) is not None
+    return _LABEL.search(text) is not None or _is_row(text)
+
+
+def _is_row(text: str) -> bool:
+    """Whether a text is nothing but figures and the path they are of."""
+    *figures, path = text.split() or [""]
+    return 0 < len(figures) <= MOST_FIGURES and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))

@@ -1,0 +1,83 @@
+"""What the agent's own search of its past answers: short, whole lines, nothing it sees anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold.agent.answers import Call
+from midfold.agent.tools import Toolbox
+from midfold.agent.tools.recall import FOUND, MOST_HITS, NOTHING, recall_tools
+from midfold.core.jsonio import text_of
+from midfold.session import Session
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with midfold.open("memory:") as sessions:
+        yield sessions.session("s", context_length=8_000)
+
+
+def called(session: Session, number: int, name: str, arguments: dict[str, Any], result: str) -> None:
+    call = {"name": name, "arguments": text_of(arguments)}
+    calls = [{"id": f"c{number}", "type": "function", "function": call}]
+    session.append(
+        [
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": result},
+        ]
+    )
+
+
+def ask(session: Session, query: str) -> str:
+    toolbox = Toolbox(recall_tools(lambda: session, 20_000))
+    return toolbox.run(Call("x", "context_search", f'{{"query": "{query}"}}')).text
+
+
+def folded(session: Session) -> None:
+    """Some work on two files, folded, and a little after it."""
+    session.append([{"role": "user", "content": "Measure the files."}])
+    for number in range(40):
+        path = f"src/file_{number % 20}.py"
+        called(session, number, "shell", {"command": f"cksum {path}"}, f"{number % 20}77 9 {path}\n{'words ' * 60}")
+    session.append([{"role": "assistant", "content": "Measured."}, {"role": "user", "content": "And now?"}])
+    assert session.compact(force=True).changed
+
+
+def test_a_line_is_told_once_with_a_handle_of_its_newest_message(session: Session) -> None:
+    folded(session)
+    answer = ask(session, "src/file_3.py")
+    assert answer.startswith(FOUND)
+    assert answer.count("377 9 src/file_3.py") == 1
+    handle = answer[answer.index("mf-") :].split()[0]
+    assert session.unfold(handle)
+    assert answer.count("mf-") <= MOST_HITS
+    assert "src/file_13.py" not in answer
+
+
+def test_what_the_model_still_sees_is_told_only_if_there_is_nothing_else(session: Session) -> None:
+    folded(session)
+    session.append([{"role": "assistant", "content": "I look at src/file_3.py again."}])
+    assert "again" not in ask(session, "src/file_3.py")
+    session.append([{"role": "user", "content": "What of only_here?"}])
+    assert "What of only_here?" in ask(session, "only_here")
+
+
+def test_searches_do_not_find_themselves(session: Session) -> None:
+    folded(session)
+    for number in range(100, 130):
+        called(session, number, "context_search", {"query": "src/file_3.py"}, ask(session, "src/file_3.py"))
+    session.append([{"role": "user", "content": "Go on."}])
+    session.compact(force=True)
+    answer = ask(session, "src/file_3.py")
+    assert "377 9 src/file_3.py" in answer
+    assert "context_search" not in answer
+    assert answer.count(FOUND) == 1
+
+
+def test_nothing_found_says_what_to_try(session: Session) -> None:
+    folded(session)
+    assert ask(session, "unheard_of_name") == NOTHING
