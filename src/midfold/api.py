@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.cache import PromptCacheHint, system_and_3
+from midfold.cache import PromptCacheHint
+from midfold.cache.unserved import default_hints
 from midfold.core.archive import Archive
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, plan_budget
 from midfold.core.compaction import CompactionRequest, CompactionState, Options, Outcome, Redactor
-from midfold.core.message import Message, Transcript
+from midfold.core.message import Message, Tool, Transcript
 from midfold.core.redact import redact
 from midfold.core.report import Boundary, Receipt
 from midfold.core.tokens import Meter
@@ -35,8 +36,18 @@ if TYPE_CHECKING:
 class Compaction:
     """The result of `compact`: the conversation in the caller's own shape, and the account of what was done."""
 
-    def __init__(self, document: Document, outcome: Outcome, meter: Meter) -> None:
+    def __init__(
+        self,
+        document: Document,
+        outcome: Outcome,
+        meter: Meter,
+        *,
+        tools: tuple[Tool, ...] = (),
+        model: str | None = None,
+        config: Config | None = None,
+    ) -> None:
         self._document = document
+        self._tools, self._model, self._config = tools, model, config
         self.meter = meter
         self._outcome = outcome
         self.report: Receipt = outcome.receipt
@@ -79,7 +90,15 @@ class Compaction:
 
     @cached_property
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
-        return system_and_3(self.transcript, self._outcome.system)
+        """Where the stable prefixes end, for the provider that this shape and model usually mean."""
+        return hints_of(
+            self.transcript,
+            self._tools,
+            _settings(self._config),
+            system=self._outcome.system,
+            dialect=self._document.dialect.name,
+            model=self._model,
+        )
 
 
 def compact(
@@ -131,7 +150,7 @@ def compact(
     guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
     outcome = drive((engine or Compressor()).compress(request), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
-    return Compaction(document, outcome, request.meter)
+    return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 
 def _configured(config: Config | None, model: str | None) -> Summarizer:
@@ -192,6 +211,32 @@ def believe(model: str | None, settings: Config) -> Belief:
 def overrides_of(settings: Config) -> dict[str, ModelOverride]:
     """What the configuration knows better than the built-in table."""
     return {pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in settings.models.items()}
+
+
+def hints_of(
+    messages: Transcript,
+    tools: tuple[Tool, ...],
+    settings: Config,
+    *,
+    system: Message | None,
+    dialect: str,
+    model: str | None,
+    provider: str = "",
+) -> tuple[PromptCacheHint, ...]:
+    """Cache hints as the settings ask for them."""
+    caching = settings.prompt_caching
+    return default_hints(
+        messages,
+        tools,
+        system=system,
+        dialect=dialect,
+        model=model,
+        provider=provider,
+        ttl=caching.cache_ttl,
+        strategy=caching.strategy,
+        setting=caching.enabled,
+        models=overrides_of(settings),
+    )
 
 
 def budget_for(context_length: int, reservation: int | None, settings: Config) -> Budget:

@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midfold.cache import PromptCacheHint, system_and_3
+from midfold.api import hints_of
+from midfold.cache import PromptCacheHint
 from midfold.cache.health import Health
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Outcome
@@ -42,6 +43,7 @@ from midfold.store.views import View
 from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.turns import Turns
 from midfold.wire.dialect import Dialect
+from midfold.wire.document import tool_of
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
 
@@ -191,10 +193,14 @@ class Session:
             return View((), DIALECTS[self._dialect or "openai-chat"], self._system(False), self.host.tools)
         return View(live.items, DIALECTS[live.info.dialect], self._system(live.memory.noted), self.host.tools)
 
-    def cache_hints(self) -> tuple[PromptCacheHint, ...]:
-        """Where the stable prefixes of the view end."""
+    def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
+        """Where the stable prefixes of the view end; without a `provider`, for the one its shape and model mean."""
         view = self.view()
-        return system_and_3(view.transcript, view.prompt)
+        tools = tuple(tool_of(tool) for tool in self.host.tools)
+        dialect, model = view.dialect.name, self.host.model
+        return hints_of(
+            view.transcript, tools, self.host.config, system=view.prompt, dialect=dialect, model=model, provider=provider
+        )
 
     def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
         """Messages of this session, folded or not, the best hits first."""
