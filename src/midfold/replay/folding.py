@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from midfold.cache.schedule import landing, pressure
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, Pressure, plan_budget
 from midfold.core.compaction import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
@@ -55,14 +56,15 @@ class Folder:
         self.policy, self.meter = policy, meter
         self.engine = Documented() if policy.engine == "documented" else Compressor()
         budget = plan_budget(window, ratio=policy.threshold, target_ratio=policy.target_ratio)
-        landing = int(budget.threshold_tokens * policy.landing)
-        self.budget: Budget = msgspec.structs.replace(budget, landing_tokens=max(landing, 1))
+        aimed = int(budget.threshold_tokens * policy.landing)
+        self.budget: Budget = msgspec.structs.replace(budget, landing_tokens=max(aimed, 1))
         self.state = CompactionState()
 
-    def pressure(self, prompt_tokens: int) -> Pressure:
-        if prompt_tokens >= self.budget.threshold_tokens:
-            return Pressure.HARD
-        return Pressure.SOFT if prompt_tokens >= self.budget.threshold_tokens * self.policy.soft else Pressure.NONE
+    def pressure(self, prompt_tokens: int, *, cold: bool) -> Pressure:
+        return pressure(prompt_tokens, self.budget.threshold_tokens, self.policy.soft, cold=cold)
+
+    def target(self, prompt_tokens: int) -> int:
+        return landing(prompt_tokens, self.budget.threshold_tokens, self.policy.soft, self.policy.landing)
 
     def request(self, messages: Transcript, prompt_tokens: int) -> CompactionRequest:
         options = Options(
@@ -78,7 +80,7 @@ class Folder:
             state=self.state,
             options=options,
             force=True,
-            target_tokens=self.budget.landing_tokens if self.policy.dense else None,
+            target_tokens=self.target(prompt_tokens) if self.policy.dense else None,
         )
 
     def expected(self, messages: Transcript, prompt_tokens: int) -> tuple[int, int, int]:

@@ -55,7 +55,7 @@ class Player:
         self.view = View(self.meter, fixed_tokens=fixed_tokens)
         self.fixed = fixed_tokens
         self.reasons: dict[str, int] = {}
-        self.summary_cost = 0.0
+        self.cost = self.summary_cost = 0.0
         self.last: float | None = None
         self.calls = 0
         self.base: int | None = None
@@ -64,7 +64,6 @@ class Player:
     def play(self) -> Played:
         messages = self.recording.session.messages
         totals = {"sent": 0, "read": 0, "written": 0, "overflows": 0}
-        cost = 0.0
         marks: list[float] = []
         done = 0
         for at, now in zip(self.recording.requests, self.recording.seconds, strict=True):
@@ -79,7 +78,7 @@ class Player:
             totals["read"] += usage.cache_read_tokens
             totals["written"] += usage.cache_write_tokens
             totals["overflows"] += usage.prompt_tokens > self.window
-            cost += self.prices.units(usage)
+            self.cost += self.prices.units(usage)
             if at in self.recording.exams:
                 marks.append(score(self.view.transcript, self.recording.exams[at]).bound)
         return Played(
@@ -87,7 +86,7 @@ class Player:
             policy=self.policy.name,
             window=self.window,
             requests=self.calls,
-            cost=cost,
+            cost=self.cost,
             summary_cost=self.summary_cost,
             folds=sum(self.reasons.values()),
             reasons=self.reasons,
@@ -118,7 +117,8 @@ class Player:
         if self.policy.fold == "never":
             return
         tokens = self.view.prompt_tokens
-        pressure = self.folder.pressure(tokens)
+        cold = self.last is not None and now - self.last >= self.prices.ttl_seconds
+        pressure = self.folder.pressure(tokens, cold=cold)
         reason = "hard" if pressure is Pressure.HARD else ""
         if self.policy.fold == "scheduled" and pressure is Pressure.SOFT:
             reason = self._scheduled(now)
@@ -143,6 +143,7 @@ class Player:
             idle_seconds=None if self.last is None else now - self.last,
             calls_so_far=self.calls,
             carried_cost=self.carried,
+            spent=self.cost + self.summary_cost,
         )
         timing = schedule(moment, self.prices, patience=self.policy.patience)
         return timing.reason if timing.fold else ""
