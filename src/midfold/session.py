@@ -33,7 +33,8 @@ from midfold.engines.assemble import with_note
 from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
 from midfold.live import Kept, Live, commit_of
-from midfold.measured import asked_for, observed, timed, unchanged
+from midfold.measured import observed, unchanged
+from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
 from midfold.store.given import Given, given, of_messages, prompt_of, values_of
 from midfold.store.leases import held
@@ -195,12 +196,10 @@ class Session:
 
     def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
         """Where the stable prefixes of the view end; without a `provider`, for the one its shape and model mean."""
-        view = self.view()
-        tools = tuple(tool_of(tool) for tool in self.host.tools)
-        dialect, model = view.dialect.name, self.host.model
-        return hints_of(
-            view.transcript, tools, self.host.config, system=view.prompt, dialect=dialect, model=model, provider=provider
-        )
+        view, host = self.view(), self.host
+        tools = tuple(tool_of(tool) for tool in host.tools)
+        asked: dict[str, Any] = {"dialect": view.dialect.name, "model": host.model, "provider": provider}
+        return hints_of(view.transcript, tools, host.config, system=view.prompt, **asked)
 
     def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
         """Messages of this session, folded or not, the best hits first."""
@@ -246,7 +245,7 @@ class Session:
     def timing(self) -> Timing | None:
         """Whether now is the moment to fold; None where `prompt_caching.schedule` does not ask for it."""
         live = self._kept.measured()
-        return None if live is None else self.host.timing(self._request(live), live.memory.health, now=self.clock())
+        return None if live is None else self.host.timing(health=live.memory.health, now=self.clock())
 
     @property
     def size(self) -> Count:
@@ -275,12 +274,13 @@ class Session:
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
         ahead: Draft | None = None,
+        timing: Timing | None = None,
     ) -> Compacted:
         """Folds the view if it has reached its threshold, or if asked to.
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better.
-        A draft made `ahead` is swapped in if it still fits.
+        A draft made `ahead` is swapped in if it still fits. `timing` is a decision that was made elsewhere.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
@@ -292,9 +292,10 @@ class Session:
             request = ahead.request
         elif live.memory.cooldown > self.clock() * 1000 and not asked_for(request):
             return Compacted(unchanged(request, COOLING), self)
-        asks = ready is not None or asked_for(request)
-        timing = None if asks else self.host.timing(request, live.memory.health, now=self.clock())
-        request = self.host.scheduled(request, timing)
+        forced = asked_for(request)
+        if not forced and ready is None:
+            timing = timing or self.host.timing(request.prompt_tokens, live.memory.health, now=self.clock())
+            request = aimed(request, self.host.schedule, timing)
         flow = self.host.engine.compress(request)
         first = ready or timed(begin(flow), timing)
         if isinstance(first, Outcome) and not first.changed:
@@ -306,7 +307,7 @@ class Session:
             if self.store.must(self.name).compaction != live.info.compaction:
                 return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
             lease, renewal = got
-            guard = self.host.guard(force=asked_for(request))
+            guard = self.host.guard(force=forced)
             outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
             outcome = msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
             if not outcome.changed:
@@ -329,7 +330,8 @@ class Session:
         live = self._kept.measured()
         if live is None:
             return None
-        engine, guard, request = self.host.engine, self.host.guard(), self._request(live, force=True)
+        engine, guard = self.host.engine, self.host.guard()
+        request = self._request(live, force=True, target_tokens=self.host.aim())
 
         def make() -> Draft | None:
             outcome = drive(engine.compress(request), guard)

@@ -32,6 +32,27 @@ MOST_REGRET = 0.045
 COLD_FROM = 20_000
 
 
+USUAL_OUTPUT = 5.0
+"""What a token of an answer costs, times the price of a token of the prompt, where no prices are known."""
+INSTRUCTION_TOKENS = 600
+"""What a summary model is told besides the fold."""
+
+
+def summary_price(
+    *, folded: float, prompt: float, written: float, prices: Prices, own: Prices | None = None, reused: bool = False
+) -> float:
+    """What a model asks for a summary, in tokens at the conversation's base price.
+
+    `prices` are the conversation's, `own` those of another model that writes the summary. `reused`: the request the
+    provider has cached is sent again with an instruction, so that the prompt is read at the price of a cached one.
+    """
+    asked = min(folded, prompt * prices.read) if reused else folded
+    writer = own or prices
+    rate = writer.output / writer.base if writer.base and writer.output else USUAL_OUTPUT
+    ratio = writer.base / prices.base if writer.base and prices.base else 1.0
+    return (asked + INSTRUCTION_TOKENS + written * rate) * ratio
+
+
 def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
     """HARD from the threshold on, SOFT from a share of it on; where the cache is cold, from a fixed size on."""
     if prompt_tokens >= threshold_tokens:

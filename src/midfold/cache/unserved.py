@@ -2,8 +2,8 @@
 
 Rules of this file:
 1. A provider that is named is planned for; the rest of this file is for when none is.
-2. Anthropic's shape goes to Anthropic. A model of OpenAI's goes to OpenAI. In every other shape only hosts of Claude take
-   markers, so they are planned for Claude, and as the strictest of those hosts would take them.
+2. Anthropic's shape goes to Anthropic. A model of OpenAI's goes to OpenAI. In every other shape only hosts of Claude
+   take markers, so they are planned for Claude, and as the strictest of those hosts would take them.
 3. A model that is known to be no Claude gets no marker there: its provider caches by itself, or not at all.
 """
 

@@ -8,8 +8,8 @@
 Rules of this file (OpenAI, November 2026; Gemini's implicit cache is the first one with another minimum):
 1. A prompt is one text: tools, instructions, messages, as they are written. A breakpoint is no part of it.
 2. The automatic cache reads the longest prefix it has seen, in steps of 128 tokens, from 1,024 tokens on.
-3. A request goes to the machine that its first 256 tokens and its `prompt_cache_key` are hashed to. More than 15 a minute
-   spill over to the next machine, which has seen nothing of them.
+3. A request goes to the machine that its first 256 tokens and its `prompt_cache_key` are hashed to. More than 15 a
+   minute spill over to the next machine, which has seen nothing of them.
 4. An entry that is not used for its lifetime is gone: five minutes at worst, or 24 hours where that was asked for.
 5. From 5.6 on a prefix is read and written at breakpoints only, exactly there: one that OpenAI sets at the end of the
    newest message that may carry one, and the client's own. At most four are written, the latest; 80 are looked for.
