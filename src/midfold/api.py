@@ -27,6 +27,7 @@ from midfold.summarize.cooldown import Guard
 from midfold.wire import Document, read, write
 from midfold.wire.dialect import Dialect
 from midfold.wire.document import tool_of
+from midfold.wire.markers import mark
 from midfold.wire.prefix import prefix_request
 
 if TYPE_CHECKING:
@@ -191,8 +192,34 @@ def request_for(
         options=options_for(settings, document, protection),
         window_source="given" if context_length else belief.why,
         model=model or document.model,
-        cached_prefix=partial(prefix_request, document, system=system, tools=tools),
+        cached_prefix=partial(
+            _marked_prefix, document, system=system, tools=tools, model=model or document.model, settings=settings
+        ),
     )
+
+
+def _marked_prefix(
+    document: Document,
+    messages: Transcript,
+    instruction: str,
+    wire: str,
+    *,
+    system: Any,
+    tools: Any,
+    model: str | None,
+    settings: Config,
+) -> Any:
+    """The request that is cached, with an instruction at its end; with markers, and a key, where caches answer to them.
+
+    Markers stand before the instruction: nobody will read that again.
+    """
+    body = prefix_request(document, messages, instruction, wire, system=system, tools=tools)
+    dialect = document.dialect.name
+    if body is None or (model is None and dialect != "anthropic"):
+        return body
+    asked = read(body, dialect=dialect)
+    hints = hints_of(asked.messages[:-1], asked.tools, settings, system=asked.system, dialect=dialect, model=model)
+    return mark(asked, hints)
 
 
 def _settings(config: Config | None) -> Config:

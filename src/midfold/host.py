@@ -38,7 +38,7 @@ from midfold.engines.compressor import MOST_STRIKES
 from midfold.engines.job import Job
 from midfold.models import learn_limit
 from midfold.providers import summarizer_for
-from midfold.scheduling import aimed, asked_for, may_act, schedule_for, timed
+from midfold.scheduling import aimed, asked_for, early_writer, is_early, may_act, schedule_for, timed
 from midfold.summarize import Summarizer, drive, drive_async
 from midfold.summarize.cooldown import Guard, cleared
 from midfold.wire import Document, read
@@ -132,9 +132,11 @@ class EngineHost:
         self.system, self.tools = system, list(tools)
         self._derive()
 
-    def guard(self, *, force: bool = False) -> Guard:
+    def guard(self, *, force: bool = False, timing: Timing | None = None) -> Guard:
         """Who is asked for a summary now, if the session is not cooling down after a failure."""
-        return Guard(self._summarizer(), self.state, self.clock, force=force)
+        writer = self._summarizer()
+        writer = early_writer(writer, self.config) if is_early(timing) else writer
+        return Guard(writer, self.state, self.clock, force=force)
 
     def _summarizer(self) -> Summarizer:
         """The caller's, else the one the settings choose for this model, else the local one."""
@@ -191,9 +193,10 @@ class EngineHost:
             self.calibration = self.calibration.observe(
                 self._tally.now, reported.prompt_tokens, fixed_units=self.fixed_units, meter=self.meter
             )
-            if reported.prompt_tokens < self._calm:
+            schedule, threshold = self.schedule, self.budget.threshold_tokens
+            if reported.prompt_tokens < (threshold if schedule is None else threshold * schedule.soft):
                 self.state = msgspec.structs.replace(self.state, ineffective=0)
-            if self.schedule is not None and not self._adopted:
+            if schedule is not None and not self._adopted:
                 self.health = self.health_after(self.health, reported, self.clock(), self.state.count)
 
     def health_after(self, known: Health, usage: Usage, now: float, compaction: int) -> Health:
@@ -202,12 +205,6 @@ class EngineHost:
         seen = Seen.of(**asked, messages=self.measured, compaction=compaction)
         continues = known.seen is None or self.starts_with(known.seen.messages)
         return known.observe(usage, seen, at=now, prices=self.prices, continues=continues)
-
-    @property
-    def _calm(self) -> float:
-        """A prompt below this size shows that folding helped."""
-        schedule, threshold = self.schedule, self.budget.threshold_tokens
-        return threshold if schedule is None else threshold * schedule.soft
 
     def update_from_error(self, message: str) -> bool:
         """An overflow error that names its limit corrects the window; says whether it did."""
@@ -298,8 +295,9 @@ class EngineHost:
         asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
         if self._is_off(asked):
             return messages
-        document, guard = read(messages), self.guard(force=force)
+        document = read(messages)
         request, timing = self._due(self.request(document, prompt_tokens=current_tokens, **asked))
+        guard = self.guard(force=force, timing=timing)
         return self._settled(document, timed(drive(self.engine.compress(request), guard), timing), guard)
 
     async def compress_async(self, messages: Any, current_tokens: int | None = None, **asked: Any) -> Any:
@@ -309,8 +307,9 @@ class EngineHost:
         """
         if self._is_off(asked):
             return messages
-        document, guard = read(messages), self.guard(force=bool(asked.get("force")))
+        document = read(messages)
         request, timing = self._due(self.request(document, prompt_tokens=current_tokens, **asked))
+        guard = self.guard(force=bool(asked.get("force")), timing=timing)
         outcome = await drive_async(self.engine.compress(request), guard.later)
         return self._settled(document, timed(outcome, timing), guard)
 

@@ -39,8 +39,13 @@ def schedule_for(threshold_tokens: int, prices: Prices, config: Config, summariz
         soft=settings.schedule_from,
         share=settings.schedule_to,
         patience=settings.schedule_patience,
-        writer=_writer(summarizer, config),
+        writer=_writer(early_writer(summarizer, config), config),
     )
+
+
+def early_writer(summarizer: Summarizer, config: Config) -> Summarizer:
+    """Who summarises folds that the threshold does not ask for."""
+    return local_summarizer if config.prompt_caching.schedule_summary == "local" else summarizer
 
 
 def _writer(summarizer: Summarizer, config: Config) -> Writer | None:
@@ -53,6 +58,11 @@ def _writer(summarizer: Summarizer, config: Config) -> Writer | None:
     return Writer(
         prices=prices_for(endpoint.model, overrides=overrides_of(config)), reuses_prefix=endpoint.reuse_prefix
     )
+
+
+def is_early(timing: Timing | None) -> bool:
+    """Whether a fold was decided on that the threshold did not ask for."""
+    return timing is not None and timing.fold and timing.reason != "hard"
 
 
 def may_act(timing: Timing, strikes: int) -> bool:

@@ -307,7 +307,7 @@ class Session:
             if self.store.must(self.name).compaction != live.info.compaction:
                 return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
             lease, renewal = got
-            guard = self.host.guard(force=forced)
+            guard = self.host.guard(force=forced, timing=timing)
             outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
             outcome = msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
             if not outcome.changed:

@@ -64,7 +64,7 @@ class Folder:
             soft=policy.soft,
             share=policy.landing,
             patience=policy.patience,
-            writer=None if policy.summary == "local" else Writer(reuses_prefix=self.reuses_prefix),
+            writer=None if policy.summary != "model" else Writer(reuses_prefix=self.reuses_prefix),
         )
 
     @property

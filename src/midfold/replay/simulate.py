@@ -118,7 +118,8 @@ class Player:
             return
         folded = self.folder.fold(self.view.transcript, tokens)
         if folded is not None:
-            self._pay(folded, tokens, now)
+            if self.policy.summary == "model" or (self.policy.summary == "limit" and reason == "hard"):
+                self._pay(folded, tokens, now)
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
             self._show(folded.outcome.messages)
             self.folds += 1
@@ -132,7 +133,7 @@ class Player:
 
     def _pay(self, folded: Folded, tokens: int, now: float) -> None:
         """A model that is asked for the summary, with the prefix that is cached while it is warm."""
-        if not folded.read or self.policy.summary == "local":
+        if not folded.read:
             return
         last = self.health.last
         warm = last is not None and now - last.at < self.prices.ttl_seconds
