@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from midfold.core.message import plain
 from midfold.core.report import Receipt
+from midfold.core.timing import Timing
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
@@ -61,16 +62,25 @@ class Folder:
             clock=sessions.clock,
         )
 
-    def fold(self, conversation: Conversation, name: str, limits: Limits, known: Known, *, force: bool) -> Folded:
-        """Compacts if the engine finds it worth while."""
+    def fold(
+        self,
+        conversation: Conversation,
+        name: str,
+        limits: Limits,
+        known: Known,
+        *,
+        force: bool,
+        timing: Timing | None = None,
+    ) -> Folded:
+        """Compacts if the engine finds it worth while; `timing` says why now, where that was decided by price."""
         session = self.synced(conversation, name, limits)
         info = session.info
         fits = info is not None and info.compaction == (known.checkpoint.seq if known.checkpoint else 0)
         measured = known.tokens if fits and not known.is_estimate else None
-        receipt = session.compact(prompt_tokens=measured, force=force).receipt
+        receipt = session.compact(prompt_tokens=measured, force=force, timing=timing).receipt
         if fits and receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
             # Two estimates, one on each side of the threshold: the one that looked at the request decides.
-            receipt = session.compact(prompt_tokens=known.tokens).receipt
+            receipt = session.compact(prompt_tokens=known.tokens, timing=timing).receipt
         if receipt.status not in ("compacted", "pruned"):
             return Folded(receipt, None)
         return Folded(receipt, self.store.checkpoint(session.name, conversation.lengths))

@@ -10,8 +10,7 @@ import midfold
 from midfold import read
 from midfold.cache import plan_document
 from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.testing import PrefixCache
-from midfold.testing.automatic_cache import AutomaticCache, BreakpointCache
+from midfold.testing import AutomaticCache, BreakpointCache, PrefixCache
 from midfold.wire.markers import mark
 
 SYSTEM = "You are a careful engineer. " * 200
