@@ -249,6 +249,7 @@ def hints_of(
     dialect: str,
     model: str | None,
     provider: str = "",
+    session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
     """Cache hints as the settings ask for them."""
     caching = settings.prompt_caching
@@ -263,6 +264,7 @@ def hints_of(
         strategy=caching.strategy,
         setting=caching.enabled,
         models=overrides_of(settings),
+        session_id=session_id,
     )
 
 

@@ -199,6 +199,7 @@ class Session:
         view, host = self.view(), self.host
         tools = tuple(tool_of(tool) for tool in host.tools)
         asked: dict[str, Any] = {"dialect": view.dialect.name, "model": host.model, "provider": provider}
+        asked["session_id"] = self.name
         return hints_of(view.transcript, tools, host.config, system=view.prompt, **asked)
 
     def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
@@ -259,7 +260,9 @@ class Session:
         return self.host.pressure()
 
     def should_compact(self) -> bool:
-        return self.pressure() is Pressure.HARD
+        """Whether to fold before the next request: at the threshold, or at a cheap moment where folds are scheduled."""
+        timing = self.timing()
+        return self.pressure() is Pressure.HARD or (timing is not None and timing.fold)
 
     # Compaction
 

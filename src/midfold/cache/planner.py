@@ -60,13 +60,16 @@ def plan(
     setting: Setting = "auto",
     reserved: int = 0,
     models: Mapping[str, ModelOverride] | None = None,
+    session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
     """Where stable prefixes of this request end; nothing where the provider caches by itself or not at all.
 
     `dialect` is the shape the request is written in, `reserved` the breakpoints that are spoken for elsewhere (a marker
-    on the request itself), `models` what the configuration knows better than the built-in table.
+    on the request itself), `models` what the configuration knows better than the built-in table. Requests without
+    instructions and tools are kept together by their `session_id`.
     """
-    key = _key_hint(messages, tools, system, provider, setting)
+    routed = setting != "off" and provider.lower() in KEYED
+    key = _key_hint(messages, tools, system, provider, session_id) if routed else ()
     layout = layout_for(provider, model, dialect, setting)
     if layout is None:
         return key
@@ -114,13 +117,11 @@ def plan_document(
 
 
 def _key_hint(
-    messages: Transcript, tools: tuple[Tool, ...], system: Message | None, provider: str, setting: Setting
+    messages: Transcript, tools: tuple[Tool, ...], system: Message | None, provider: str, session_id: str
 ) -> tuple[PromptCacheHint, ...]:
     """A key that keeps requests with the same beginning on one machine, for hosts that route by it."""
-    if setting == "off" or provider.lower() not in KEYED:
-        return ()
     prompt = system or next((message for message in messages[:1] if message.role == "system"), None)
-    key = stable_prefix_cache_key(prompt, tools)
+    key = stable_prefix_cache_key(prompt, tools, session_id=session_id)
     if not key:
         return ()
     reason = "requests with the same instructions and tools go to the same machine"

@@ -36,6 +36,7 @@ def default_hints(
     strategy: Strategy = "planned",
     setting: Setting = "auto",
     models: Mapping[str, ModelOverride] | None = None,
+    session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
     """Where the stable prefixes of a transcript end, for a provider that is named or the likely one."""
     provider = provider or likely_provider(dialect, model)
@@ -51,6 +52,7 @@ def default_hints(
         dialect=dialect,
         setting="on" if anybody and setting == "auto" else setting,
         models=ANY if model is None and anybody else models,
+        session_id=session_id,
     )
 
 

@@ -72,5 +72,6 @@ class Caching:
             strategy=settings.strategy,
             setting=settings.enabled,
             models=self._models,
+            session_id=exchange.asked.session or "",
         )
         return bytes(mark(document, hints)) if hints else body

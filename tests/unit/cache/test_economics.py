@@ -218,7 +218,9 @@ def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why()
     waiting = session.compact()
     assert not waiting.changed
     assert waiting.receipt.timing is not None and waiting.receipt.timing.reason == "waiting"
+    assert not session.should_compact()
     clock.advance(300)
+    assert session.should_compact()
     folded = session.compact()
     assert folded.changed, folded.receipt.reason
     assert folded.receipt.timing is not None and folded.receipt.timing.reason == "cold"
