@@ -241,7 +241,7 @@ class EngineHost:
     @property
     def schedule(self) -> Schedule | None:
         """When folds are cheap; None where the settings fold at the threshold only."""
-        return schedule_for(self.budget.threshold_tokens, self.prices, self.config, self._summarizer())
+        return schedule_for(self.budget.threshold_tokens, self.config, self.model, self._summarizer)
 
     @property
     def prices(self) -> Prices:

@@ -9,12 +9,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from midfold.api import overrides_of
-from midfold.cache.prices import Prices, prices_for
+from midfold.cache.prices import prices_for
 from midfold.cache.scheduler import Schedule, Writer
 from midfold.core.compaction import CompactionRequest, Outcome, SummaryAsk
 from midfold.core.timing import Timing
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
 Step = TypeVar("Step", Outcome, SummaryAsk | Outcome)
 
 
-def schedule_for(threshold_tokens: int, prices: Prices, config: Config, summarizer: Summarizer) -> Schedule | None:
-    """When folds are cheap; None where the settings fold at the threshold only."""
+def schedule_for(
+    threshold_tokens: int, config: Config, model: str | None, summarizer: Callable[[], Summarizer]
+) -> Schedule | None:
+    """When folds are cheap; None where the settings fold at the threshold only, and then nobody is asked for prices."""
     settings = config.prompt_caching
     if settings.schedule != "cheapest" or not config.compression.enabled:
         return None
     return Schedule(
         threshold_tokens=threshold_tokens,
-        prices=prices,
+        prices=prices_for(model, settings.cache_ttl, overrides_of(config)),
         soft=settings.schedule_from,
         share=settings.schedule_to,
         patience=settings.schedule_patience,
-        writer=_writer(early_writer(summarizer, config), config),
+        writer=_writer(early_writer(summarizer(), config), config),
     )
 
 
@@ -88,6 +91,8 @@ def timed(step: Step, timing: Timing | None) -> Step:
         return step
     receipt = msgspec.structs.replace(step.receipt, timing=timing)
     state = step.state
-    if timing.fold and receipt.status == "unchanged":
+    if timing.fold and step.changed:
+        receipt = msgspec.structs.replace(receipt, reason=f"{timing.reason}: {timing.told}")
+    elif timing.fold and receipt.status == "unchanged":
         state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
     return msgspec.structs.replace(step, receipt=receipt, state=state)

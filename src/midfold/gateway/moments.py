@@ -76,7 +76,6 @@ class Moments:
         if key not in self._schedules:
             if len(self._schedules) >= MOST:
                 self._schedules.clear()
-            prices = prices_for(model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
             writer = self._summarizer or summarizer_for(self.config, model)
-            self._schedules[key] = schedule_for(trigger, prices, self.config, writer)
+            self._schedules[key] = schedule_for(trigger, self.config, model, lambda: writer)
         return self._schedules[key]

@@ -224,6 +224,7 @@ def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why()
     folded = session.compact()
     assert folded.changed, folded.receipt.reason
     assert folded.receipt.timing is not None and folded.receipt.timing.reason == "cold"
+    assert folded.receipt.reason.startswith("cold: nothing is cached any more")
     assert folded.receipt.new_tokens <= 0.85 * 20_000 * 0.25
     assert session.receipts()[0].receipt.timing == folded.receipt.timing
 
@@ -302,7 +303,8 @@ def test_a_host_folds_at_a_cheap_moment_and_its_memory_survives_a_restart() -> N
     assert other.timing(upcoming_idle=600.0).reason == "expiring"  # type: ignore[union-attr]
     clock.advance(300)
     assert other.should_compress()
-    folded = other.compress(messages)
+    with midfold.BackgroundCompaction(other) as background:
+        folded = background.step(messages)
     assert len(folded) < len(messages)
     assert other.last is not None and other.last.timing is not None and other.last.timing.reason == "cold"
 
