@@ -75,9 +75,10 @@ def replay(
 
 
 def billed(cache: Cache, view: View, session: Session, now: float) -> Usage:
-    """What Anthropic would report with the documented markers, and what a provider that caches by itself would."""
+    """What Anthropic would report with the planned markers, and what a provider that caches by itself would."""
     if is_claude(session.host.model):
-        marked = [hint.message_index for hint in session.cache_hints()]
+        places = (hint.message_index for hint in session.cache_hints())
+        marked = [place for place in places if 0 <= place < len(view.messages)]
         return msgspec.structs.replace(cache.send(view, marked, now), completion_tokens=ANSWER)
     usage = cache.send(view, range(len(view.messages)), now)
     return msgspec.structs.replace(usage, cache_write_tokens=0, completion_tokens=ANSWER)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.cache import PromptCacheHint, system_and_3
+from midfold.cache import PromptCacheHint
+from midfold.cache.unserved import default_hints
 from midfold.core.archive import Archive
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, plan_budget
 from midfold.core.compaction import CompactionRequest, CompactionState, Options, Outcome, Redactor
-from midfold.core.message import Message, Transcript
+from midfold.core.message import Message, Tool, Transcript
 from midfold.core.redact import redact
 from midfold.core.report import Boundary, Receipt
 from midfold.core.tokens import Meter
@@ -26,6 +27,7 @@ from midfold.summarize.cooldown import Guard
 from midfold.wire import Document, read, write
 from midfold.wire.dialect import Dialect
 from midfold.wire.document import tool_of
+from midfold.wire.markers import mark
 from midfold.wire.prefix import prefix_request
 
 if TYPE_CHECKING:
@@ -35,8 +37,18 @@ if TYPE_CHECKING:
 class Compaction:
     """The result of `compact`: the conversation in the caller's own shape, and the account of what was done."""
 
-    def __init__(self, document: Document, outcome: Outcome, meter: Meter) -> None:
+    def __init__(
+        self,
+        document: Document,
+        outcome: Outcome,
+        meter: Meter,
+        *,
+        tools: tuple[Tool, ...] = (),
+        model: str | None = None,
+        config: Config | None = None,
+    ) -> None:
         self._document = document
+        self._tools, self._model, self._config = tools, model, config
         self.meter = meter
         self._outcome = outcome
         self.report: Receipt = outcome.receipt
@@ -79,7 +91,15 @@ class Compaction:
 
     @cached_property
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
-        return system_and_3(self.transcript, self._outcome.system)
+        """Where the stable prefixes end, for the provider that this shape and model usually mean."""
+        return hints_of(
+            self.transcript,
+            self._tools,
+            _settings(self._config),
+            system=self._outcome.system,
+            dialect=self._document.dialect.name,
+            model=self._model,
+        )
 
 
 def compact(
@@ -131,7 +151,7 @@ def compact(
     guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
     outcome = drive((engine or Compressor()).compress(request), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
-    return Compaction(document, outcome, request.meter)
+    return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 
 def _configured(config: Config | None, model: str | None) -> Summarizer:
@@ -172,8 +192,34 @@ def request_for(
         options=options_for(settings, document, protection),
         window_source="given" if context_length else belief.why,
         model=model or document.model,
-        cached_prefix=partial(prefix_request, document, system=system, tools=tools),
+        cached_prefix=partial(
+            _marked_prefix, document, system=system, tools=tools, model=model or document.model, settings=settings
+        ),
     )
+
+
+def _marked_prefix(
+    document: Document,
+    messages: Transcript,
+    instruction: str,
+    wire: str,
+    *,
+    system: Any,
+    tools: Any,
+    model: str | None,
+    settings: Config,
+) -> Any:
+    """The request that is cached, with an instruction at its end; with markers, and a key, where caches answer to them.
+
+    Markers stand before the instruction: nobody will read that again.
+    """
+    body = prefix_request(document, messages, instruction, wire, system=system, tools=tools)
+    dialect = document.dialect.name
+    if body is None or (model is None and dialect != "anthropic"):
+        return body
+    asked = read(body, dialect=dialect)
+    hints = hints_of(asked.messages[:-1], asked.tools, settings, system=asked.system, dialect=dialect, model=model)
+    return mark(asked, hints)
 
 
 def _settings(config: Config | None) -> Config:
@@ -192,6 +238,34 @@ def believe(model: str | None, settings: Config) -> Belief:
 def overrides_of(settings: Config) -> dict[str, ModelOverride]:
     """What the configuration knows better than the built-in table."""
     return {pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in settings.models.items()}
+
+
+def hints_of(
+    messages: Transcript,
+    tools: tuple[Tool, ...],
+    settings: Config,
+    *,
+    system: Message | None,
+    dialect: str,
+    model: str | None,
+    provider: str = "",
+    session_id: str = "",
+) -> tuple[PromptCacheHint, ...]:
+    """Cache hints as the settings ask for them."""
+    caching = settings.prompt_caching
+    return default_hints(
+        messages,
+        tools,
+        system=system,
+        dialect=dialect,
+        model=model,
+        provider=provider,
+        ttl=caching.cache_ttl,
+        strategy=caching.strategy,
+        setting=caching.enabled,
+        models=overrides_of(settings),
+        session_id=session_id,
+    )
 
 
 def budget_for(context_length: int, reservation: int | None, settings: Config) -> Budget:

@@ -5,7 +5,8 @@
     background.close()
 
 Under SOFT pressure the fold is made in a thread and costs the agent nothing. Under HARD pressure `step` swaps it in,
-waiting for it if it is still being made; without one, or with one that no longer fits, it compacts there and then.
+waiting for it if it is still being made; without one, or with one that no longer fits, it compacts there and then, as
+it does at a cheap moment where folds are scheduled.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class BackgroundCompaction:
     def step(self, messages: Any, current_tokens: int | None = None) -> Any:
         """The messages to send next: the very same ones unless a fold was swapped in."""
         pressure = self.host.pressure(current_tokens)
+        if pressure is not Pressure.HARD and self.host.should_compress(current_tokens):
+            self._future = None
+            return self.host.compress(messages, current_tokens)
         if pressure is Pressure.NONE:
             return messages
         if pressure is Pressure.SOFT:

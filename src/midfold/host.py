@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.api import Compaction, believe, budget_for, meter_for, overrides_of, request_for
-from midfold.cache.health import Health
+from midfold.cache.health import Health, Seen
 from midfold.cache.prices import Prices, prices_for
-from midfold.cache.schedule import Moment, schedule
+from midfold.cache.scheduler import Schedule
 from midfold.core.archive import Archive
-from midfold.core.boundary import Plan, Protection
+from midfold.core.boundary import Protection
 from midfold.core.budget import Budget, Pressure
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, Redactor
 from midfold.core.message import Message, Tool, Transcript, plain
@@ -38,18 +38,14 @@ from midfold.engines.compressor import MOST_STRIKES
 from midfold.engines.job import Job
 from midfold.models import learn_limit
 from midfold.providers import summarizer_for
-from midfold.summarize import Summarizer, drive, drive_async, local_summarizer
+from midfold.scheduling import aimed, asked_for, early_writer, is_early, may_act, schedule_for, timed
+from midfold.summarize import Summarizer, drive, drive_async
 from midfold.summarize.cooldown import Guard, cleared
 from midfold.wire import Document, read
 from midfold.wire.document import tool_of
 
 if TYPE_CHECKING:
     from midfold.config import Config
-
-
-UNKNOWN = Health()
-USUAL_OUTPUT = 5.0
-"""What a token of an answer costs, times the price of a token of the prompt, where no prices are known."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +56,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     context_length: int | None = None
     archive: dict[str, list[Any]] = {}
+    health: Health = Health()
+    """What the provider's cache did; kept where folds are scheduled."""
 
 
 class EngineHost:
@@ -99,6 +97,8 @@ class EngineHost:
         self.state = CompactionState()
         self.last: Receipt | None = None
         self.archive: dict[str, tuple[Message, ...]] = {}
+        self.health = Health()
+        self._adopted = False
         self._tally = RunningTally(Meter())
         self.update_model(model, context_length)
 
@@ -132,9 +132,11 @@ class EngineHost:
         self.system, self.tools = system, list(tools)
         self._derive()
 
-    def guard(self, *, force: bool = False) -> Guard:
+    def guard(self, *, force: bool = False, timing: Timing | None = None) -> Guard:
         """Who is asked for a summary now, if the session is not cooling down after a failure."""
-        return Guard(self._summarizer(), self.state, self.clock, force=force)
+        writer = self._summarizer()
+        writer = early_writer(writer, self.config) if is_early(timing) else writer
+        return Guard(writer, self.state, self.clock, force=force)
 
     def _summarizer(self) -> Summarizer:
         """The caller's, else the one the settings choose for this model, else the local one."""
@@ -162,6 +164,7 @@ class EngineHost:
         """A conversation that somebody else keeps, and what was learnt about it."""
         self.state, self.calibration = state, calibration
         self._tally = RunningTally(self.meter, messages)
+        self._adopted = True
 
     def extend(self, messages: Transcript) -> None:
         """The same as `append`, for messages that are read already."""
@@ -190,8 +193,18 @@ class EngineHost:
             self.calibration = self.calibration.observe(
                 self._tally.now, reported.prompt_tokens, fixed_units=self.fixed_units, meter=self.meter
             )
-            if reported.prompt_tokens < self.budget.threshold_tokens:
+            schedule, threshold = self.schedule, self.budget.threshold_tokens
+            if reported.prompt_tokens < (threshold if schedule is None else threshold * schedule.soft):
                 self.state = msgspec.structs.replace(self.state, ineffective=0)
+            if schedule is not None and not self._adopted:
+                self.health = self.health_after(self.health, reported, self.clock(), self.state.count)
+
+    def health_after(self, known: Health, usage: Usage, now: float, compaction: int) -> Health:
+        """The health of the cache after one more answer."""
+        asked: dict[str, Any] = {"model": self.model, "tools": self.tools, "system": self.system}
+        seen = Seen.of(**asked, messages=self.measured, compaction=compaction)
+        continues = known.seen is None or self.starts_with(known.seen.messages)
+        return known.observe(usage, seen, at=now, prices=self.prices, continues=continues)
 
     def update_from_error(self, message: str) -> bool:
         """An overflow error that names its limit corrects the window; says whether it did."""
@@ -225,60 +238,50 @@ class EngineHost:
             return Pressure.NONE
         return self.budget.pressure(self.size.tokens if prompt_tokens is None else prompt_tokens)
 
+    @property
+    def schedule(self) -> Schedule | None:
+        """When folds are cheap; None where the settings fold at the threshold only."""
+        return schedule_for(self.budget.threshold_tokens, self.config, self.model, self._summarizer)
+
+    @property
+    def prices(self) -> Prices:
+        return prices_for(self.model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
+
     def timing(
-        self, request: CompactionRequest, health: Health = UNKNOWN, *, now: float | None = None
+        self,
+        prompt_tokens: int | None = None,
+        health: Health | None = None,
+        *,
+        now: float | None = None,
+        upcoming_idle: float | None = None,
     ) -> Timing | None:
-        """Whether to fold before the next request, and the numbers behind it; None where folds are not scheduled."""
-        settings = self.config.prompt_caching
-        if settings.schedule != "cheapest" or not self.config.compression.enabled:
+        """Whether to fold before the next request, and the numbers behind it; None where folds are not scheduled.
+
+        `upcoming_idle`: how many seconds nothing will be sent from now on, where somebody knows.
+        """
+        schedule, known = self.schedule, self.health if health is None else health
+        if schedule is None:
             return None
-        last = health.last
-        job = Job(request)
-        pressure = self._scheduled_pressure(job.prompt_tokens)
-        prices = prices_for(self.model, settings.cache_ttl, overrides_of(self.config))
-        landing = int(self.budget.threshold_tokens * settings.schedule_to)
-        if not pressure:
-            size = job.prompt_tokens
-            moment = Moment(pressure=pressure, prompt_tokens=size, stable_tokens=size, landing_tokens=size)
-            return schedule(moment, prices)
-        plan = job.plan()
-        moment = Moment(
-            pressure=pressure,
-            prompt_tokens=job.prompt_tokens,
-            stable_tokens=job.fixed_tokens + sum(job.sizes[: plan.head_end]),
-            landing_tokens=landing,
-            summary_cost=self._summary_price(job, plan, prices),
-            idle_seconds=0.0 if last is None else (self.clock() if now is None else now) - last.at,
-            switched=health.seen is not None and health.seen.model != (self.model or ""),
-            calls_so_far=health.turns,
-            carried_cost=health.carried(landing, prices.read),
+        timing = schedule.timing(
+            prompt_tokens=self.size.tokens if prompt_tokens is None else prompt_tokens,
+            fixed_tokens=self.meter.tokens(self.fixed_units),
+            health=known,
+            now=self.clock() if now is None else now,
+            switched=known.seen is not None and known.seen.model != (self.model or ""),
+            upcoming_idle=upcoming_idle,
         )
-        return schedule(moment, prices, patience=settings.schedule_patience)
+        return timing if may_act(timing, self.state.ineffective) else None
 
-    def _scheduled_pressure(self, prompt_tokens: int) -> Pressure:
-        """The schedule's SOFT begins earlier; folds that did not help stop it as they stop any other."""
-        pressure = self.pressure(prompt_tokens)
-        if pressure is Pressure.HARD or self.state.ineffective >= MOST_STRIKES:
-            return pressure
-        start = self.budget.threshold_tokens * self.config.prompt_caching.schedule_from
-        return Pressure.SOFT if prompt_tokens >= start else Pressure.NONE
-
-    def _summary_price(self, job: Job, plan: Plan, prices: Prices) -> float:
-        """What a model would ask for the summary, in tokens at the base price; one made locally is free."""
-        if self._summarizer() is local_summarizer:
-            return 0.0
-        rate = prices.output / prices.base if prices.base else USUAL_OUTPUT
-        return sum(job.sizes[index] for index in plan.folded()) + job.summary_budget(plan) * rate
-
-    def scheduled(self, request: CompactionRequest, timing: Timing | None) -> CompactionRequest:
-        """What the engine is asked for when a fold is made before the limit: to land where the schedule aims."""
-        if timing is None or not timing.fold or timing.reason == "hard":
-            return request
-        target = int(self.budget.threshold_tokens * self.config.prompt_caching.schedule_to)
-        return msgspec.structs.replace(request, force=True, target_tokens=max(target, 1))
+    def aim(self, prompt_tokens: int | None = None) -> int | None:
+        """The size a fold of this conversation should land at, where folds are scheduled."""
+        schedule = self.schedule
+        tokens = self.size.tokens if prompt_tokens is None else prompt_tokens
+        return None if schedule is None else schedule.target(tokens)
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        return self.pressure(prompt_tokens) is Pressure.HARD
+        """Whether to fold before the next request: at the threshold, or at a cheap moment where folds are scheduled."""
+        timing = self.timing(prompt_tokens)
+        return self.pressure(prompt_tokens) is Pressure.HARD or (timing is not None and timing.fold)
 
     def compress(
         self,
@@ -292,9 +295,10 @@ class EngineHost:
         asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
         if self._is_off(asked):
             return messages
-        document, guard = read(messages), self.guard(force=force)
-        flow = self.engine.compress(self.request(document, prompt_tokens=current_tokens, **asked))
-        return self._settled(document, drive(flow, guard), guard)
+        document = read(messages)
+        request, timing = self._due(self.request(document, prompt_tokens=current_tokens, **asked))
+        guard = self.guard(force=force, timing=timing)
+        return self._settled(document, timed(drive(self.engine.compress(request), guard), timing), guard)
 
     async def compress_async(self, messages: Any, current_tokens: int | None = None, **asked: Any) -> Any:
         """The same, for an event loop: a summarizer with a `later` is awaited, any other runs in a thread.
@@ -303,9 +307,18 @@ class EngineHost:
         """
         if self._is_off(asked):
             return messages
-        document, guard = read(messages), self.guard(force=bool(asked.get("force")))
-        flow = self.engine.compress(self.request(document, prompt_tokens=current_tokens, **asked))
-        return self._settled(document, await drive_async(flow, guard.later), guard)
+        document = read(messages)
+        request, timing = self._due(self.request(document, prompt_tokens=current_tokens, **asked))
+        guard = self.guard(force=bool(asked.get("force")), timing=timing)
+        outcome = await drive_async(self.engine.compress(request), guard.later)
+        return self._settled(document, timed(outcome, timing), guard)
+
+    def _due(self, request: CompactionRequest) -> tuple[CompactionRequest, Timing | None]:
+        """An automatic compaction as the schedule wants it; one that was asked for stays as it is."""
+        if self.schedule is None or asked_for(request):
+            return request, None
+        timing = self.timing(Job(request).prompt_tokens)
+        return aimed(request, self.schedule, timing), timing
 
     def _is_off(self, asked: Mapping[str, Any]) -> bool:
         """Whether this would be an automatic compaction, and those are disabled."""
@@ -319,7 +332,8 @@ class EngineHost:
     def prepare(self, messages: Any, current_tokens: int | None = None) -> Prepared | None:
         """A compaction ahead of time, for `swap`. The host stays as it is, so another thread may do this."""
         document, state = read(messages), self.state
-        request = self.request(document, prompt_tokens=current_tokens, force=True)
+        target = self.aim(current_tokens)
+        request = self.request(document, prompt_tokens=current_tokens, force=True, target_tokens=target)
         guard = self.guard()
         outcome = drive(self.engine.compress(request), guard)
         if outcome.receipt.summary.failure:
@@ -338,7 +352,7 @@ class EngineHost:
 
     def _committed(self, document: Document, outcome: Outcome) -> Any:
         self.archive.update(outcome.archive)
-        result = Compaction(document, outcome, self.meter)
+        result = Compaction(document, outcome, self.meter, model=self.model, config=self.config)
         self.calibration = self.calibration.without_anchor()
         self._tally = RunningTally(self.meter, outcome.messages)
         return result.messages
@@ -357,6 +371,7 @@ class EngineHost:
         self.state = CompactionState()
         self.archive = {}
         self.last = None
+        self.health = Health()
         self.calibration = Calibration()
         self._tally = RunningTally(self.meter)
 
@@ -367,6 +382,7 @@ class EngineHost:
             ratio=self.calibration.ratio,
             samples=self.calibration.samples,
             context_length=self.context_length,
+            health=self.health,
         )
         value: dict[str, Any] = msgspec.to_builtins(kept)
         shelf = Archive(self.archive)
@@ -378,6 +394,6 @@ class EngineHost:
         kept = msgspec.convert(exported, Exported)
         self.context_length = kept.context_length
         self._derive()
-        self.state = kept.state
+        self.state, self.health = kept.state, kept.health
         self.calibration = Calibration(kept.ratio, kept.samples)
         self.archive = {handle: read(messages).messages for handle, messages in kept.archive.items()}

@@ -18,7 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midfold.cache import PromptCacheHint, system_and_3
+from midfold.api import hints_of
+from midfold.cache import PromptCacheHint
 from midfold.cache.health import Health
 from midfold.core.budget import Pressure
 from midfold.core.compaction import CompactionRequest, Outcome
@@ -32,7 +33,8 @@ from midfold.engines.assemble import with_note
 from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
 from midfold.live import Kept, Live, commit_of
-from midfold.measured import asked_for, observed, timed, unchanged
+from midfold.measured import observed, unchanged
+from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
 from midfold.store.given import Given, given, of_messages, prompt_of, values_of
 from midfold.store.leases import held
@@ -42,6 +44,7 @@ from midfold.store.views import View
 from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.turns import Turns
 from midfold.wire.dialect import Dialect
+from midfold.wire.document import tool_of
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import message_value
 
@@ -191,10 +194,13 @@ class Session:
             return View((), DIALECTS[self._dialect or "openai-chat"], self._system(False), self.host.tools)
         return View(live.items, DIALECTS[live.info.dialect], self._system(live.memory.noted), self.host.tools)
 
-    def cache_hints(self) -> tuple[PromptCacheHint, ...]:
-        """Where the stable prefixes of the view end."""
-        view = self.view()
-        return system_and_3(view.transcript, view.prompt)
+    def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
+        """Where the stable prefixes of the view end; without a `provider`, for the one its shape and model mean."""
+        view, host = self.view(), self.host
+        tools = tuple(tool_of(tool) for tool in host.tools)
+        asked: dict[str, Any] = {"dialect": view.dialect.name, "model": host.model, "provider": provider}
+        asked["session_id"] = self.name
+        return hints_of(view.transcript, tools, host.config, system=view.prompt, **asked)
 
     def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
         """Messages of this session, folded or not, the best hits first."""
@@ -240,7 +246,7 @@ class Session:
     def timing(self) -> Timing | None:
         """Whether now is the moment to fold; None where `prompt_caching.schedule` does not ask for it."""
         live = self._kept.measured()
-        return None if live is None else self.host.timing(self._request(live), live.memory.health, now=self.clock())
+        return None if live is None else self.host.timing(health=live.memory.health, now=self.clock())
 
     @property
     def size(self) -> Count:
@@ -254,7 +260,9 @@ class Session:
         return self.host.pressure()
 
     def should_compact(self) -> bool:
-        return self.pressure() is Pressure.HARD
+        """Whether to fold before the next request: at the threshold, or at a cheap moment where folds are scheduled."""
+        timing = self.timing()
+        return self.pressure() is Pressure.HARD or (timing is not None and timing.fold)
 
     # Compaction
 
@@ -270,18 +278,19 @@ class Session:
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
         ahead: Draft | None = None,
+        timing: Timing | None = None,
     ) -> Compacted:
         """Folds the view if it has reached its threshold, or if asked to.
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
-        `measured_at` the number of the compaction it was measured under: the size of another view tells nothing. A
-        draft made `ahead` is swapped in if it still fits.
+        `timing` a decision that was made elsewhere, `measured_at` the number of the compaction both were made under: those
+        of another view tell nothing. A draft made `ahead` is swapped in if it still fits.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
         if live is not None and measured_at is not None and live.info.compaction != measured_at:
-            prompt_tokens = None
+            prompt_tokens, timing = None, None
         request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
         if live is None:
             return Compacted(unchanged(request, "the session has no messages"), self)
@@ -290,9 +299,10 @@ class Session:
             request = ahead.request
         elif live.memory.cooldown > self.clock() * 1000 and not asked_for(request):
             return Compacted(unchanged(request, COOLING), self)
-        asks = ready is not None or asked_for(request)
-        timing = None if asks else self.host.timing(request, live.memory.health, now=self.clock())
-        request = self.host.scheduled(request, timing)
+        forced = asked_for(request)
+        if not forced and ready is None:
+            timing = timing or self.host.timing(request.prompt_tokens, live.memory.health, now=self.clock())
+            request = aimed(request, self.host.schedule, timing)
         flow = self.host.engine.compress(request)
         first = ready or timed(begin(flow), timing)
         if isinstance(first, Outcome) and not first.changed:
@@ -304,7 +314,7 @@ class Session:
             if self.store.must(self.name).compaction != live.info.compaction:
                 return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
             lease, renewal = got
-            guard = self.host.guard(force=asked_for(request))
+            guard = self.host.guard(force=forced, timing=timing)
             outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
             outcome = msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
             if not outcome.changed:
@@ -327,7 +337,8 @@ class Session:
         live = self._kept.measured()
         if live is None:
             return None
-        engine, guard, request = self.host.engine, self.host.guard(), self._request(live, force=True)
+        engine, guard = self.host.engine, self.host.guard()
+        request = self._request(live, force=True, target_tokens=self.host.aim())
 
         def make() -> Draft | None:
             outcome = drive(engine.compress(request), guard)

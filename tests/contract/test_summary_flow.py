@@ -295,6 +295,13 @@ def compacted(wire: str, provider: ScriptedProvider, body: Any = None, **more: A
     return midfold.compact(given, context_length=20_000, force=True, summarizer=summarizer, **more)
 
 
+def unmarked(value: Any) -> Any:
+    """The same without cache markers."""
+    if isinstance(value, dict):
+        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [unmarked(item) for item in value] if isinstance(value, list) else value
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_cached_prefix_is_sent_as_it_is_with_one_instruction_more(wire: str) -> None:
     body = request_body(wire)
@@ -307,7 +314,8 @@ def test_the_cached_prefix_is_sent_as_it_is_with_one_instruction_more(wire: str)
     assert sent.get("tool_choice") == body.get("tool_choice")
     assert sent.get("thinking") == body.get("thinking")
     *history, last = sent["messages"]
-    assert history == body["messages"][: len(history)]
+    assert unmarked(history) == body["messages"][: len(history)]
+    assert (unmarked(history) != history) is (wire == "anthropic"), "Anthropic's cache answers to markers only"
     assert len(history) == result.report.boundary.end  # type: ignore[union-attr]
     assert last["role"] == "user"
     assert "Do not call a tool" in last["content"]

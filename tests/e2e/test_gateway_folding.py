@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import midfold
@@ -18,12 +19,13 @@ from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.gateway.exchange import Exchange
 from midfold.service import Sessions
+from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.testing.provider import Request, ScriptedProvider, refusing_url
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
-from support.gateways import Running, running
+from support.gateways import Running, running, settings
 
 WINDOW = 16_000
 CHAT = "/v1/chat/completions"
@@ -259,6 +261,35 @@ def test_manage_folds_at_the_engines_own_threshold_and_hygiene_later() -> None:
             assert gateway.post(CHAT, body(half))[1]["x-midfold-action"] in ("compacted", "pruned")
         with running(provider.url, window=WINDOW) as gateway:
             assert gateway.post(CHAT, body(half))[1]["x-midfold-action"] == "relayed"
+
+
+def test_manage_folds_at_a_cheap_moment_where_folds_are_scheduled() -> None:
+    """Below the threshold a warm cache is left alone; after a pause everything would be written again anyway."""
+    some = [*work(16), user("And what is left?")]
+    more = [*some, assistant("A little."), user("Then do it.")]
+    clock = FakeClock(1_000.0)
+
+    def answer(request: Request) -> Any:
+        return value({"choices": [], "usage": {"prompt_tokens": 7_000, "completion_tokens": 5}})
+
+    for schedule, expected in (("cheapest", ("compacted", "pruned")), ("threshold", ("relayed",))):
+        config = settings(None, window=WINDOW, mode="manage", compression={"threshold": 0.85})
+        caching = msgspec.structs.replace(config.prompt_caching, schedule=schedule)
+        with ScriptedProvider(then=answer) as provider, midfold.open("memory:", clock=clock) as sessions:
+            gateway_settings = msgspec.structs.replace(config.gateway, upstream=provider.url)
+            config = msgspec.structs.replace(config, gateway=gateway_settings, prompt_caching=caching)
+            with running(provider.url, config=config, sessions=sessions) as gateway:
+                assert gateway.post(CHAT, body(some))[1]["x-midfold-action"] == "relayed"
+                clock.advance(20)
+                assert gateway.post(CHAT, body(more))[1]["x-midfold-action"] == "relayed", "the cache is warm"
+                clock.advance(400)
+                _, head, _ = gateway.post(CHAT, body(more))
+                assert head["x-midfold-action"] in expected
+                receipts = [
+                    record for info in sessions.store.sessions() for record in sessions.session(info.name).receipts()
+                ]
+                reasons = [record.receipt.timing.reason for record in receipts if record.receipt.timing is not None]
+                assert reasons == (["cold"] if schedule == "cheapest" else [])
 
 
 def test_reported_tokens_count_before_the_estimate() -> None:

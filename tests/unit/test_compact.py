@@ -210,10 +210,45 @@ def test_a_message_that_makes_landing_impossible_is_named() -> None:
     assert any("alone has" in reason for reason in result.report.impossible)
 
 
-def test_cache_hints_mark_the_system_prompt_and_the_last_three_messages() -> None:
-    result = midfold.compact([SYSTEM, *CHAT["messages"]], context_length=32_000)
-    last = len(result.messages) - 1
-    assert [hint.message_index for hint in result.cache_hints] == [0, last - 2, last - 1, last]
+LONG_SYSTEM = {"role": "system", "content": "You are a careful engineer. " * 900}
+
+
+def test_cache_hints_are_planned_and_can_be_written() -> None:
+    body = {"model": "anthropic/claude-sonnet-4.5", "messages": [LONG_SYSTEM, *CHAT["messages"]]}
+    result = midfold.compact(body, context_length=64_000)
+    assert result.changed
+    hints = result.cache_hints
+    last = len(result.transcript) - 1
+    assert hints[0].placement == "system"
+    assert hints[-1].message_index == last and hints[-1].reason.startswith("the end")
+    assert any("handoff" in hint.reason for hint in hints)
+    from midfold.wire.markers import mark
+
+    marked = mark(midfold.read(result.messages), hints)
+    assert json.dumps(marked).count("cache_control") == len(hints) == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "reasons"),
+    [
+        (None, {}, {"the end: the next request reads it"}),
+        (None, {"strategy": "system_and_3"}, {"system prompt", "rolling window"}),
+        ("claude-sonnet-4-5", {}, {"the end: the next request reads it"}),
+        ("claude-sonnet-4-5", {"enabled": "off"}, set()),
+        ("deepseek-chat", {}, set()),
+        ("gpt-4o", {}, {"requests with the same instructions and tools go to the same machine"}),
+    ],
+)
+def test_cache_hints_follow_the_settings_and_the_model(
+    model: str | None, settings: dict[str, Any], reasons: set[str]
+) -> None:
+    from midfold.config.schema import Config, PromptCaching
+
+    config = Config(prompt_caching=PromptCaching(**settings))
+    result = midfold.compact([LONG_SYSTEM, *CHAT["messages"]], model=model, context_length=64_000, config=config)
+    found = {hint.reason for hint in result.cache_hints}
+    assert found >= reasons
+    assert bool(found) is bool(reasons)
 
 
 def test_the_same_input_gives_the_same_bytes_in_another_process() -> None:

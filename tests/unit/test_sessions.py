@@ -289,7 +289,11 @@ def test_anthropic_messages_with_a_system_prompt_beside_them(connect: Open) -> N
     assert session.view().system == "You are careful."
     assert session.compact().receipt.status == "compacted"
     assert session.view().system == f"You are careful.\n\n{SYSTEM_NOTE}"
-    assert session.cache_hints()[0].placement == "system"
+    hints = session.cache_hints()
+    assert hints[-1].message_index == len(session.view()) - 1
+    assert any("handoff" in hint.reason for hint in hints)
+    assert {hint.provider for hint in hints} == {"anthropic"}
+    assert session.cache_hints("openai") == () or session.cache_hints("openai")[-1].placement == "request"
     session.undo()
     assert session.view().system == "You are careful."
     assert session.view().messages == messages

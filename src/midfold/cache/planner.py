@@ -71,14 +71,17 @@ def plan(
     models: Mapping[str, ModelOverride] | None = None,
     measure: Measure | None = None,
     unmarked: Callable[[Layout], bool] | None = None,
+    session_id: str = "",
 ) -> tuple[PromptCacheHint, ...]:
     """Where stable prefixes of this request end; nothing where the provider caches by itself or not at all.
 
     `dialect` is the shape the request is written in, `reserved` the breakpoints that are spoken for elsewhere (a marker
     on the request itself), `models` what the configuration knows better than the built-in table; or `measure`, what was
-    made of both before. `unmarked` tells whether the client has surely set no marker of its own.
+    made of both before. `unmarked` tells whether the client has surely set no marker of its own. Requests without
+    instructions and tools are kept together by their `session_id`.
     """
-    key = _key_hint(messages, tools, system, provider, setting)
+    routed = setting != "off" and provider.lower() in KEYED
+    key = _key_hint(messages, tools, system, provider, session_id) if routed else ()
     layout = layout_for(provider, model, dialect, setting)
     if layout is None:
         return key
@@ -131,13 +134,11 @@ def measure_for(model: str | None, models: Mapping[str, ModelOverride] | None = 
 
 
 def _key_hint(
-    messages: Transcript, tools: tuple[Tool, ...], system: Message | None, provider: str, setting: Setting
+    messages: Transcript, tools: tuple[Tool, ...], system: Message | None, provider: str, session_id: str
 ) -> tuple[PromptCacheHint, ...]:
     """A key that keeps requests with the same beginning on one machine, for hosts that route by it."""
-    if setting == "off" or provider.lower() not in KEYED:
-        return ()
     prompt = system or next((message for message in messages[:1] if message.role == "system"), None)
-    key = stable_prefix_cache_key(prompt, tools)
+    key = stable_prefix_cache_key(prompt, tools, session_id=session_id)
     if not key:
         return ()
     reason = "requests with the same instructions and tools go to the same machine"

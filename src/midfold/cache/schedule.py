@@ -7,6 +7,10 @@ Rules of this file:
 3. How many calls are to come nobody knows, so a warm rewrite waits until the reads of what it would remove have cost
    as much as the rewrite itself, or `patience` times as much. As many calls as there were so far must also be enough to
    pay for it; a host that knows better says how many are expected.
+4. Should no call come after all, a warm rewrite is lost money. So it never costs more than `MOST_REGRET` of what the
+   session has cost so far: whatever the future brings, folding was at most so much dearer than not folding.
+5. A cold moment is used from `COLD_FROM` tokens on, also where the window is far from full: what a pause costs does not
+   depend on the window. Such a fold takes half of the view away at most.
 """
 
 from __future__ import annotations
@@ -22,6 +26,47 @@ from midfold.core.timing import Timing
 
 EXPIRING = 0.9
 """Of its lifetime: a cache that is idle for so long is about to go cold."""
+
+
+MOST_REGRET = 0.045
+COLD_FROM = 20_000
+
+
+USUAL_OUTPUT = 5.0
+"""What a token of an answer costs, times the price of a token of the prompt, where no prices are known."""
+INSTRUCTION_TOKENS = 600
+"""What a summary model is told besides the fold."""
+
+
+def summary_price(
+    *, folded: float, prompt: float, written: float, prices: Prices, own: Prices | None = None, reused: bool = False
+) -> float:
+    """What a model asks for a summary, in tokens at the conversation's base price.
+
+    `prices` are the conversation's, `own` those of another model that writes the summary. `reused`: the request the
+    provider has cached is sent again with an instruction, so that the prompt is read at the price of a cached one.
+    """
+    asked = min(folded, prompt * prices.read) if reused else folded
+    writer = own or prices
+    rate = writer.output / writer.base if writer.base and writer.output else USUAL_OUTPUT
+    ratio = writer.base / prices.base if writer.base and prices.base else 1.0
+    return (asked + INSTRUCTION_TOKENS + written * rate) * ratio
+
+
+def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
+    """HARD from the threshold on, SOFT from a share of it on; where the cache is cold, from a fixed size on."""
+    if prompt_tokens >= threshold_tokens:
+        return Pressure.HARD
+    start = threshold_tokens * soft
+    return Pressure.SOFT if prompt_tokens >= (min(start, COLD_FROM) if cold else start) else Pressure.NONE
+
+
+def landing(prompt_tokens: int, threshold_tokens: int, soft: float, share: float) -> int:
+    """The size a scheduled fold aims at; far below the threshold it takes half away at most, and a quarter at least."""
+    aimed = int(threshold_tokens * share)
+    if prompt_tokens < threshold_tokens * soft:
+        aimed = min(max(aimed, prompt_tokens // 2), prompt_tokens * 3 // 4)
+    return max(aimed, 1)
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +87,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     expected_calls: float | None = None
     carried_cost: float = 0.0
     """What was paid since the last fold for reading tokens that a fold would have removed."""
+    spent: float | None = None
+    """What the session has cost so far, in tokens at the base price; None if nobody knows."""
     upcoming_idle: float | None = None
     """How long nothing will be sent from now on, where a host knows it."""
 
@@ -83,7 +130,8 @@ def schedule(moment: Moment, prices: Prices, *, patience: float = 1.0) -> Timing
     if _is_expiring(moment, prices) and cold > 0:
         return timing(True, "expiring", "what is cached will be gone at the next request")
     price = (prices.write - prices.read) * rewritten + moment.summary_cost
-    if not is_cold and removed and moment.carried_cost >= price * patience and calls >= even:
+    bearable = moment.spent is None or price <= moment.spent * MOST_REGRET
+    if not is_cold and removed and bearable and moment.carried_cost >= price * patience and calls >= even:
         told = f"carrying the fold has cost {moment.carried_cost:,.0f}, folding costs {price:,.0f}"
         return timing(True, "pays", f"{told}: {even:.1f} calls pay for it, {calls:.0f} are expected")
     return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the limit")

@@ -189,6 +189,10 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             description="carrying a fold must have cost this many times its price before it is made warm",
         ),
     ] = 4.0
+    schedule_summary: Annotated[
+        Literal["configured", "local"],
+        Meta(description="who summarises a fold made before the threshold: the configured model, or rules, for free"),
+    ] = "configured"
 
 
 class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -96,12 +96,19 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """The same of other long texts that stay."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
+    prose_tokens: int = 0
+    """What a model is asked to write of the budget; the rest is filled with verbatim lines of the fold. 0: all."""
+
+    @property
+    def asked_tokens(self) -> int:
+        """How long a model's answer should be."""
+        return min(self.prose_tokens, self.budget_tokens) if self.prose_tokens else self.budget_tokens
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
         turns = serialize_turns(self.messages, self.redact, self.prompt_characters)
         focus = self.redact(self.focus) if self.focus else None
-        return build_prompt(turns, budget_tokens=self.budget_tokens, previous=self.previous, focus=focus)
+        return build_prompt(turns, budget_tokens=self.asked_tokens, previous=self.previous, focus=focus)
 
 
 class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):

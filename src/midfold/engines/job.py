@@ -17,6 +17,7 @@ from midfold.core.boundary import (
     split_for_partial_compaction,
     with_anchors,
 )
+from midfold.core.budget import SUMMARY_MINIMUM
 from midfold.core.compaction import (
     CompactionRequest,
     CompactionState,
@@ -197,7 +198,17 @@ class Job:
             dense=self.request.target_tokens is not None,
             shown_results=LONG if ends is None else ends.results,
             shown_texts=0 if ends is None else ends.texts,
+            prose_tokens=self.prose_tokens,
         )
+
+    @property
+    def prose_tokens(self) -> int:
+        """What a model writes where a size was asked for: lines of the fold say more, and cost nothing.
+
+        Without the audit nothing would fill the rest; then the model writes all of it.
+        """
+        request = self.request
+        return SUMMARY_MINIMUM if request.target_tokens is not None and request.options.verify else 0
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""

@@ -101,6 +101,7 @@ class Caching:
             strategy=settings.strategy,
             setting=settings.enabled,
             measure=rules.measure,
+            session_id=exchange.asked.session or "",
         )
         return bytes(mark(document, hints)) if hints else body
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from midfold.core.message import plain
 from midfold.core.report import Receipt
+from midfold.core.timing import Timing
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
@@ -65,15 +66,24 @@ class Folder:
             clock=sessions.clock,
         )
 
-    def fold(self, conversation: Conversation, name: str, limits: Limits, known: Known, *, force: bool) -> Folded:
-        """Compacts if the engine finds it worth while."""
+    def fold(
+        self,
+        conversation: Conversation,
+        name: str,
+        limits: Limits,
+        known: Known,
+        *,
+        force: bool,
+        timing: Timing | None = None,
+    ) -> Folded:
+        """Compacts if the engine finds it worth while; `timing` says why now, where that was decided by price."""
         session = self.synced(conversation, name, limits)
         seq = known.checkpoint.seq if known.checkpoint else 0
         measured = None if known.is_estimate else known.tokens
-        receipt = session.compact(prompt_tokens=measured, measured_at=seq, force=force).receipt
+        receipt = session.compact(prompt_tokens=measured, measured_at=seq, force=force, timing=timing).receipt
         if receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
             # Two estimates, one on each side of the threshold: the one that looked at the request decides.
-            receipt = session.compact(prompt_tokens=known.tokens, measured_at=seq).receipt
+            receipt = session.compact(prompt_tokens=known.tokens, measured_at=seq, timing=timing).receipt
         folded = Folded(receipt, None)
         if not folded.is_made:
             return folded

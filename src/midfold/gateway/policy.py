@@ -3,7 +3,7 @@
 Rules of this file:
 1. Hygiene acts at 85 % of the model's context length, or where the answer that was asked for would not fit any more.
    It is higher than an agent's own threshold on purpose: an agent that manages its context never meets it.
-2. `manage` acts at the engine's own threshold.
+2. `manage` acts at the engine's own threshold, and before it where folds are scheduled.
 3. A body with fewer than two bytes for each token of the trigger is not looked at. Text has three to five bytes a
    token; what is denser and overflows all the same is what the recovery is for.
 4. A limit that a provider's error names is believed from then on.
@@ -19,6 +19,7 @@ from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
 from midfold.core.compaction import Redactor
 from midfold.core.tokens import Meter
+from midfold.gateway.moments import looked_at_from
 from midfold.models import Belief
 
 HYGIENE_RATIO = 0.85
@@ -40,11 +41,13 @@ class Limits(NamedTuple):
     reservation: int
     """What the answer takes of the window, where that lowers the trigger."""
     meter: Meter
+    looked_at: int = 0
+    """Tokens from which a request may be folded at a cheap moment; 0: from the trigger."""
 
     @property
     def floor(self) -> int:
         """Bytes of a body below which nothing is looked at."""
-        return self.trigger * BYTES_PER_TOKEN
+        return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
 
 
 class Policy:
@@ -69,7 +72,8 @@ class Policy:
         compression = msgspec.structs.replace(
             self.config.compression, threshold=HYGIENE_RATIO, minimum_context_floor=0, output_reservation=0
         )
-        return msgspec.structs.replace(self.config, compression=compression)
+        caching = msgspec.structs.replace(self.config.prompt_caching, schedule="threshold")
+        return msgspec.structs.replace(self.config, compression=compression, prompt_caching=caching)
 
     def limits(self, model: str | None, output: int) -> Limits:
         key = (model, output)
@@ -86,7 +90,8 @@ class Policy:
         meter = self.meter(belief)
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
-            return Limits(window, budget_for(window, reservation, self.config).threshold_tokens, output, meter)
+            trigger = budget_for(window, reservation, self.config).threshold_tokens
+            return Limits(window, trigger, output, meter, looked_at_from(self.config, trigger))
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
         return Limits(window, min(trigger, beside), output if beside < trigger else 0, meter)

@@ -30,6 +30,7 @@ from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
+from midfold.gateway.moments import Moments
 from midfold.gateway.overflow import Overflow, without_old_media
 from midfold.gateway.policy import Limits, Policy
 from midfold.gateway.weighing import Prepared, Scales, Weighed
@@ -63,7 +64,8 @@ class Steward:
         self.sessions = sessions
         self.caching = Caching(config, self.policy.meter)
         self.checkpoints = Checkpoints(sessions)
-        self.scales = Scales(self.policy, self.checkpoints)
+        summarizer, clock = (None, time.time) if sessions is None else (sessions.summarizer, sessions.clock)
+        self.scales = Scales(self.policy, self.checkpoints, Moments(config, summarizer, clock))
         self.folder = None if sessions is None else Folder(sessions, self.policy)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
@@ -206,8 +208,11 @@ class Steward:
         assert self.folder is not None
         size = max(weighed.size.tokens, at_least)
         known = Known(weighed.checkpoint, size, weighed.size.basis == "estimated" and not at_least)
-        forced = force or size < weighed.limits.trigger
-        folded = self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=forced)
+        timing = None if force or at_least else self.scales.timing(weighed)
+        forced = force or (size < weighed.limits.trigger and (timing is None or not timing.fold))
+        folded = self.folder.fold(
+            weighed.conversation, weighed.name, weighed.limits, known, force=forced, timing=timing
+        )
         if folded.checkpoint is None:
             newest = self.checkpoints.stored(weighed.conversation, weighed.name)
             if newest is not None and newest != weighed.checkpoint:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from midfold.core.message import Transcript
+from midfold.core.timing import Timing
 from midfold.core.tokens import Count
 from midfold.core.usage import Usage
 from midfold.errors import TranscriptError
@@ -16,6 +17,7 @@ from midfold.gateway.anchors import Anchors, Key
 from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.conversation import OURS, Conversation
 from midfold.gateway.exchange import Exchange
+from midfold.gateway.moments import Moments
 from midfold.gateway.policy import Limits, Policy
 from midfold.store.checkpoints import Checkpoint
 from midfold.wire import read
@@ -66,8 +68,8 @@ def _of(checkpoint: Checkpoint | None) -> bytes:
 class Scales:
     """Weighs requests."""
 
-    def __init__(self, policy: Policy, checkpoints: Checkpoints) -> None:
-        self.policy, self.checkpoints = policy, checkpoints
+    def __init__(self, policy: Policy, checkpoints: Checkpoints, moments: Moments) -> None:
+        self.policy, self.checkpoints, self.moments = policy, checkpoints, moments
         self.anchors = Anchors()
         self.put_back: Callable[[Conversation], Conversation] | None = None
         """Puts turns back that the client has never seen."""
@@ -101,10 +103,18 @@ class Scales:
         return named(exchange.namespace, own)
 
     def must_fold(self, weighed: Weighed) -> bool:
-        """Whether a request has reached the trigger, or has too many messages."""
+        """Whether a request has reached the trigger, has too many messages, or would be folded cheaply now."""
         if not weighed.conversation.is_long_enough:
             return False
-        return weighed.size.tokens >= weighed.limits.trigger or self._is_many(weighed)
+        if weighed.size.tokens >= weighed.limits.trigger or self._is_many(weighed):
+            return True
+        timing = self.timing(weighed)
+        return timing is not None and timing.fold
+
+    def timing(self, weighed: Weighed) -> Timing | None:
+        """Whether now is a cheap moment; None where that is not asked for."""
+        model = weighed.conversation.document.model
+        return self.moments.timing(weighed.name, model, weighed.limits.trigger, weighed.size.tokens)
 
     def _is_many(self, weighed: Weighed) -> bool:
         return len(weighed.view) >= self.policy.most_messages
@@ -113,3 +123,7 @@ class Scales:
         """What the provider counted for a request that was looked at."""
         if prepared.key is not None:
             self.anchors.observe(prepared.key, usage.prompt_tokens, prepared.estimated)
+        weighed = prepared.weighed
+        if weighed is not None:
+            seq = 0 if weighed.checkpoint is None else weighed.checkpoint.seq
+            self.moments.observe(weighed.name, weighed.conversation.document.model, seq, usage)

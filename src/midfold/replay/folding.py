@@ -6,8 +6,10 @@ from typing import ClassVar
 
 import msgspec
 
+from midfold.cache.prices import Prices
+from midfold.cache.scheduler import Schedule, Writer
 from midfold.core.boundary import Protection
-from midfold.core.budget import Budget, Pressure, plan_budget
+from midfold.core.budget import Budget, plan_budget
 from midfold.core.compaction import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
 from midfold.core.digest import PLACEHOLDER
 from midfold.core.message import Message, Text, ToolResult, Transcript
@@ -15,14 +17,12 @@ from midfold.core.redact import redact
 from midfold.core.tokens import Meter
 from midfold.engines import Compressor
 from midfold.engines.assemble import assemble
-from midfold.engines.job import FRAME_TOKENS, Job
+from midfold.engines.job import Job
 from midfold.replay.policy import Policy
 from midfold.summarize import local_summarizer
 from midfold.summarize.drivers import begin, resume
 
 SMALLEST_RESULT = 200
-INSTRUCTION_TOKENS = 600
-"""What a summary model is told besides the fold."""
 
 
 class Documented(Compressor):
@@ -51,18 +51,26 @@ class Folded:
 class Folder:
     """A policy's engine at one window."""
 
-    def __init__(self, policy: Policy, window: int, meter: Meter) -> None:
+    def __init__(self, policy: Policy, window: int, meter: Meter, prices: Prices) -> None:
         self.policy, self.meter = policy, meter
         self.engine = Documented() if policy.engine == "documented" else Compressor()
         budget = plan_budget(window, ratio=policy.threshold, target_ratio=policy.target_ratio)
-        landing = int(budget.threshold_tokens * policy.landing)
-        self.budget: Budget = msgspec.structs.replace(budget, landing_tokens=max(landing, 1))
+        aimed = int(budget.threshold_tokens * policy.landing)
+        self.budget: Budget = msgspec.structs.replace(budget, landing_tokens=max(aimed, 1))
         self.state = CompactionState()
+        self.schedule = Schedule(
+            threshold_tokens=budget.threshold_tokens,
+            prices=prices,
+            soft=policy.soft,
+            share=policy.landing,
+            patience=policy.patience,
+            writer=None if policy.summary != "model" else Writer(reuses_prefix=self.reuses_prefix),
+        )
 
-    def pressure(self, prompt_tokens: int) -> Pressure:
-        if prompt_tokens >= self.budget.threshold_tokens:
-            return Pressure.HARD
-        return Pressure.SOFT if prompt_tokens >= self.budget.threshold_tokens * self.policy.soft else Pressure.NONE
+    @property
+    def reuses_prefix(self) -> bool:
+        """midfold asks the same model with the prefix it has cached."""
+        return self.policy.engine == "midfold" and self.policy.markers != "none"
 
     def request(self, messages: Transcript, prompt_tokens: int) -> CompactionRequest:
         options = Options(
@@ -78,34 +86,27 @@ class Folder:
             state=self.state,
             options=options,
             force=True,
-            target_tokens=self.budget.landing_tokens if self.policy.dense else None,
+            target_tokens=self.schedule.target(prompt_tokens) if self.policy.dense else None,
         )
-
-    def expected(self, messages: Transcript, prompt_tokens: int) -> tuple[int, int, int]:
-        """Before folding: what stays in front of the fold, the size after it, and the tokens to be summarised."""
-        job = Job(self.request(messages, prompt_tokens))
-        plan = job.plan()
-        folded = sum(job.sizes[index] for index in plan.folded())
-        staying = job.staying(plan) + job.summary_budget(plan) + FRAME_TOKENS
-        return sum(job.sizes[: plan.head_end]), min(staying, job.landing), folded
 
     def fold(self, messages: Transcript, prompt_tokens: int) -> Folded | None:
         """The view after a fold; None if there was nothing to do."""
         flow = self.engine.compress(self.request(messages, prompt_tokens))
         first = begin(flow)
         if isinstance(first, Outcome):
-            outcome, read = first, 0
+            outcome, read, asked = first, 0, 0
         else:
-            outcome, read = resume(flow, first, local_summarizer), self._read_by_model(first)
+            outcome = resume(flow, first, local_summarizer)
+            read, asked = self._read_by_model(first), first.asked_tokens
         self.state = outcome.state
         if not outcome.changed:
             return None
-        return Folded(outcome, read, outcome.receipt.summary.tokens)
+        return Folded(outcome, read, min(outcome.receipt.summary.tokens, asked))
 
     def _read_by_model(self, ask: SummaryAsk) -> int:
         sent = pruned(ask.messages, len(ask.messages)) if self.policy.prune == "placeholder" else ask.messages
         tokens = self.meter.tokens(sum(map(self.meter.units, sent)), len(sent))
-        return tokens + self.meter.counter.count(ask.previous) + INSTRUCTION_TOKENS
+        return tokens + self.meter.counter.count(ask.previous)
 
 
 def pruned(messages: Transcript, upto: int) -> Transcript:

@@ -35,8 +35,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     target_ratio: Share = 0.2
     protect_last_n: Annotated[int, Meta(ge=1)] = 20
     patience: Annotated[float, Meta(gt=0.0)] = 4.0
-    summary: Literal["model", "local"] = "local"
-    """Whether a summary is paid for: the fold as input, the summary as output. Its text is made locally either way."""
+    summary: Literal["model", "limit", "local"] = "local"
+    """Whether a summary is paid for: the fold as input, the summary as output; or only at the threshold (`limit`). Its
+    text is made locally either way."""
 
 
 NO_COMPACTION = Policy(name="no compaction", fold="never")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from midfold.cache.health import Health, Seen
 from midfold.cache.planner import plan
 from midfold.cache.prices import Prices, prices_for
-from midfold.cache.schedule import Moment, schedule
-from midfold.core.budget import Pressure
+from midfold.cache.schedule import summary_price
 from midfold.core.tokens import Meter
 from midfold.eval.score import score
 from midfold.models import Model, look_up
@@ -50,21 +50,18 @@ class Player:
         self.row: Model = look_up(model).model
         self.prices: Prices = prices_for(model, policy.ttl)
         self.meter = Meter(factor=self.row.factor, message_overhead=self.row.message_overhead)
-        self.folder = Folder(policy, window, self.meter)
+        self.folder = Folder(policy, window, self.meter, self.prices)
         self.cache = Cache(self.prices, self.row.cache_minimum or 0)
         self.view = View(self.meter, fixed_tokens=fixed_tokens)
         self.fixed = fixed_tokens
         self.reasons: dict[str, int] = {}
         self.summary_cost = 0.0
-        self.last: float | None = None
-        self.calls = 0
-        self.base: int | None = None
-        self.carried = 0.0
+        self.health = Health()
+        self.folds = 0
 
     def play(self) -> Played:
         messages = self.recording.session.messages
         totals = {"sent": 0, "read": 0, "written": 0, "overflows": 0}
-        cost = 0.0
         marks: list[float] = []
         done = 0
         for at, now in zip(self.recording.requests, self.recording.seconds, strict=True):
@@ -72,24 +69,22 @@ class Player:
             done = at
             self._shorten(now)
             usage = self.cache.send(self.view, self._breakpoints(), now)
-            self.last, self.calls = now, self.calls + 1
-            landing = self.folder.budget.landing_tokens if self.base is None else self.base
-            self.carried += self.prices.read * max(usage.prompt_tokens - landing, 0)
+            seen = Seen(compaction=self.folds)
+            self.health = self.health.observe(usage, seen, at=now, prices=self.prices)
             totals["sent"] += usage.prompt_tokens
             totals["read"] += usage.cache_read_tokens
             totals["written"] += usage.cache_write_tokens
             totals["overflows"] += usage.prompt_tokens > self.window
-            cost += self.prices.units(usage)
             if at in self.recording.exams:
                 marks.append(score(self.view.transcript, self.recording.exams[at]).bound)
         return Played(
             recording=self.recording.name,
             policy=self.policy.name,
             window=self.window,
-            requests=self.calls,
-            cost=cost,
+            requests=self.health.turns,
+            cost=self.health.prompt_tokens - self.health.saved_units,
             summary_cost=self.summary_cost,
-            folds=sum(self.reasons.values()),
+            folds=self.folds,
             reasons=self.reasons,
             retention=sum(marks) / len(marks) if marks else None,
             exams=len(marks),
@@ -118,47 +113,34 @@ class Player:
         if self.policy.fold == "never":
             return
         tokens = self.view.prompt_tokens
-        pressure = self.folder.pressure(tokens)
-        reason = "hard" if pressure is Pressure.HARD else ""
-        if self.policy.fold == "scheduled" and pressure is Pressure.SOFT:
-            reason = self._scheduled(now)
+        reason = self._reason(tokens, now)
         if not reason:
             return
         folded = self.folder.fold(self.view.transcript, tokens)
         if folded is not None:
-            self._pay(folded, tokens, now)
+            if self.policy.summary == "model" or (self.policy.summary == "limit" and reason == "hard"):
+                self._pay(folded, tokens, now)
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
             self._show(folded.outcome.messages)
-            self.base, self.carried = self.view.prompt_tokens, 0.0
+            self.folds += 1
 
-    def _scheduled(self, now: float) -> str:
-        tokens = self.view.prompt_tokens
-        stable, landing, folded = self.folder.expected(self.view.transcript, tokens)
-        moment = Moment(
-            pressure=Pressure.SOFT,
-            prompt_tokens=tokens,
-            stable_tokens=stable + self.fixed,
-            landing_tokens=landing,
-            summary_cost=self._summary_price(folded, self.folder.budget.summary_tokens(folded), tokens, now),
-            idle_seconds=None if self.last is None else now - self.last,
-            calls_so_far=self.calls,
-            carried_cost=self.carried,
-        )
-        timing = schedule(moment, self.prices, patience=self.policy.patience)
+    def _reason(self, tokens: int, now: float) -> str:
+        """Why to fold now; empty if not."""
+        if self.policy.fold == "threshold":
+            return "hard" if tokens >= self.folder.budget.threshold_tokens else ""
+        timing = self.folder.schedule.timing(prompt_tokens=tokens, fixed_tokens=self.fixed, health=self.health, now=now)
         return timing.reason if timing.fold else ""
 
     def _pay(self, folded: Folded, tokens: int, now: float) -> None:
-        if folded.read:
-            self.summary_cost += self._summary_price(folded.read, folded.written, tokens, now)
-
-    def _summary_price(self, read: int, written: int, tokens: int, now: float) -> float:
-        """In tokens at the base price. midfold asks the same model with the prefix it has cached, while it is warm."""
-        if self.policy.summary == "local":
-            return 0.0
-        warm = self.last is not None and now - self.last < self.prices.ttl_seconds
-        reuse = self.policy.engine == "midfold" and warm and self.policy.markers != "none"
-        asked = min(read, tokens * self.prices.read) if reuse else read
-        return asked + written * (self.prices.output / self.prices.base if self.prices.base else 5.0)
+        """A model that is asked for the summary, with the prefix that is cached while it is warm."""
+        if not folded.read:
+            return
+        last = self.health.last
+        warm = last is not None and now - last.at < self.prices.ttl_seconds
+        reused = self.folder.reuses_prefix and warm
+        self.summary_cost += summary_price(
+            folded=folded.read, prompt=tokens, written=folded.written, prices=self.prices, reused=reused
+        )
 
     def _show(self, messages: tuple[object, ...]) -> None:
         self.view = View(self.meter, messages, fixed_tokens=self.fixed)  # type: ignore[arg-type]

@@ -135,11 +135,11 @@ class _Work:
         ask = self.ask
         if ask.prefix is None:
             return ""
-        body = ask.prefix(instruction(budget_tokens=ask.budget_tokens, focus=ask.focus), self.endpoint.wire)
+        body = ask.prefix(instruction(budget_tokens=ask.asked_tokens, focus=ask.focus), self.endpoint.wire)
         if body is None:
             return ""
         call = Call(
-            endpoint=self.endpoint, max_tokens=self._output(ask.budget_tokens), body=body, purpose="cached prefix"
+            endpoint=self.endpoint, max_tokens=self._output(ask.asked_tokens), body=body, purpose="cached prefix"
         )
         try:
             reply = yield from self._sent(call)
@@ -161,7 +161,7 @@ class _Work:
         if taken <= half_of(room):
             pieces = pieces_of(ask, room - taken)
             if len(pieces) <= 1:
-                return (yield from self._one("".join(pieces), ask.budget_tokens, previous))
+                return (yield from self._one("".join(pieces), ask.asked_tokens, previous))
         else:
             previous, known = "", split(previous, half_of(room))
         if len(known) > MOST_CHUNKS:
@@ -176,7 +176,7 @@ class _Work:
             parts.append((yield from self._part(piece, budget, room)))
         parts = yield from self._fewer(parts, previous, room)
         self._tell()
-        text = yield from self._one(numbered(parts), ask.budget_tokens, previous, of_parts=True)
+        text = yield from self._one(numbered(parts), ask.asked_tokens, previous, of_parts=True)
         self._tell()
         return text
 
@@ -275,8 +275,8 @@ class _Work:
 
     def _room(self) -> int:
         """Tokens for what the model reads, by an estimate that may be too low for its tokenizer."""
-        empty = build_prompt("", budget_tokens=self.ask.budget_tokens, previous=" ", focus=self._focus())
-        left = self._left((("user", empty),), DOUBT) - self._output(self.ask.budget_tokens)
+        empty = build_prompt("", budget_tokens=self.ask.asked_tokens, previous=" ", focus=self._focus())
+        left = self._left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
         return max(int(left / DOUBT), SMALLEST_ROOM)
 
     def _left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
@@ -291,7 +291,7 @@ class _Work:
 
     def _budget(self, share: int) -> int:
         """What a partial summary is asked for that has this share of a call: models write more than they are asked."""
-        return min(self.ask.budget_tokens, max(share // 2, SMALLEST_PART))
+        return min(self.ask.asked_tokens, max(share // 2, SMALLEST_PART))
 
     def _focus(self) -> str | None:
         return self.ask.redact(self.ask.focus) if self.ask.focus else None

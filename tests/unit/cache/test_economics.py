@@ -10,9 +10,10 @@ import pytest
 
 import midfold
 from midfold.cache.break_even import break_even, cold_gain
-from midfold.cache.health import Health, Seen, fingerprint
+from midfold.cache.health import Health, Seen, Turn, fingerprint
 from midfold.cache.prices import Prices, prices_for
-from midfold.cache.schedule import Moment, schedule
+from midfold.cache.schedule import INSTRUCTION_TOKENS, Moment, landing, pressure, schedule, summary_price
+from midfold.cache.scheduler import Schedule, Writer
 from midfold.config.schema import Compression, Config, PromptCaching
 from midfold.core.budget import Pressure
 from midfold.core.tally import Tally
@@ -70,6 +71,53 @@ def test_the_schedule(changed: dict[str, Any], fold: bool, reason: str) -> None:
     timing = schedule(moment(**changed), ANTHROPIC)
     assert (timing.fold, timing.reason) == (fold, reason)
     assert timing.told
+
+
+def test_a_warm_fold_never_costs_more_than_a_twentieth_of_the_bill() -> None:
+    price = 1.15 * 20_000
+    for spent, fold in ((price / 0.05, False), (price / 0.04, True), (None, True)):
+        timing = schedule(moment(carried_cost=1e6, spent=spent), ANTHROPIC)
+        assert timing.fold is fold
+    assert schedule(moment(idle_seconds=400.0, spent=1.0), ANTHROPIC).fold, "a cold fold costs nothing"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cold", "expected"),
+    [
+        (100_000, False, Pressure.HARD),
+        (99_999, False, Pressure.SOFT),
+        (40_000, False, Pressure.SOFT),
+        (39_999, False, Pressure.NONE),
+        (39_999, True, Pressure.SOFT),
+        (20_000, True, Pressure.SOFT),
+        (19_999, True, Pressure.NONE),
+    ],
+)
+def test_cold_moments_are_used_from_a_fixed_size_on(tokens: int, cold: bool, expected: Pressure) -> None:
+    assert pressure(tokens, 100_000, 0.4, cold=cold) is expected
+    assert pressure(4_500, 10_000, 0.4, cold=True) is Pressure.SOFT, "in a small window the share counts"
+
+
+@pytest.mark.parametrize(("tokens", "target"), [(90_000, 15_000), (40_000, 15_000), (36_000, 18_000), (19_000, 14_250)])
+def test_far_below_the_threshold_a_fold_takes_half_at_most_and_a_quarter_at_least(tokens: int, target: int) -> None:
+    assert landing(tokens, 100_000, 0.4, 0.15) == target
+
+
+def test_a_summary_is_priced_by_who_writes_it_and_what_it_reads() -> None:
+    asked: dict[str, Any] = {"folded": 50_000, "prompt": 60_000, "written": 2_000, "prices": ANTHROPIC}
+    fresh = summary_price(**asked)
+    assert fresh == 50_000 + INSTRUCTION_TOKENS + 2_000 * 5
+    assert summary_price(**asked, reused=True) == 6_000 + INSTRUCTION_TOKENS + 2_000 * 5
+    cheap = Prices(base=0.3, output=1.5)
+    assert summary_price(**asked, own=cheap) == pytest.approx(fresh / 10)
+    dear = Schedule(threshold_tokens=100_000, prices=ANTHROPIC, writer=Writer())
+    free = msgspec.structs.replace(dear, writer=None)
+    long = Health(turns=90, prompt_tokens=4_000_000, saved_units=3_000_000.0, since_fold=90, since_tokens=4_000_000)
+    last = Turn(kind="hit", at=0.0)
+    known = msgspec.structs.replace(long, last=last)
+    assert free.timing(prompt_tokens=60_000, health=known, now=10.0).reason == "pays"
+    waits = dear.timing(prompt_tokens=60_000, health=known, now=10.0)
+    assert (waits.reason, waits.summary_cost) == ("waiting", fresh + 10_000)
 
 
 def test_the_numbers_behind_a_decision_are_told() -> None:
@@ -170,10 +218,13 @@ def test_a_session_folds_early_when_its_cache_is_cold_and_the_receipt_says_why()
     waiting = session.compact()
     assert not waiting.changed
     assert waiting.receipt.timing is not None and waiting.receipt.timing.reason == "waiting"
+    assert not session.should_compact()
     clock.advance(300)
+    assert session.should_compact()
     folded = session.compact()
     assert folded.changed, folded.receipt.reason
     assert folded.receipt.timing is not None and folded.receipt.timing.reason == "cold"
+    assert folded.receipt.reason.startswith("cold: nothing is cached any more")
     assert folded.receipt.new_tokens <= 0.85 * 20_000 * 0.25
     assert session.receipts()[0].receipt.timing == folded.receipt.timing
 
@@ -209,3 +260,117 @@ def test_a_session_keeps_the_health_of_its_cache_across_compactions() -> None:
     session.observe({"input_tokens": 10, "cache_creation_input_tokens": 3_000, "cache_read_input_tokens": 0})
     assert session.health.last is not None and session.health.last.kind == "compacted"
     assert session.health.turns == 3
+
+
+# In a host
+
+
+WARM_USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0}
+
+
+def scheduled_host(clock: FakeClock, **settings: Any) -> midfold.EngineHost:
+    caching = PromptCaching(schedule="cheapest", **settings)
+    config = Config(compression=Compression(threshold=0.85), prompt_caching=caching)
+    return midfold.EngineHost(
+        model="claude-sonnet-4-5", context_length=20_000, config=config, clock=clock, summarizer=local_summarizer
+    )
+
+
+def said(turns: int) -> list[dict[str, Any]]:
+    return [
+        message
+        for n in range(turns)
+        for message in (
+            {"role": "user", "content": f"Why {n}? " * 40},
+            {"role": "assistant", "content": "So. " * 60},
+        )
+    ]
+
+
+def test_a_host_folds_at_a_cheap_moment_and_its_memory_survives_a_restart() -> None:
+    clock = FakeClock(1_000.0)
+    host = scheduled_host(clock)
+    messages = said(30)
+    host.append(messages)
+    host.update_from_response(WARM_USAGE)
+    clock.advance(60)
+    assert not host.should_compress()
+    assert host.compress(messages) is messages
+    assert host.last is not None and host.last.timing is not None and host.last.timing.reason == "waiting"
+    other = scheduled_host(clock)
+    other.restore(host.export())
+    other.append(messages)
+    assert other.timing(upcoming_idle=600.0).reason == "expiring"  # type: ignore[union-attr]
+    clock.advance(300)
+    assert other.should_compress()
+    with midfold.BackgroundCompaction(other) as background:
+        folded = background.step(messages)
+    assert len(folded) < len(messages)
+    assert other.last is not None and other.last.timing is not None and other.last.timing.reason == "cold"
+
+
+def test_without_a_schedule_a_host_waits_for_its_threshold() -> None:
+    clock = FakeClock(1_000.0)
+    host = midfold.EngineHost(model="claude-sonnet-4-5", context_length=20_000, clock=clock)
+    messages = said(10)
+    host.append(messages)
+    host.update_from_response({"input_tokens": 5_000})
+    clock.advance(900)
+    assert host.timing() is None
+    assert not host.should_compress()
+    assert host.compress(messages) is messages
+
+
+def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
+    class Stubborn(midfold.ContextEngine):
+        name = "stubborn"
+        asked = 0
+
+        def should_compress(self, request: Any) -> Any:
+            return Pressure.NONE
+
+        def compress(self, request: Any) -> Any:
+            Stubborn.asked += 1
+            from midfold.engines.job import Job
+
+            return Job(request).unchanged("nothing can be done")
+            yield
+
+    clock = FakeClock(1_000.0)
+    host = scheduled_host(clock)
+    host.engine = Stubborn()
+    messages = said(30)
+    host.append(messages)
+    host.update_from_response(WARM_USAGE)
+    clock.advance(400)
+    for _ in range(4):
+        assert host.compress(messages) is messages
+    assert host.state.ineffective == 2
+    assert not host.should_compress()
+
+
+def test_early_folds_can_be_summarised_for_free_and_the_threshold_by_the_model() -> None:
+    asked: list[str] = []
+
+    def model(ask: Any) -> str:
+        asked.append(ask.fold)
+        return "## Goal\nAnswer why.\n"
+
+    clock = FakeClock(1_000.0)
+    config = Config(
+        compression=Compression(threshold=0.85),
+        prompt_caching=PromptCaching(schedule="cheapest", schedule_summary="local"),
+    )
+    with midfold.open("memory:", config=config, clock=clock, summarizer=model) as sessions:
+        session = sessions.session("s", model="claude-sonnet-4-5", context_length=20_000)
+        talk(session, 30)
+        session.observe(WARM_USAGE)
+        clock.advance(400)
+        early = session.compact()
+        assert early.changed and not asked
+        assert early.receipt.summary.source == "local"
+        talk(session, 70)
+        late = session.compact()
+        assert late.changed and len(asked) == 1
+        assert late.receipt.timing is not None and late.receipt.timing.reason == "hard"
+        assert late.receipt.new_tokens <= 0.85 * 20_000 * 0.25, "also at the threshold it lands where the schedule aims"

@@ -101,6 +101,18 @@ def test_openai_gets_a_key_and_explicit_breakpoints_only_where_the_model_has_the
     assert plan_document(read({"model": "gpt-4o", "messages": messages}), provider="openrouter") == ()
 
 
+def test_the_session_is_the_key_only_where_there_is_nothing_else() -> None:
+    bare = read({"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello."}]})
+    keys = [plan_document(bare, provider="openai", session_id=name) for name in ("", "a", "b")]
+    assert keys[0] == ()
+    assert keys[1][0].key != keys[2][0].key
+    told = read(
+        {"model": "gpt-4o", "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Hello."}]}
+    )
+    one, two = (plan_document(told, provider="openai", session_id=name) for name in ("a", "b"))
+    assert one == two != keys[1]
+
+
 @pytest.mark.parametrize(
     ("provider", "model", "setting", "applies"),
     [

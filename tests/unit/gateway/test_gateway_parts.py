@@ -7,10 +7,11 @@ import json
 import zlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from midfold.config import Config
-from midfold.config.schema import Compression, Gateway, ModelSettings, Upstream
+from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching, Upstream
 from midfold.errors import ConfigError
 from midfold.gateway.anchors import Anchors
 from midfold.gateway.assembled import assembled, result_messages
@@ -91,6 +92,10 @@ def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:
     assert policy.limits("m", 200_000).trigger == 85_000
     assert Policy(config(mode="manage")).limits("m", 0).trigger == 50_000
     assert Policy(config(mode="manage", threshold=0.7)).limits("m", 20_000).trigger == 56_000
+    scheduled = msgspec.structs.replace(config(mode="manage"), prompt_caching=PromptCaching(schedule="cheapest"))
+    assert Policy(scheduled).limits("m", 0).floor == 2 * 20_000, "cheap moments come before the threshold"
+    hygiene = msgspec.structs.replace(config(), prompt_caching=PromptCaching(schedule="cheapest"))
+    assert Policy(hygiene).engine_config.prompt_caching.schedule == "threshold"
     assert not Policy(config(mode="passthrough")).enabled
     assert not Policy(config(enabled=False)).enabled
 
