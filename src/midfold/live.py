@@ -51,6 +51,24 @@ class Live(NamedTuple):
         return tuple(item.message for item in self.items)
 
 
+class Draft(NamedTuple):
+    """A compaction made ahead of time, from the view as it was then; `Session.compact` swaps it in."""
+
+    live: Live
+    request: CompactionRequest
+    outcome: Outcome
+
+    def fitted(self, live: Live) -> Outcome | None:
+        """The draft and everything that was said since; None if the view it was made from is no longer there."""
+        made = self.live.items
+        known = live.items[: len(made)]
+        same = live.info.compaction == self.live.info.compaction and len(known) == len(made)
+        if not same or not all(now is then for now, then in zip(known, made, strict=True)):
+            return None
+        since = tuple(item.message for item in live.items[len(made) :])
+        return msgspec.structs.replace(self.outcome, messages=(*self.outcome.messages, *since))
+
+
 class Kept:
     """The copy of one session's view."""
 

@@ -32,7 +32,7 @@ from midfold.core.usage import Usage, read_usage
 from midfold.engines.assemble import with_note
 from midfold.errors import LeaseLost, StoreConflict
 from midfold.host import EngineHost
-from midfold.live import Kept, Live, commit_of
+from midfold.live import Draft, Kept, Live, commit_of
 from midfold.measured import observed, unchanged
 from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
@@ -63,24 +63,6 @@ class Compacted(NamedTuple):
     @property
     def changed(self) -> bool:
         return self.receipt.status in ("compacted", "pruned")
-
-
-class Draft(NamedTuple):
-    """A compaction made ahead of time, from the view as it was then; `Session.compact` swaps it in."""
-
-    live: Live
-    request: CompactionRequest
-    outcome: Outcome
-
-    def fitted(self, live: Live) -> Outcome | None:
-        """The draft and everything that was said since; None if the view it was made from is no longer there."""
-        made = self.live.items
-        known = live.items[: len(made)]
-        same = live.info.compaction == self.live.info.compaction and len(known) == len(made)
-        if not same or not all(now is then for now, then in zip(known, made, strict=True)):
-            return None
-        since = tuple(item.message for item in live.items[len(made) :])
-        return msgspec.structs.replace(self.outcome, messages=(*self.outcome.messages, *since))
 
 
 class Sync(NamedTuple):
@@ -284,8 +266,8 @@ class Session:
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
-        `timing` a decision that was made elsewhere, `measured_at` the number of the compaction both were made under: those
-        of another view tell nothing. A draft made `ahead` is swapped in if it still fits.
+        `timing` a decision made elsewhere, `measured_at` the number of the compaction both were made under: those of
+        another view tell nothing. A draft made `ahead` is swapped in if it still fits.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
@@ -308,26 +290,36 @@ class Session:
         if isinstance(first, Outcome) and not first.changed:
             return Compacted(self._left(live, first), self)
         name = (child or f"{self.name}+{live.info.compactions + 1}") if persistence == "child" else None
+
+        def finished() -> Outcome:
+            guard = self.host.guard(force=forced, timing=timing)
+            outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
+            return msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
+
+        return self._committed(live, request, finished, name)
+
+    def _committed(
+        self, live: Live, request: CompactionRequest, finished: Callable[[], Outcome], child: str | None
+    ) -> Compacted:
+        """Finishes a compaction under the session's lease, and writes it."""
         with held(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
                 return Compacted(unchanged(request, IN_FLIGHT, "already_in_flight"), self)
             if self.store.must(self.name).compaction != live.info.compaction:
                 return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
             lease, renewal = got
-            guard = self.host.guard(force=forced, timing=timing)
-            outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
-            outcome = msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
+            outcome = finished()
             if not outcome.changed:
                 return Compacted(self._left(live, outcome), self)
             if renewal.lost:
                 return Compacted(unchanged(request, "the lease was lost while the summary was made", "aborted"), self)
-            new = commit_of(live, request, outcome, self.host.calibration, name)
+            new = commit_of(live, request, outcome, self.host.calibration, child)
             try:
                 self.store.commit(self.name, lease, new)
             except (LeaseLost, StoreConflict) as late:
                 return Compacted(unchanged(request, str(late), "aborted"), self)
         self._kept.forget()
-        return Compacted(new.receipt, self if name is None else self._other(name))
+        return Compacted(new.receipt, self if child is None else self._other(child))
 
     def draft(self) -> Callable[[], Draft | None] | None:
         """Work for another thread: a compaction of the view as it is now. It touches neither the store nor this object.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from midfold.session import Draft, Session
+from midfold.live import Draft
+from midfold.session import Session
 
 
 class _Work(threading.Thread):

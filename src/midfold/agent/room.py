@@ -24,7 +24,8 @@ from midfold.core.message import ToolCall
 from midfold.core.tokens import Count
 from midfold.core.usage import read_usage
 from midfold.errors import ModelFailed
-from midfold.session import Compacted, Draft, Session
+from midfold.live import Draft
+from midfold.session import Compacted, Session
 
 MOST_RECOVERIES = 3
 GATEWAY_HEADER = "x-midfold-action"
