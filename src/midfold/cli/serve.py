@@ -54,7 +54,10 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         operations, recorder = Operations(known, sessions), Recorder(sessions)
         app = create_app(known, sessions=sessions, extra_routes=[*operations.routes(), *_pages(known, sessions)])
-        app.gateway.accountants.append(recorder)
+        if known.gateway.record == "all":
+            app.gateway.watchers.append(recorder.see)
+        else:
+            app.gateway.accountants.append(recorder)
         _greet(known, sessions)
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -27,6 +27,7 @@ from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.peek import peek
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
+from midfold.gateway.sighting import Watcher, sighted
 from midfold.gateway.steward import Steward
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
@@ -64,6 +65,7 @@ class Gateway:
         self.recall = Recall(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
+        self.watchers: list[Watcher] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = route_of(scope["method"], scope["path"])
@@ -209,6 +211,10 @@ class Gateway:
         account.seconds = time.perf_counter() - exchange.started
         for accountant in self.accountants:
             accountant(account)
+        sighting = sighted(exchange, self.steward.policy) if self.watchers else None
+        if sighting is not None:
+            for watcher in self.watchers:
+                watcher(sighting)
 
     async def close(self) -> None:
         await self.client.close()

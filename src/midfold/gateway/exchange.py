@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from midfold.gateway.peek import Peek
 from midfold.gateway.routes import Route
 from midfold.gateway.shapes import error_body
 from midfold.gateway.upstreams import Upstream
+
+if TYPE_CHECKING:
+    from midfold.gateway.conversation import Conversation
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -68,6 +71,8 @@ class Exchange:
         self.body = b""
         self.peek: Peek | None = None
         self.upstream: Upstream | None = None
+        self.conversation: Conversation | None = None
+        """The request as it was read, where it was."""
         self.namespace: str = scope.get("state", {}).get("owner", "")
         """Whose sessions these are, as the door has found; no name reaches beyond it."""
         self.begun = False

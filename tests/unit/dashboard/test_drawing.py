@@ -40,6 +40,7 @@ def session(tokens: int = 900, messages: int = 40) -> SessionFacts:
         updated=0,
         ended=None,
         messages=messages,
+        stored=messages,
         compaction=0,
         compactions=0,
         size=size,
