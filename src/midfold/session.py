@@ -266,6 +266,7 @@ class Session:
         keep_last_exchanges: int | None = None,
         target_tokens: int | None = None,
         prompt_tokens: int | None = None,
+        base: int | None = None,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
         ahead: Draft | None = None,
@@ -274,13 +275,16 @@ class Session:
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better.
-        A draft made `ahead` is swapped in if it still fits.
+        `base` is the compaction that the caller believes in force: with another one nothing is done. A draft made
+        `ahead` is swapped in if it still fits.
         """
         asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
         live = self._kept.measured()
         request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
         if live is None:
             return Compacted(unchanged(request, "the session has no messages"), self)
+        if base is not None and live.info.compaction != base:
+            return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
         ready = None if ahead is None else ahead.fitted(live)
         if ahead is not None and ready is not None:
             request = ahead.request

@@ -64,13 +64,15 @@ class Folder:
     def fold(self, conversation: Conversation, name: str, limits: Limits, known: Known, *, force: bool) -> Folded:
         """Compacts if the engine finds it worth while."""
         session = self.synced(conversation, name, limits)
-        info = session.info
-        fits = info is not None and info.compaction == (known.checkpoint.seq if known.checkpoint else 0)
+        info, seq = session.info, known.checkpoint.seq if known.checkpoint else 0
+        fits = info is not None and info.compaction == seq
         measured = known.tokens if fits and not known.is_estimate else None
-        receipt = session.compact(prompt_tokens=measured, force=force).receipt
+        # Another gateway may fold at any moment; what is known about the size is about the view as it was.
+        base = seq if fits else None
+        receipt = session.compact(prompt_tokens=measured, base=base, force=force).receipt
         if fits and receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
             # Two estimates, one on each side of the threshold: the one that looked at the request decides.
-            receipt = session.compact(prompt_tokens=known.tokens).receipt
+            receipt = session.compact(prompt_tokens=known.tokens, base=base).receipt
         if receipt.status not in ("compacted", "pruned"):
             return Folded(receipt, None)
         return Folded(receipt, self.store.checkpoint(session.name, conversation.lengths))
