@@ -24,6 +24,7 @@ from midfold.gateway import endpoints, overflow
 from midfold.gateway.client import Answer, Client, aiohttp_module
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
+from midfold.gateway.logs import place_of
 from midfold.gateway.peek import peek
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
@@ -76,8 +77,17 @@ class Gateway:
             exchange.account.action = "gone"
         except MidfoldError as error:
             await self._failed(exchange, error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said, so it is not told
+            await self._broke(exchange, error)
         finally:
             self._accounted(exchange)
+
+    async def _broke(self, exchange: Exchange, error: Exception) -> None:
+        """An error nobody foresaw: where it happened is logged, and the client gets an answer it can read."""
+        exchange.account.action = "broken"
+        _log.error("a request failed: %s %s", type(error).__name__, place_of(error))
+        if not exchange.begun:
+            await exchange.refuse(500, f"the gateway failed ({type(error).__name__})")
 
     async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
         """An answer that has begun is left unfinished, and the server cuts the connection."""
