@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import importlib.util
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx2
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 
 from midfold.testing.server import served
+from support.data import need
 from support.fuzzing import DEEP, INJECTIONS, MODEL, PATHS, Echo, bodies, heads, speak, words
+from support.gateway_openapi import description
 from support.gateway_soak import Process, gateway
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
-CASES = 3_000 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 120
+CASES, PER_ROUTE = (3_000, 150) if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else (60, 2)
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 """A case is small enough as it is; making it smaller takes a thousand requests."""
 UNTOUCHED = ("relayed", "passed", "bypassed")
@@ -155,3 +160,40 @@ def test_everything_that_was_stored_can_be_looked_at(pair: Pair) -> None:
                     assert answer.status_code == 200, (prefix + one + path, answer.text[:300])
                     assert "<script>alert" not in answer.text or prefix
     pair.alive()
+
+
+def test_a_fuzzer_that_knows_the_routes(pair: Pair) -> None:
+    """schemathesis, with requests that fit the description and with some that do not; /api with its own description."""
+    need(importlib.util.find_spec("schemathesis"), "schemathesis is not installed")
+    import schemathesis
+
+    own = httpx2.get(pair.busy.url + "/api/openapi.json").json()
+    seen = 0
+    for described in (description(MODEL), own):
+        for found in schemathesis.openapi.from_dict(described).get_all_operations():
+            operation = found.ok()
+            for mode in schemathesis.GenerationMode:
+                seen += fuzzed(pair, operation, mode)
+    sys.stdout.write(f"\n{seen:,} requests made by schemathesis\n")
+    assert seen > 20 * PER_ROUTE
+    pair.alive()
+
+
+def fuzzed(pair: Pair, operation: Any, mode: Any) -> int:
+    """How many requests were sent."""
+    seen = 0
+
+    @settings(max_examples=PER_ROUTE, phases=PHASES, suppress_health_check=list(HealthCheck))
+    @given(operation.as_strategy(generation_mode=mode))
+    def fuzz(case: Any) -> None:
+        nonlocal seen
+        seen += 1
+        answer = case.call(base_url=pair.busy.url, timeout=20)
+        assert answer.status_code != 500, (case.as_curl_command(), answer.text[:300])
+        assert "Traceback" not in answer.text
+
+    try:
+        fuzz()
+    except Unsatisfiable:
+        return seen  # nothing can be wrong with a route that takes no parameters
+    return seen
