@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 MODEL = "fuzz-model"
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/responses/compact")
 
 
@@ -61,10 +62,16 @@ def speak(port: int, data: bytes, patience: float = 10.0, quiet: float = 0.15) -
             connection.sendall(data)
         connection.settimeout(quiet)
         with contextlib.suppress(OSError):
-            while piece := connection.recv(65_536):
+            while not _is_whole(answer) and (piece := connection.recv(65_536)):
                 answer += piece
     found = STATUS.match(answer)
     return Spoken(int(found[1]) if found else 0, answer)
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = LENGTH.search(head + b"\r\n")
+    return bool(end and length) and len(body) >= int(length[1] if length else 0)
 
 
 # JSON nobody would send

@@ -54,6 +54,8 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         operations, recorder = Operations(known, sessions), Recorder(sessions)
         app = create_app(known, sessions=sessions, extra_routes=[*operations.routes(), *_pages(known, sessions)])
+        told = "Requests that the pages lack, because the store was too slow."
+        operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
         if known.gateway.record == "all":
             app.gateway.watchers.append(recorder.see)
         else:
