@@ -159,6 +159,8 @@ DEEP = (
     b'{"model":"fuzz-model","messages":[{"role":"user","content":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}]}",
     b'{"model":' + b"9" * 200_000 + b',"messages":[]}',
     b"[" * 500_000,
+    b'{"model":"fuzz-model","input":[{"role":"user","content":"half \\ud83d","x":tru}]}',
+    b'{"model":"fuzz-model","input":[{"role":"user","content":"half \\ud83d"}],"instructions":{"a" 1}}',
 )
 
 # Heads nobody would send

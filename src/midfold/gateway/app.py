@@ -19,7 +19,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from midfold.config import Config
-from midfold.errors import MidfoldError, UpstreamError
+from midfold.core.jsonio import NotJSON
+from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import endpoints, overflow
 from midfold.gateway.client import Answer, Client, aiohttp_module
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
@@ -77,6 +78,8 @@ class Gateway:
             exchange.account.action = "gone"
         except MidfoldError as error:
             await self._failed(exchange, error)
+        except NotJSON as error:
+            await self._failed(exchange, TranscriptError(f"the request is not JSON: {error}"))
         except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said, so it is not told
             await self._broke(exchange, error)
         finally:
