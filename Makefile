@@ -46,6 +46,7 @@ soak: $(VENV)/.dev  ## the long runs at full size
 	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property
 	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py tests/e2e/test_store_full_disk.py
 	MIDFOLD_SOAK=1 $(BIN)/pytest -q -s tests/e2e/test_gateway_soak.py tests/e2e/test_long_task.py tests/e2e/test_trajectory_runs.py
+	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -s tests/e2e/test_gateway_fuzz.py
 
 bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
 	$(BIN)/python -m bench

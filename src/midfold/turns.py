@@ -7,24 +7,20 @@ Rules of this file:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import TypeVar
-
 import msgspec
 
 from midfold.cache.health import Kind
 from midfold.core.usage import Usage
 from midfold.store import SqlStore
-from midfold.store.database import Database, Tx
+from midfold.store.beside import Beside
+from midfold.store.database import Tx
 from midfold.store.protocol import SessionInfo
+from midfold.store.queries import Flavour
 
 MOST = 20_000
 """Turns of one session that are read at most: the newest."""
-T = TypeVar("T")
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-CREATE = {
+CREATE: dict[Flavour, tuple[str, ...]] = {
     "sqlite": (
         """CREATE TABLE IF NOT EXISTS turns (
             id INTEGER PRIMARY KEY, session INTEGER NOT NULL, at INTEGER NOT NULL, count INTEGER NOT NULL,
@@ -43,11 +39,6 @@ CREATE = {
         "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
     ),
 }
-PRESENT = {
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'turns'",
-    "postgres": "SELECT count(*) FROM pg_class WHERE oid = to_regclass('turns')",
-}
-ONE_AT_A_TIME = {"sqlite": "SELECT 1", "postgres": "SELECT pg_advisory_xact_lock(7310593858020254830)"}
 QUERIES = {
     "add_turn": """INSERT INTO turns
         (session, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write)
@@ -79,8 +70,7 @@ class Turns:
     """The turns of the sessions of one store."""
 
     def __init__(self, store: SqlStore) -> None:
-        self.database: Database = store.database
-        self._present = False
+        self.table = Beside(store.database, "turns", CREATE, QUERIES)
 
     def record(
         self,
@@ -93,26 +83,20 @@ class Turns:
         kind: Kind | None = None,
     ) -> None:
         """One more turn of the session as it was when the prompt was sent; `compaction` if that is known better."""
-        values = {
-            "session": session.id,
-            "at": at,
-            "count": session.count,
-            "compaction": session.compaction if compaction is None else compaction,
-            "model": model or session.model,
-            "kind": kind,
-            "prompt": usage.prompt_tokens,
-            "completion": usage.completion_tokens,
-            "cache_read": usage.cache_read_tokens,
-            "cache_write": usage.cache_write_tokens,
-        }
-        if not self._is_present():
-            self.database.write(self._create)
-            self._present = True
-        self.database.write(lambda tx: self._mine(tx).run("add_turn", **values))
+        turn = Turn(
+            id=0,
+            at=at,
+            count=session.count,
+            compaction=session.compaction if compaction is None else compaction,
+            model=model or session.model,
+            usage=usage,
+            kind=kind,
+        )
+        self.table.write(lambda tx: add(tx, session.id, turn))
 
     def of(self, session: SessionInfo) -> list[Turn]:
         """The turns of one session, the oldest first."""
-        rows = self._read(lambda tx: tx.all("turns", session=session.id, most=MOST)) or []
+        rows = self.table.read(lambda tx: tx.all("turns", session=session.id, most=MOST)) or []
         return [
             Turn(
                 id=number,
@@ -133,25 +117,21 @@ class Turns:
 
     def newest(self, limit: int) -> dict[int, int]:
         """The newest turn of each of the sessions used last, by the session's id: what changes when there is one."""
-        return dict(self._read(lambda tx: tx.all("newest_turns", most=limit)) or [])
+        return dict(self.table.read(lambda tx: tx.all("newest_turns", most=limit)) or [])
 
-    def _read(self, work: Callable[[Tx], T]) -> T | None:
-        return self.database.read(lambda tx: work(self._mine(tx))) if self._is_present() else None
 
-    def _is_present(self) -> bool:
-        if not self._present:
-            query = PRESENT[self.database.flavour]
-            self._present = bool(self.database.read(lambda tx: tx.connection.execute(query).fetchone()[0]))
-        return self._present
-
-    def _create(self, tx: Tx) -> None:
-        flavour = self.database.flavour
-        for statement in (ONE_AT_A_TIME[flavour], *CREATE[flavour]):
-            tx.connection.execute(statement)
-
-    def _mine(self, tx: Tx) -> Tx:
-        tx.queries = {name: self._adapted(text) for name, text in QUERIES.items()}
-        return tx
-
-    def _adapted(self, text: str) -> str:
-        return text if self.database.flavour == "sqlite" else _PARAMETER.sub(r"%(\1)s", text)
+def add(tx: Tx, session: int, turn: Turn) -> None:
+    """The row of one turn; it gets a number of its own."""
+    tx.run(
+        "add_turn",
+        session=session,
+        at=turn.at,
+        count=turn.count,
+        compaction=turn.compaction,
+        model=turn.model,
+        kind=turn.kind,
+        prompt=turn.usage.prompt_tokens,
+        completion=turn.usage.completion_tokens,
+        cache_read=turn.usage.cache_read_tokens,
+        cache_write=turn.usage.cache_write_tokens,
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
@@ -21,23 +20,29 @@ from midfold.testing.coding_session import (
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
+from support.clients import anthropic_client, closing, openai_client
 from support.gateways import WINDOW, running
 
 SMALL = 10_000
 LONG = 300 if os.environ.get("MIDFOLD_SOAK") else 70
 
 
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    with closing():
+        yield
+
+
 def chat(url: str, **options: Any) -> Wire:
-    return OpenAIChat(openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0), "gpt-4o", **options)
+    return OpenAIChat(openai_client(url), "gpt-4o", **options)
 
 
 def responses(url: str, **options: Any) -> Wire:
-    return OpenAIResponses(openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0), "gpt-4o", **options)
+    return OpenAIResponses(openai_client(url), "gpt-4o", **options)
 
 
 def messages(url: str, **options: Any) -> Wire:
-    client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
-    return AnthropicMessages(client, "claude-opus-4-6", **options)
+    return AnthropicMessages(anthropic_client(url), "claude-opus-4-6", **options)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streaming"])
@@ -79,7 +84,7 @@ def test_a_long_coding_session_is_never_refused_and_reads_most_of_its_prompts_fr
 
 def test_usage_reaches_the_client_as_the_provider_counted_it() -> None:
     with RulesProvider(model, window=SMALL) as provider, running(provider.url, window=SMALL) as gateway:
-        client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0)
+        client = openai_client(gateway.url)
         answer = client.chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "hello " * 50}])
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == provider.served[0].prompt == provider.bills[0].prompt
@@ -95,7 +100,7 @@ def test_thinking_images_and_parallel_calls_pass_through_folds() -> None:
 
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
     with RulesProvider(thinker, window=SMALL) as provider, running(provider.url, window=SMALL) as gateway:
-        client = anthropic.Anthropic(base_url=gateway.url, api_key="k", max_retries=0)
+        client = anthropic_client(gateway.url)
         history: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, picture]}]
         for turn in range(20):
             answer = client.messages.create(model="claude-opus-4-6", max_tokens=500, messages=history)

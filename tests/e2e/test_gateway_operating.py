@@ -92,6 +92,25 @@ def test_nobody_sees_searches_or_unfolds_anothers(running: Running) -> None:
     assert session not in running.look("red", "/api/search?q=hertz").text
 
 
+def test_a_conversation_that_was_only_watched_is_on_the_pages_of_its_key_alone(running: Running) -> None:
+    answered(running, "red", talk("nothing is folded here", turns=4))
+    ends = time.monotonic() + 20
+    while not (mine := [one for one in _listed(running, "red") if not one["stored"]]):
+        assert time.monotonic() < ends, "it was not written down"
+        time.sleep(0.05)
+    assert [one["messages"] for one in mine] == [5]
+    assert mine[0]["name"].startswith("red/gw-")
+    assert all(one["name"].startswith("blue/") for one in _listed(running, "blue"))
+    for path in (f"/sessions/{mine[0]['key']}", f"/api/sessions/{mine[0]['key']}/turns"):
+        assert running.look("red", path).status_code == 200
+        assert running.look("blue", path).status_code == 404
+
+
+def _listed(running: Running, owner: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = running.look(owner, "/api/overview").json()["sessions"]
+    return found
+
+
 def test_pages_need_a_key_and_a_browser_can_give_it(running: Running) -> None:
     assert httpx2.get(running.gateway.url + "/").status_code == 401
     page = running.look("blue", "/")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 import midfold
@@ -16,6 +15,7 @@ from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
+from support.clients import anthropic_client, closing, openai_client
 from support.gateways import running
 
 WINDOW = 16_000
@@ -77,11 +77,17 @@ class Librarian:
         return Turn("Fine.")
 
 
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    with closing():
+        yield
+
+
 def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
     """The text of the answer, and what the client keeps of it."""
     options: dict[str, Any]
     if wire == "anthropic":
-        client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
+        client = anthropic_client(url)
         options = {"model": "claude-opus-4-6", "max_tokens": 500, "messages": talk}
         if stream:
             with client.messages.stream(**options) as running_stream:
@@ -91,7 +97,7 @@ def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
         assert {block.type for block in message.content} == {"text"}
         text = SEPARATOR.join(block.text for block in message.content)  # type: ignore[union-attr]
         return text, {"role": "assistant", "content": [block.model_dump() for block in message.content]}
-    other = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
+    other = openai_client(url)
     if wire == "responses":
         if stream:
             with other.responses.stream(model="gpt-4o", input=talk) as running_items:

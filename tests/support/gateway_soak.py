@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import socket
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ import httpx2
 WINDOW = 6_000
 MODEL = "soak-model"
 PATIENCE = 8.0
+TURNS = (60, 140)
+"""Of a conversation; then its client begins another one, so that the load stays what it is."""
 
 
 class Run:
@@ -85,6 +89,11 @@ class Process:
         status = Path(f"/proc/{self.running.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
 
+    def processor(self) -> float:
+        """Seconds it has used."""
+        fields = Path(f"/proc/{self.running.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def files(self) -> int:
         return len(list(Path(f"/proc/{self.running.pid}/fd").iterdir()))
 
@@ -106,28 +115,38 @@ class Client:
     """One agent: it keeps its whole history and sends it each time, to one gateway or the other."""
 
     def __init__(self, number: int, gateways: list[Process], during: Run) -> None:
-        self.mark = f"S{number}."
+        self.number = number
         self.gateways, self.during, self.tally = gateways, during, during.tally
         self.choice = random.Random(number)
-        self.history: list[dict[str, str]] = []
-        self.sent: list[dict[str, str]] = []
-        self.turn = 0
+        self.sent: dict[str, list[dict[str, str]]] = {}
+        """By the mark of each conversation."""
+        self.turns = 0
         self.faults: list[str] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A conversation of its own mark."""
+        self.mark = f"S{self.number + 1_000 * len(self.sent)}."
+        self.history: list[dict[str, str]] = []
+        self.turn, self.last = 0, self.choice.randint(*TURNS)
 
     async def run(self) -> None:
         async with httpx2.AsyncClient(timeout=PATIENCE) as client:
             while self.during.goes_on():
+                if self.turn >= self.last:
+                    self.begin()
                 self.turn += 1
                 filler = " ".join(
                     f"{self.mark[:-1]}w{self.choice.randrange(10**6)}" for _ in range(self.choice.randrange(5, 60))
                 )
                 self.history.append({"role": "user", "content": f"{self.mark} T{self.turn} {filler}"})
-                self.sent = list(self.history)
+                self.sent[self.mark] = list(self.history)
                 said = await self.asked(client)
                 if said is None:
                     self.history.pop()
                     self.turn -= 1
                 else:
+                    self.turns += 1
                     self.history.append({"role": "assistant", "content": said})
                 await asyncio.sleep(self.choice.random() * 0.2)
 
@@ -148,7 +167,9 @@ class Client:
         return None
 
     async def whole(self, client: httpx2.AsyncClient, target: str, body: dict[str, Any]) -> str | None:
-        answer = await client.post(target, json=body)
+        slow = self.choice.random() < 0.05
+        self.tally["slow uploads"] += slow
+        answer = await client.post(target, content=_slowly(body)) if slow else await client.post(target, json=body)
         self.noted(answer)
         if answer.status_code != 200:
             return None
@@ -183,9 +204,14 @@ class Client:
         return said
 
 
-def _delta(line: str) -> str:
-    import json
+async def _slowly(body: dict[str, Any]) -> AsyncIterator[bytes]:
+    data = json.dumps(body).encode()
+    for start in range(0, len(data), len(data) // 4 + 1):
+        yield data[start : start + len(data) // 4 + 1]
+        await asyncio.sleep(0.1)
 
+
+def _delta(line: str) -> str:
     if not line.startswith("data: {"):
         return ""
     try:

@@ -131,6 +131,14 @@ def test_a_child_continues_with_state_and_handles(connect: Open) -> None:
         session.append([user("late")])
 
 
+def test_who_measured_the_view_of_another_compaction_folds_nothing(connect: Open) -> None:
+    asked: list[midfold.SummaryAsk] = []
+    session = begun(connect(summarizer=lambda ask: asked.append(ask) or "## Goal\nwork"))
+    assert session.compact(force=True, measured_at=0).receipt.status == "compacted"
+    late = session.compact(prompt_tokens=10 * WINDOW, measured_at=0).receipt
+    assert (late.status, len(asked)) == ("unchanged", 1)
+
+
 def test_the_loser_gets_its_messages_back_unchanged(connect: Open) -> None:
     inside, proceed = threading.Event(), threading.Event()
 

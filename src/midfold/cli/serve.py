@@ -61,9 +61,14 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     address = url or store_url(known, os.environ)
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         operations, recorder = Operations(known, sessions), Recorder(sessions)
+        told = "Requests that the pages lack, because the store was too slow."
+        operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
         pages = Later(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
         app = create_app(known, sessions=sessions, later=pages)
-        app.gateway.accountants.append(recorder)
+        if known.gateway.record == "all":
+            app.gateway.watchers.append(recorder.see)
+        else:
+            app.gateway.accountants.append(recorder)
         _greet(known, sessions)
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

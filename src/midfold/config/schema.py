@@ -288,6 +288,13 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Literal["off", "on"],
         Meta(description="whether models are offered context_search and context_unfold, run by the gateway"),
     ] = "off"
+    record: Annotated[
+        Literal["all", "folded"],
+        Meta(
+            description="conversations whose sizes and usage are written down for the pages: all, or only folded ones; "
+            "what is said is stored when a conversation is folded, either way"
+        ),
+    ] = "all"
     hygiene_hard_message_limit: Annotated[
         Positive, Meta(description="messages from which a conversation is compacted whatever its size")
     ] = 5_000

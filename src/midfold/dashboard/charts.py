@@ -132,7 +132,8 @@ def _areas(frame: Frame, points: Sequence[Point], *, step: bool) -> list[Markup]
 
 def _limits(frame: Frame, size: Size) -> list[Markup]:
     made = []
-    for value, name, class_ in ((size.threshold, "folds at", "threshold"), (size.window, "window", "window")):
+    folds = [(size.threshold, "folds at", "threshold")] if size.threshold < size.window else []
+    for value, name, class_ in (*folds, (size.window, "window", "window")):
         y = frame.y(value)
         made.append(line(frame.left, y, frame.width - frame.right, y, class_))
         made.append(text(frame.left + 6, y - 5, f"{name} {short(value)}", f"label on-{class_}"))
@@ -163,7 +164,7 @@ def _marks(
 def _ends(frame: Frame, total: int, unit: str) -> list[Markup]:
     y = frame.height - frame.bottom + 18
     made = [text(frame.x(0.5), y + 18, f"{unit}s, the oldest first", "label unit", "middle")]
-    for value in ticks(total, 8 if frame.width > WIDE else 4):
+    for value in ticks(total, 8 if frame.width > WIDE else 4, whole=True):
         if value >= 1:
             made.append(text(frame.x(value / total), y, short(value), "label", "middle"))
     return made
@@ -197,14 +198,16 @@ def gauge(size: Size) -> Markup:
     """How full the window is, with a notch where it is folded."""
     width, height = 200.0, 10.0
     share = min(size.share, 1.0)
-    level = "full" if size.share >= 0.95 else "over" if size.tokens >= size.threshold else "fine"
+    level = "brim" if size.share >= 0.95 else "over" if size.tokens >= size.threshold else "fine"
     notch = width * min(size.threshold / size.window, 1.0)
     body = [
         rect(0, 2, width, 6, "track"),
         rect(0, 2, max(width * share, 1.0), 6, f"level {level}"),
-        line(notch, 0, notch, height, "notch"),
     ]
-    told = f"{size.tokens:,} of {size.window:,} tokens; folds at {size.threshold:,}"
+    told = f"{size.tokens:,} of {size.window:,} tokens"
+    if size.threshold < size.window:
+        body.append(line(notch, 0, notch, height, "notch"))
+        told += f"; folds at {size.threshold:,}"
     return drawing(width, height, f"{percent(size.share)} full", told, body, "gauge", stretch=True)
 
 

@@ -104,6 +104,9 @@ class SessionFacts(Facts, frozen=True, kw_only=True):
     updated: int
     ended: int | None
     messages: int
+    """As many as were said, stored or not."""
+    stored: int
+    """A gateway stores what was said when a conversation is folded."""
     compaction: int
     """The compaction in force; 0 if there is none."""
     compactions: int

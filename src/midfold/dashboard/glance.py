@@ -23,6 +23,7 @@ from midfold.dashboard.savings import PriceList, Retrieval, cache_of, cache_use,
 from midfold.dashboard.sizes import MOST_MODELS, Gauge, memory_of, run
 from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
+from midfold.store.sketches import Sketch, Sketches
 from midfold.turns import Turn, Turns
 
 MOST_KEPT = 200_000
@@ -42,6 +43,8 @@ class Known(NamedTuple):
     records: tuple[Record, ...]
     turns: tuple[Turn, ...]
     without: tuple[int, ...]
+    sketch: Sketch | None = None
+    """Its last request, where a gateway has noted it."""
 
     @property
     def weight(self) -> int:
@@ -56,26 +59,34 @@ class Glances:
         self.store = sessions.store
         self.gauge = Gauge(config)
         self.turns = Turns(self.store)
+        self.sketches = Sketches(self.store.database)
         self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.gauge.model)
         self._kept: OrderedDict[int, Known] = OrderedDict()
         self._weight = 0
         self._lock = Lock()
 
     def of(self, infos: Sequence[SessionInfo]) -> list[Known]:
-        newest = self.turns.newest(max(2 * len(infos), LEAST_ASKED)) if len(infos) > 1 else {}
-        return [self.one(info, newest.get(info.id)) for info in infos]
+        if len(infos) < 2:
+            return [self.one(info) for info in infos]
+        most = max(2 * len(infos), LEAST_ASKED)
+        newest, sketches = self.turns.newest(most), self.sketches.newest(most)
+        return [self._one(info, newest.get(info.id), sketches.get(info.id)) for info in infos]
 
-    def one(self, info: SessionInfo, newest: int | None = None) -> Known:
+    def one(self, info: SessionInfo) -> Known:
+        return self._one(info, None, None)
+
+    def _one(self, info: SessionInfo, newest: int | None, sketch: Sketch | None) -> Known:
         """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
         turns = None if newest is not None else self.turns.of(info)
         last = newest if turns is None else turns[-1].id if turns else 0
-        version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last)
+        sketch = sketch or self.sketches.of(info.id)
+        version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last, sketch)
         with self._lock:
             kept = self._kept.get(info.id)
             if kept is not None and kept.version == version and kept.facts.name == info.name:
                 self._kept.move_to_end(info.id)
                 return self._aged(kept, info)
-        made = self._made(info, self.turns.of(info) if turns is None else turns, version)
+        made = self._made(info, self.turns.of(info) if turns is None else turns, sketch, version)
         with self._lock:
             self._forget(info.id)
             self._kept[info.id] = made
@@ -96,10 +107,10 @@ class Glances:
             return known
         return known._replace(facts=_with(facts, found))
 
-    def _made(self, info: SessionInfo, turns: list[Turn], version: tuple[object, ...]) -> Known:
+    def _made(self, info: SessionInfo, turns: list[Turn], sketch: Sketch | None, version: tuple[object, ...]) -> Known:
         shelf = Shelf(self.store, info)
         records = self.store.records(info.name) if info.compactions else []
-        size = self.gauge.size(shelf, records, turns[-1] if turns else None)
+        size = self.gauge.size(shelf, records, turns[-1] if turns else None, sketch)
         retrieved = self.retrievals(shelf) if info.compactions and turns else []
         compare = compared(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
         cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
@@ -116,7 +127,8 @@ class Glances:
             created=info.created,
             updated=info.updated,
             ended=info.ended,
-            messages=info.count,
+            messages=max(info.count, sketch.count if sketch is not None else 0),
+            stored=info.count,
             compaction=info.compaction,
             compactions=info.compactions,
             size=size,
@@ -125,7 +137,7 @@ class Glances:
             causes=why,
             findings=findings(info, records, size, compare.saved, cache, why, self._now()),
         )
-        return Known(version, facts, tuple(records), tuple(turns), compare.without)
+        return Known(version, facts, tuple(records), tuple(turns), compare.without, sketch)
 
     def retrievals(self, shelf: Shelf) -> list[Retrieval]:
         """Answers of the tools that bring originals back; the search index knows where they were called."""

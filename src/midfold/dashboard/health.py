@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from midfold.dashboard.facts import CacheUse, CauseFacts, Finding, Level, Saved, Size
 from midfold.dashboard.sizes import in_force, memory_of
+from midfold.dashboard.wording import percent
 from midfold.engines.compressor import MOST_STRIKES
 from midfold.store.protocol import Record, SessionInfo
 
@@ -44,7 +45,7 @@ def _fullness(info: SessionInfo, size: Size) -> Found:
     if info.ended is not None:
         return
     if size.share >= NEARLY_FULL:
-        yield "problem", f"{size.share:.0%} of its window is full"
+        yield "problem", f"{percent(size.share)} of its window is full"
     elif size.tokens >= size.threshold:
         yield "warning", f"{size.tokens:,} tokens, above the {size.threshold:,} at which it should be folded"
 
@@ -78,7 +79,7 @@ def _summary(record: Record | None) -> Found:
 def _caching(cache: CacheUse, causes: Sequence[CauseFacts]) -> Found:
     uses = cache.read_tokens or cache.written_tokens
     if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
-        yield "warning", f"only {cache.hit_rate:.0%} of its prompt tokens came from the cache"
+        yield "warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"
     unexpected = next((one for one in causes if one.cause == "unexpected"), None)
     if unexpected is not None and unexpected.requests >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
         yield "warning", f"{unexpected.requests:,} requests missed the cache for no reason that is known"

@@ -159,7 +159,7 @@ class Reader:
         lease = self.store.database.row("lease", session=info.name)
         return SessionPage(
             session=known.facts,
-            view_messages=len(view),
+            view_messages=len(view) + known.facts.messages - info.count,
             compacting=lease is not None and lease[2] > 0,
             kinds=kinds,
             sampled=sampled,

@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from midfold.config import Config
+from midfold.core import jsonio
 from midfold.dashboard.access import Access, Everything
 from midfold.dashboard.asked import Asked
 from midfold.dashboard.faces import FACES, RAW, Face
@@ -30,6 +32,7 @@ from midfold.dashboard.openapi import description
 from midfold.dashboard.pages import ICON, ICON_PATH, STYLE, STYLE_PATH, Pages
 from midfold.dashboard.reader import Reader
 from midfold.errors import MidfoldError, NotStored
+from midfold.gateway.logs import place_of
 from midfold.service import Sessions
 
 POLICY = (
@@ -44,6 +47,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+_log = logging.getLogger("midfold.pages")
 READING = ("GET", "HEAD")
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 """All of them, so that those that would change something get an answer that says why not."""
@@ -137,6 +141,9 @@ class _Served:
                 answered = self._problem(error.detail, error.status_code, as_page)
                 answered.headers.update(error.headers or {})
                 return answered
+            except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said
+                _log.error("%s could not be shown: %s %s", face.name, type(error).__name__, place_of(error))
+                return self._problem(f"this could not be shown ({type(error).__name__})", 500, as_page)
 
         return endpoint
 
@@ -153,8 +160,13 @@ def _asset(data: bytes, kind: str) -> Endpoint:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, HEADERS, "application/json")
+    """Halves of characters, as clients leave them where they cut a text, are escaped: msgspec does not write them."""
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        data = jsonio.encode(msgspec.to_builtins(value))
+    return Response(data, status, HEADERS, "application/json")
 
 
 def _html(text: str, status: int = 200) -> Response:
-    return Response(text, status, HEADERS, "text/html")
+    return Response(text.encode("utf-8", "replace"), status, HEADERS, "text/html")

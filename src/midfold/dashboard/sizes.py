@@ -6,6 +6,7 @@ counted here. Where that is very much, some of it is counted and the rest inferr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -14,13 +15,17 @@ import msgspec
 from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
 from midfold.core.breakdown import by_kind
+from midfold.core.message import Message
 from midfold.core.tokens import Meter
 from midfold.dashboard.facts import Share, Size, SizeBasis
 from midfold.dashboard.places import Place, Places, Shelf
 from midfold.live import Memory
 from midfold.models import Model
+from midfold.store.given import values_of
 from midfold.store.protocol import Piece, Record, SessionInfo
+from midfold.store.sketches import Sketch
 from midfold.turns import Turn
+from midfold.wire.document import tool_of
 
 MOST_COUNTED = 400
 """Messages that are counted for one answer."""
@@ -32,6 +37,11 @@ BLOCK = 40
 
 def memory_of(info: SessionInfo) -> Memory:
     return msgspec.json.decode(info.memory, type=Memory) if info.memory else Memory()
+
+
+def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:
+    """Whether a request of so many messages is no older than what is stored."""
+    return count >= info.count and compaction == info.compaction
 
 
 def in_force(info: SessionInfo, records: Sequence[Record]) -> Record | None:
@@ -51,13 +61,23 @@ class Gauge:
     def meter(self, model: str | None) -> Meter:
         return meter_for(self.belief(model))
 
-    def size(self, shelf: Shelf, records: Sequence[Record], newest: Turn | None = None) -> Size:
-        """`newest` is the last turn that was recorded: a gateway is told sizes long before it stores what was said."""
-        tokens, basis = self._tokens(shelf, records)
-        if newest is not None and (newest.count, newest.compaction) == (shelf.info.count, shelf.info.compaction):
-            tokens, basis = newest.usage.prompt_tokens, "reported"
-        window, threshold = self._limits(shelf.info, records)
+    def size(
+        self, shelf: Shelf, records: Sequence[Record], newest: Turn | None = None, sketch: Sketch | None = None
+    ) -> Size:
+        """A gateway notes its last request, in a sketch or a turn, long before it stores what was said."""
+        info = shelf.info
+        tokens, basis = self._noted(info, newest, sketch) or self._tokens(shelf, records)
+        window, threshold = self._limits(info, records)
+        if sketch is not None:
+            window, threshold = sketch.window, sketch.threshold
         return Size(tokens=tokens, basis=basis, window=window, threshold=threshold, share=round(tokens / window, 4))
+
+    def _noted(self, info: SessionInfo, newest: Turn | None, sketch: Sketch | None) -> tuple[int, SizeBasis] | None:
+        if sketch is not None and _is_now(sketch.count, sketch.compaction, info):
+            return sketch.tokens, "reported" if sketch.reported else "estimated"
+        if newest is not None and _is_now(newest.count, newest.compaction, info):
+            return newest.usage.prompt_tokens, "reported"
+        return None
 
     def _limits(self, info: SessionInfo, records: Sequence[Record]) -> tuple[int, int]:
         """A host may know better than the table of models how large its window is; receipts say what it knew."""
@@ -70,13 +90,15 @@ class Gauge:
     def _tokens(self, shelf: Shelf, records: Sequence[Record]) -> tuple[int, SizeBasis]:
         info, memory, record = shelf.info, memory_of(shelf.info), in_force(shelf.info, records)
         view = shelf.now(records)
-        known, start = 0, 0
+        start = 0
         basis: SizeBasis = "estimated"
         if memory.anchor is not None and 0 < memory.anchor.count <= len(view):
             known, start, basis = memory.anchor_tokens, memory.anchor.count, "reported"
         elif record is not None:
             known, start = record.receipt.new_tokens, len(view) - (info.count - record.upto)
             basis = "calibrated" if memory.samples else record.receipt.token_basis
+        else:
+            known = round(sum(self._beside(shelf).values()) * memory.ratio)
         new = len(view) - start
         if not new:
             return known, basis
@@ -88,12 +110,20 @@ class Gauge:
         after: SizeBasis = "sampled" if scale > 1 else "calibrated" if memory.samples else "estimated"
         return known + counted, after
 
+    def _beside(self, shelf: Shelf) -> dict[str, int]:
+        """The system prompt and the tools that are stored beside the messages: reports and receipts include them."""
+        system, tools = values_of(shelf.store.prompt(shelf.info))
+        message = None if system is None else Message.over(system, shelf.dialect.read_system)
+        return by_kind((), self.meter(shelf.info.model), system=message, tools=tuple(map(tool_of, tools)))
+
     def kinds(self, shelf: Shelf, records: Sequence[Record]) -> tuple[tuple[Share, ...], bool]:
         """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
         places, scale = sample(shelf.now(records), 0)
         messages = tuple(item.message for item in shelf.read(places))
-        sizes = by_kind(messages, self.meter(shelf.info.model))
-        kinds = [Share(name=name, tokens=round(tokens * scale)) for name, tokens in sizes.items() if tokens > 0]
+        sizes = Counter(self._beside(shelf))
+        for name, tokens in by_kind(messages, self.meter(shelf.info.model)).items():
+            sizes[name] += round(tokens * scale)
+        kinds = [Share(name=name, tokens=tokens) for name, tokens in sizes.items() if tokens > 0]
         return tuple(sorted(kinds, key=lambda kind: -kind.tokens)), scale > 1
 
 

@@ -76,11 +76,12 @@ def path(points: Iterable[tuple[float, float]], class_: str, *, closed: bool = F
     return tag("path", d=steps + (" Z" if closed else ""), class_=class_)
 
 
-def ticks(most: float, wanted: int = 4) -> list[float]:
-    """Round values from 0 up to `most`."""
+def ticks(most: float, wanted: int = 4, *, whole: bool = False) -> list[float]:
+    """Round values from 0 up to `most`; `whole` for what is counted."""
     if most <= 0:
         return [0.0]
     rough = most / wanted
     power = 10.0 ** floor(log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    steps = [factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999]
+    step = next((step for step in steps if step.is_integer()), 1.0) if whole else steps[0]
     return [index * step for index in range(ceil(most / step - 1e-9) + 1) if index * step <= most * 1.001]

@@ -18,15 +18,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from midfold.config import Config
-from midfold.errors import MidfoldError, UpstreamError
+from midfold.core.jsonio import NotJSON
+from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import endpoints, overflow
 from midfold.gateway.client import Answer, Client
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.front import Front, Later
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
+from midfold.gateway.logs import place_of
 from midfold.gateway.peek import peek
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
+from midfold.gateway.sighting import Watcher, sighted
 from midfold.gateway.steward import Steward
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
@@ -64,6 +67,7 @@ class Gateway:
         self.recall = Recall(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
+        self.watchers: list[Watcher] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = route_of(scope["method"], scope["path"])
@@ -74,8 +78,19 @@ class Gateway:
             exchange.account.action = "gone"
         except MidfoldError as error:
             await self._failed(exchange, error)
+        except NotJSON as error:
+            await self._failed(exchange, TranscriptError(f"the request is not JSON: {error}"))
+        except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said, so it is not told
+            await self._broke(exchange, error)
         finally:
             self._accounted(exchange)
+
+    async def _broke(self, exchange: Exchange, error: Exception) -> None:
+        """An error nobody foresaw: where it happened is logged, and the client gets an answer it can read."""
+        exchange.account.action = "broken"
+        _log.error("a request failed: %s %s", type(error).__name__, place_of(error))
+        if not exchange.begun:
+            await exchange.refuse(500, f"the gateway failed ({type(error).__name__})")
 
     async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
         """An answer that has begun is left unfinished, and the server cuts the connection."""
@@ -210,6 +225,10 @@ class Gateway:
         account.seconds = time.perf_counter() - exchange.started
         for accountant in self.accountants:
             accountant(account)
+        sighting = sighted(exchange, self.steward.policy) if self.watchers else None
+        if sighting is not None:
+            for watcher in self.watchers:
+                watcher(sighting)
 
     async def close(self) -> None:
         await self.client.close()

@@ -83,7 +83,14 @@ class Conversation:
     @property
     def name(self) -> str:
         """A name that every request of the conversation has, and every branch of it."""
-        return f"{OURS}{self.chains[min(IDENTIFYING, len(self.chains)) - 1].hex()[:24]}"
+        return self.names[0]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name, then those it had while it had fewer messages than tell it from another."""
+        opening = (_bare(message, self.dialect, self._redactor) for message in self.talk[:IDENTIFYING])
+        chains = list(chain_of(message.digest for message in opening))
+        return tuple(f"{OURS}{chain.hex()[:24]}" for chain in reversed(chains))
 
     @property
     def system(self) -> Message | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from midfold.core import jsonio
 from midfold.core.message import Transcript
 from midfold.errors import TranscriptError, UpstreamError
 from midfold.gateway.client import Answer, Client
@@ -65,7 +66,7 @@ async def compacted(exchange: Exchange, steward: Steward) -> None:
         "output": items,
         "usage": _usage(before, again.size.tokens),
     }
-    await exchange.answer(200, msgspec.json.encode(value))
+    await exchange.answer(200, jsonio.encode(value))
 
 
 def _items(view: Transcript, conversation: Conversation) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +16,9 @@ from midfold.gateway.routes import Route
 from midfold.gateway.shapes import error_body
 from midfold.gateway.upstreams import Upstream
 from midfold.wire import Document
+
+if TYPE_CHECKING:
+    from midfold.gateway.conversation import Conversation
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -71,6 +74,8 @@ class Exchange:
         self.document: Document | None = None
         """The body as somebody has read it, until it is sent."""
         self.upstream: Upstream | None = None
+        self.conversation: Conversation | None = None
+        """The request as it was read, where it was."""
         self.namespace: str = scope.get("state", {}).get("owner", "")
         """Whose sessions these are, as the door has found; no name reaches beyond it."""
         self.begun = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from traceback import walk_tb
 from typing import TextIO
 
 import msgspec
@@ -50,3 +51,10 @@ def to(stream: TextIO | None = None) -> Log:
         out.flush()
 
     return write
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of ours that an error passed. Its text is not logged: it may hold what was said."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    ours = [f"{name.rpartition('midfold')[2]}:{line}" for name, line in frames if "midfold" in name]
+    return ours[-1] if ours else "elsewhere"

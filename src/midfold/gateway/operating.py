@@ -8,7 +8,7 @@ uvicorn.run(operations.around(app), http=PatientProtocol)
 from __future__ import annotations
 
 import asyncio
-import resource
+import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,8 @@ class Operations:
             app, Keys({name: key.hash for name, key in self.config.keys.items()}), limits, self.figures.refuse
         )
         self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held)
-        self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
+        if importlib.util.find_spec("resource") is not None:
+            self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
         return door
 
     def write(self, account: Account) -> None:
@@ -123,5 +124,7 @@ class Operations:
 
 
 def _memory() -> float:
+    import resource  # there is none on Windows
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1_024

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.jsonio import REFUSALS
+from midfold.core.jsonio import REFUSALS, NotJSON, decode
+from midfold.core.spans import entries
 
 
 class Peek(msgspec.Struct, gc=False):
@@ -44,9 +45,27 @@ class Peek(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(Peek)
 
 
+HALVES = (b"\\ud", b"\\uD")
+"""Half of a character, where a client cut a text in two: JSON has it, msgspec does not."""
+LARGEST_WITH_HALVES = 8_000_000
+USABLE = range(1, 1_000)
+"""Bytes of a value worth reading."""
+
+
 def peek(body: bytes) -> Peek | None:
-    """None for a body that is no JSON object as msgspec reads it: it is the provider's to refuse."""
+    """None for a body that is no JSON object: it is the provider's to refuse."""
     try:
         return _decoder.decode(body)
     except REFUSALS:
+        if len(body) > LARGEST_WITH_HALVES or not any(half in body for half in HALVES):
+            return None
+    return _peek_slowly(body)
+
+
+def _peek_slowly(body: bytes) -> Peek | None:
+    try:
+        found = entries(body)
+        values = {name: decode(found[name]) for name in Peek.__struct_fields__ if len(found.get(name, b"")) in USABLE}
+    except NotJSON:
         return None
+    return Peek(**values)

@@ -237,6 +237,7 @@ class Steward:
     def tell(self, exchange: Exchange, weighed: Weighed) -> None:
         """The account of a request that was looked at."""
         account = exchange.account
+        exchange.conversation = weighed.conversation
         account.tokens_after = weighed.size.tokens
         if account.tokens_before is None:
             account.tokens_before = account.tokens_after

@@ -28,11 +28,11 @@ def queries(flavour: Flavour) -> dict[str, str]:
     for source in (folder / "queries.sql", folder / flavour / "queries.sql"):
         pieces = _NAME.split(source.read_text(encoding="utf-8"))
         for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
-            found[name] = _adapted(text.strip(), flavour)
+            found[name] = adapted(text.strip(), flavour)
     return found
 
 
-def _adapted(text: str, flavour: Flavour) -> str:
+def adapted(text: str, flavour: Flavour) -> str:
     for place, value in _PLACES[flavour].items():
         text = text.replace(place, value)
     return text if flavour == "sqlite" else _PARAMETER.sub(r"%(\1)s", text)

@@ -40,6 +40,7 @@ def session(tokens: int = 900, messages: int = 40) -> SessionFacts:
         updated=0,
         ended=None,
         messages=messages,
+        stored=messages,
         compaction=0,
         compactions=0,
         size=size,
@@ -118,7 +119,7 @@ def test_charts_of_days_gauges_strips_and_caches() -> None:
     bars = parsed(charts.days(days))
     assert len(list(bars.iter("rect"))) == 28
     parsed(charts.days(days[:1], width=380))
-    for tokens, level in ((0, "fine"), (6_000, "over"), (9_999, "full"), (30_000, "full")):
+    for tokens, level in ((0, "fine"), (6_000, "over"), (9_999, "brim"), (30_000, "brim")):
         rects = list(parsed(charts.gauge(session(tokens).size)).iter("rect"))
         assert rects[1].get("class") == f"level {level}"
         assert float(rects[1].get("width") or 0) <= 200

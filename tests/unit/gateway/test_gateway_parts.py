@@ -227,6 +227,10 @@ def test_peeking_reads_a_few_fields_and_never_fails() -> None:
     odd = peek(b'{"model": 7, "stream": "yes", "max_tokens": "many"}')
     assert odd is not None and (odd.name, odd.is_streaming, odd.output) == (None, False, 0)
     assert [peek(body) for body in (b"", b"[]", b"{", b"\xff")] == [None] * 4
+    half = peek(b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "cut \\ud83d here"}]}')
+    assert half is not None
+    assert (half.name, half.is_streaming) == ("m", True)
+    assert [peek(body) for body in (b'["\\ud83d"]', b'{"model": "\\ud83d')] == [None] * 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ from midfold.errors import SchemaError, StoreError
 from midfold.store import SqlStore, migrations, open_database
 from midfold.store.database import Database
 from midfold.store.protocol import Prompt
+from midfold.store.queries import Flavour
 from midfold.testing.store_base import CHAT, entries
+
+ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE")
+FIRST_RELEASE = 2
+"""The schema of 0.1."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -109,3 +114,24 @@ def test_a_migration_that_fails_leaves_the_schema_as_it_was(
             migrations.migrate(database)
     assert len(migrations.migrate(database)) == len(known)
     assert SqlStore(database).append("s", entries("a"), dialect=CHAT).positions == range(1)
+
+
+def only_adds(statement: str) -> bool:
+    """Whether a program that does not know of it can go on: indexes may go, what is read and written may not."""
+    if statement.startswith("ALTER TABLE"):
+        return " ADD COLUMN " in statement and ("NOT NULL" not in statement or "DEFAULT" in statement)
+    return statement.startswith(ADDS)
+
+
+def test_what_only_adds_is_told_from_what_does_not() -> None:
+    assert only_adds("ALTER TABLE sessions ADD COLUMN later integer")
+    for statement in ("ALTER TABLE a ADD COLUMN b integer NOT NULL", "DROP TABLE a", "UPDATE a SET b = 1"):
+        assert not only_adds(statement)
+
+
+@pytest.mark.parametrize("flavour", ["sqlite", "postgres"])
+def test_migrations_since_the_first_release_only_add(flavour: Flavour) -> None:
+    """An older gateway may be running on the same database (docs/howto/operate-the-gateway.md)."""
+    for migration in migrations.migrations(flavour)[FIRST_RELEASE:]:
+        for statement in migrations.statements(migration.text):
+            assert only_adds(statement), f"{migration.name}: {statement[:80]}"

@@ -1,0 +1,98 @@
+"""What pages are told about an answered request: whose it was, how large, what it cost. Not what was said.
+
+Rules of this file:
+1. A small request is never read on its way. What it belongs to is worked out afterwards, in another thread, from its
+   first messages.
+2. A request that asks to be left alone (`x-midfold-bypass`) is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from midfold.core.usage import Usage
+from midfold.errors import TranscriptError
+from midfold.gateway.checkpoints import named
+from midfold.gateway.conversation import Conversation
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.policy import Policy
+from midfold.gateway.weighing import is_usable
+from midfold.wire import read
+
+BYTES_PER_TOKEN = 4
+"""Of a request nobody has read, and whose provider does not say."""
+LONGEST_MODEL = 200
+
+
+class Named(NamedTuple):
+    """What a conversation is called, then what it was called while it was shorter; and how many messages it has."""
+
+    names: tuple[str, ...]
+    messages: int
+
+
+class Sighting(NamedTuple):
+    """One answered request."""
+
+    session: str | None
+    """The stored session whose fold it was sent with."""
+    receipt: str | None
+    dialect: str
+    model: str | None
+    usage: Usage | None
+    estimated: int
+    window: int
+    threshold: int
+    """The window's size where nothing is ever folded."""
+    held: int
+    """Bytes that are kept until the name is known."""
+    named: Callable[[], Named | None]
+
+
+Watcher = Callable[[Sighting], None]
+"""Told about every answered request; must return at once."""
+
+
+def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
+    """None for what is no turn of a conversation that can be told from others."""
+    account, peek, dialect = exchange.account, exchange.peek, exchange.route.dialect
+    if exchange.route.kind != "generate" or account.status != 200 or peek is None or dialect is None:
+        return None
+    if exchange.asked.bypass or peek.is_continued:
+        return None
+    limits = policy.limits(peek.name, peek.output)
+    conversation, body = exchange.conversation, exchange.body
+
+    def named_later() -> Named | None:
+        return name_of(exchange, conversation or conversation_of(body, dialect, policy))
+
+    model = peek.name or ""
+    return Sighting(
+        session=account.session,
+        receipt=account.receipt,
+        dialect=dialect,
+        model=model if model and len(model) <= LONGEST_MODEL and model.isprintable() else None,
+        usage=account.usage,
+        estimated=account.tokens_after or len(body) // BYTES_PER_TOKEN,
+        window=limits.window,
+        threshold=limits.trigger if policy.enabled else limits.window,
+        held=len(body),
+        named=named_later,
+    )
+
+
+def conversation_of(body: bytes, dialect: str, policy: Policy) -> Conversation | None:
+    try:
+        return Conversation(read(body, dialect=dialect, name="the request"), policy.redactor)
+    except TranscriptError:
+        return None
+
+
+def name_of(exchange: Exchange, conversation: Conversation | None) -> Named | None:
+    """As its header says, else by its first messages."""
+    if conversation is None or not conversation.talk:
+        return None
+    asked = exchange.asked.session
+    own = (asked,) if asked is not None and is_usable(asked) else conversation.names
+    return Named(tuple(named(exchange.namespace, name) for name in own), len(conversation.talk))
