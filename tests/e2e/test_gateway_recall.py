@@ -128,7 +128,7 @@ def test_the_model_finds_what_was_folded_and_the_client_sees_only_the_answer(wir
         said = SEPARATOR.join(["Let me look that up.", ANSWER] if stream else [ANSWER])
         assert (text, model.asked, provider.rejected) == (said, ["search", "unfold"], [])
         count = 5 if wire == "responses" else 4
-        assert gateway.accounts[0].reason == f"recall: {count} hidden messages"
+        assert gateway.account().reason == f"recall: {count} hidden messages"
         last = provider.requests[-1].raw
         ask(wire, gateway.url, [*talk, kept, user("Thank you.")], stream)
         again = provider.requests[-1].raw

@@ -134,5 +134,5 @@ def test_usage_is_that_of_all_turns_whether_streamed_or_not() -> None:
             )
             usage = next(chunk.usage for chunk in made if chunk.usage) if stream else made.usage
             assert (usage.prompt_tokens, usage.total_tokens) == (200, 210)
-            account = gateway.accounts[0]
+            account = gateway.account()
             assert account.usage is not None and account.usage.prompt_tokens == 200

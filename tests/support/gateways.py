@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,13 @@ class Running:
         self.url, self.app, self.sessions = url, app, sessions
         self.accounts: list[Account] = []
         app.gateway.accountants.append(self.accounts.append)
+
+    def account(self, number: int = 0) -> Account:
+        """The line of a request, which is written when its answer has been relayed: a client may know it earlier."""
+        ends = time.monotonic() + 20
+        while len(self.accounts) <= number and time.monotonic() < ends:
+            time.sleep(0.01)
+        return self.accounts[number]
 
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
         return call(self.url, "POST", path, body, **headers)
