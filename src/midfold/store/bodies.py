@@ -22,7 +22,7 @@ from midfold.wire.dialect import Dialect
 from midfold.wire.splice import message_bytes
 
 PLAIN, DEFLATED = 0, 1
-SMALLEST_TO_DEFLATE = 48
+SMALLEST_TO_DEFLATE = 512
 LEVEL = 1
 DICTIONARY = (
     b'{"type":"message","role":"user","content":[{"type":"input_text","text":"{"type":"function_call_output","call_id":'
@@ -106,21 +106,26 @@ def searchable(data: bytes) -> str:
         return data.decode("utf-8", "replace")
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: Any) -> list[str]:
+    found: list[str] = []
     todo = [value]
     while todo:
         item = todo.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, list):
+        kind = type(item)
+        if kind is str:
+            found.append(item)
+        elif kind is list:
             todo += reversed(item)
-        elif isinstance(item, dict):
-            todo += (_inside(key, item[key]) for key in reversed(item) if key not in UNREAD)
+        elif kind is dict:
+            todo += [
+                item[key] if key != "arguments" else _inside(item[key]) for key in reversed(item) if key not in UNREAD
+            ]
+    return found
 
 
-def _inside(key: str, value: Any) -> Any:
+def _inside(value: Any) -> Any:
     """Arguments are JSON text: in it a line break would be glued to the next word."""
-    if key != "arguments" or not isinstance(value, str) or "\\" not in value:
+    if not isinstance(value, str) or "\\" not in value:
         return value
     try:
         return jsonio.decode(value)

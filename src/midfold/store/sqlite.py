@@ -81,9 +81,7 @@ class SQLiteTx(Tx):
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
         ids = {digest: row[0] for digest, row in known.items() if row is not None}
         stored = [(digest, int(index), *deflated(entry.data)) for digest, entry in new.items()]
-        add = self.queries["add_body"]
-        for row in stored:
-            ids[row[0]] = self.connection.execute(add, row).lastrowid or 0
+        ids |= self._added(stored)
         if not index:
             return ids
         late = [
@@ -95,6 +93,14 @@ class SQLiteTx(Tx):
         waiting = [(ids[digest], len(data)) for digest, *_, data in stored]
         self._wait([*waiting, *((body, MOST_WAITING_BYTES) for body in late)])
         return ids
+
+    def _added(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
+        add = self.queries["add_body"]
+        if len(rows) < MOST_WAITING:
+            return {row[0]: self.connection.execute(add, row).lastrowid or 0 for row in rows}
+        self.connection.executemany(add, rows)
+        last = self.number("last_body")
+        return {row[0]: last - len(rows) + place for place, row in enumerate(rows, 1)}
 
     def _wait(self, bodies: list[tuple[int, int]]) -> None:
         """What waits is taken into the index once it is enough: a batch costs little more than one of its bodies."""

@@ -15,9 +15,12 @@ from midfold.wire.dialect import REMOVE, Dialect
 
 def message_bytes(message: Message, dialect: type[Dialect]) -> bytes:
     """One message as JSON: the exact bytes it came from, or those with the changed fields replaced."""
-    if isinstance(message.wire, Raw):
-        return bytes(message.wire)
-    if message.wire is None and isinstance(message.origin, Raw):
+    wire = message.wire
+    if type(wire) is dict:
+        return jsonio.encode(wire)
+    if isinstance(wire, Raw):
+        return bytes(wire)
+    if wire is None and isinstance(message.origin, Raw):
         origin = _read(message.origin)
         if isinstance(origin, Mapping):
             source = bytes(message.origin)

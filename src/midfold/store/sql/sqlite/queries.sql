@@ -3,6 +3,9 @@
 -- name: body_by_digest
 SELECT id, indexed FROM bodies WHERE digest = ?
 
+-- name: last_body
+SELECT max(id) FROM bodies
+
 -- name: add_body
 INSERT INTO bodies (digest, indexed, codec, data) VALUES (?, ?, ?, ?)
 
