@@ -31,7 +31,7 @@ from midfold.trajectory.retention import retention
 from midfold.trajectory.settings import FIRSTS
 from midfold.trajectory.sharegpt import ShareGPT
 
-RUNS = 3
+RUNS = 6
 TARGET, SUMMARY, LAST = 15_250, 750, 4
 WITH = ("tiktoken", "splintr-rs")
 MARKER = "[CONTEXT SUMMARY]:"

@@ -44,7 +44,7 @@ class Middle(NamedTuple):
         return self.record.total(range(self.places[start], self.places[end]))
 
     def length(self, start: int, end: int) -> int:
-        return sum(len(self.record.raw(place)) for place in range(self.places[start], self.places[end]))
+        return sum(map(len, map(self.record.raw, range(self.places[start], self.places[end]))))
 
 
 def chosen(middle: Middle, end: int, *, judge: bool = True) -> tuple[int, int]:

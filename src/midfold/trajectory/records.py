@@ -83,7 +83,7 @@ class Record(ABC):
 
     def within(self, places: range, room: int) -> int | None:
         """What turns cost if there is room for them, else None, found out with as little counting as that takes."""
-        if room < 0 or sum(len(self.raw(place)) for place in places) > MOST_CHARACTERS * room:
+        if room < 0 or sum(map(len, map(self.raw, places))) > MOST_CHARACTERS * room:
             return None
         used = 0
         for place in places:
