@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from midfold.testing.provider_rules import check, signature
-from midfold.testing.rules_provider import AutomaticCache
+from midfold.testing.rules_provider import SentPrefixes
 
 USER = {"role": "user", "content": "hi"}
 TEXT = {"role": "assistant", "content": "ok"}
@@ -95,7 +95,7 @@ def test_a_request_needs_a_model_and_anthropic_a_length() -> None:
 
 
 def test_automatic_caching_reads_what_was_sent_before_in_steps() -> None:
-    cache = AutomaticCache()
+    cache = SentPrefixes()
     first = {"model": "m", "messages": [{"role": "user", "content": "word " * 3_000}]}
     assert cache.bill("chat", first).read == 0
     longer = {"model": "m", "messages": [*first["messages"], TEXT]}  # type: ignore[misc]

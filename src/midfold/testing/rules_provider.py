@@ -38,7 +38,7 @@ class Served(NamedTuple):
     bill: Bill
 
 
-class AutomaticCache:
+class SentPrefixes:
     """OpenAI's: any prefix that was sent before, from 1,024 tokens on, in steps of 128, without markers."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class RulesProvider:
         self.rejected: list[Problem] = []
         self.served: list[Served] = []
         self._marked = PrefixCache(minimum=minimum, count=tokens)
-        self._automatic = AutomaticCache()
+        self._automatic = SentPrefixes()
         self._lock = threading.Lock()
         self._server = ScriptedProvider(then=self._answer)
 
