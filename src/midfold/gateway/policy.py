@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.api import believe, budget_for, meter_for
+from midfold.api import believe, budget_for
 from midfold.config import Config
 from midfold.core.compaction import Redactor
 from midfold.core.tokens import Meter
@@ -30,6 +30,8 @@ SHORTEST_MESSAGE = 20
 BESIDE_ANSWER = 0.95
 """Of what the answer leaves of the window."""
 MOST_REMEMBERED = 1_000
+MOST_COUNTED = 50_000
+"""Messages whose sizes are remembered, at some 300 bytes each."""
 
 
 class Limits(NamedTuple):
@@ -99,7 +101,10 @@ class Policy:
     def meter(self, belief: Belief) -> Meter:
         """What counts for a model; models that count alike share it, and what it remembers."""
         facts = belief.model
-        return self._meters.setdefault((facts.factor, facts.message_overhead), meter_for(belief))
+        key = (facts.factor, facts.message_overhead)
+        if key not in self._meters:
+            self._meters[key] = Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
+        return self._meters[key]
 
     def learn(self, model: str | None, limit: int) -> None:
         """A provider named the size of this model's context."""
