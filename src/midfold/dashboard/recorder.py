@@ -124,12 +124,13 @@ class Recorder:
     def _work(self) -> None:
         ended = False
         while not ended:
-            batch = [self._waiting.get()]
+            batch: list[_Waiting | None] = [self._waiting.get()]
             self._closing.wait(PAUSE)
             while len(batch) < MOST_AT_ONCE and not self._waiting.empty():
                 batch.append(self._waiting.get())
             ended = None in batch
             self._written([item for item in batch if item is not None])
+            batch.clear()  # while it waits for the next request, the bodies of the last ones are not kept
 
     def _written(self, batch: Sequence[_Waiting]) -> None:
         rows = [row for item in batch if (row := self._row(item)) is not None]
