@@ -134,7 +134,10 @@ class Recall:
             values = [*turn.messages, *result_messages(exchange.route.dialect or "", answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[exchange.route.dialect or ""]))
             joined.hide()
-        if hidden:
+            if _is_stream(answer):
+                # The end of a stream reaches the client before we know it: its next request must find the turns.
+                await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
+        if hidden and not _is_stream(answer):
             await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
         await self._relayed(exchange, prepared, answer, data, joined)
 
