@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.gateway.conversation import OURS
 from midfold.gateway.joined import SEPARATOR
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.testing.provider import Request
@@ -114,6 +115,21 @@ def ask(wire: str, url: str, talk: list[Any], stream: bool) -> tuple[str, Any]:
         answer = other.chat.completions.create(**options).choices[0].message
     assert not answer.tool_calls
     return str(answer.content), {"role": "assistant", "content": answer.content}
+
+
+def test_hidden_turns_of_a_stream_are_stored_before_its_last_turn_is_asked_for() -> None:
+    """The end of a stream reaches the client at once, and its next request may come in the same moment."""
+    model = Librarian()
+    stored: list[int] = []
+
+    def seen(request: Request) -> Turn:
+        names = [info.name for info in gateway.sessions.store.sessions(limit=50)]
+        stored.append(sum(name.startswith(f"{OURS}hidden-") for name in names))
+        return model(request)
+
+    with RulesProvider(seen, window=WINDOW) as provider, running(provider.url, window=WINDOW, recall="on") as gateway:
+        ask("chat", gateway.url, history("chat"), True)
+    assert (model.asked, stored) == (["search", "unfold"], [0, 1, 1])
 
 
 @pytest.mark.parametrize(

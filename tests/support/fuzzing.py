@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from support.asgi import whole_body
+
 MODEL = "fuzz-model"
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
@@ -28,12 +30,7 @@ class Echo:
                 if event["type"] == "lifespan.shutdown":
                     return
             return
-        body = b""
-        more = True
-        while more:
-            event = await receive()
-            body += event.get("body", b"")
-            more = event.get("more_body", False)
+        body = await whole_body(receive)
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": 3, "input_tokens": len(body) // 4}
         choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
         value = {"id": "x", "data": [], "choices": [choice], "usage": usage}

@@ -17,6 +17,8 @@ import sys
 from collections import Counter
 from typing import Any
 
+from asgi import whole_body
+
 MARK = re.compile(r"\bS(\d+)\.")
 TURN = re.compile(r"\bT(\d+)\b")
 KINDS = ["good"] * 82 + ["error"] * 6 + ["hang"] + ["slow"] * 4 + ["garbage"] * 4 + ["cut"] * 3
@@ -36,12 +38,7 @@ class Upstream:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        body = b""
-        more = True
-        while more:
-            event = await receive()
-            body += event.get("body", b"")
-            more = event.get("more_body", False)
+        body = await whole_body(receive)
         if scope["path"] == "/soak":
             await answer(send, 200, {"tally": self.tally, "faults": self.faults[:20]})
         else:
