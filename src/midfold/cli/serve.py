@@ -100,7 +100,7 @@ def _pages(config: Config, sessions: Sessions) -> list[Any]:
     """Pages and /api; with keys, everybody sees their own sessions."""
     from midfold.dashboard import Everything, Under, routes
 
-    mine = Under(lambda request: f"{request.scope['state']['owner']}/") if config.keys else Everything()
+    mine = Under(lambda request: f"{request.scope['state']['owner'].name}/") if config.keys else Everything()
     return list(routes(sessions, config=config, access=mine))
 
 

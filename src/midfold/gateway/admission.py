@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from midfold.gateway.keys import Keys
+from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.routes import route_of
 from midfold.gateway.shapes import error_body
 
@@ -58,7 +59,7 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 class Admission:
     """Lets a request through with its body read and its owner known, or answers it.
 
-    The owner's name is `scope["state"]["owner"]`; it is empty when the gateway has no keys.
+    The owner is `scope["state"]["owner"]`; its name is empty when the gateway has no keys.
     """
 
     def __init__(
@@ -88,18 +89,18 @@ class Admission:
         finally:
             self.held -= _size(taken)
 
-    def _owner(self, scope: Scope) -> tuple[str, list[Header]]:
+    def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
         if not self.keys:
             _same_site(scope)
-            return "", headers
+            return owner_of(headers), headers
         presented, rest = presented_key(headers)
-        owner = self.keys.who(presented)
-        if owner is None:
+        name = self.keys.who(presented)
+        if name is None:
             if scope["path"] in OPEN_PATHS:
-                return "", headers
+                return Owner(), headers
             raise Refused(401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key")
-        return owner, rest
+        return Owner(name), rest
 
     async def _body(self, scope: Scope, receive: Receive, taken: list[bytes]) -> None:
         declared = _declared(scope["headers"])

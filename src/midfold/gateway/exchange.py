@@ -11,6 +11,7 @@ import msgspec
 
 from midfold.core.usage import Usage
 from midfold.gateway.headers import Asked, Raw, asked
+from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.peek import Peek
 from midfold.gateway.routes import Route
 from midfold.gateway.shapes import error_body
@@ -76,8 +77,10 @@ class Exchange:
         self.upstream: Upstream | None = None
         self.conversation: Conversation | None = None
         """The request as it was read, where it was."""
-        self.namespace: str = scope.get("state", {}).get("owner", "")
-        """Whose sessions these are, as the door has found; no name reaches beyond it."""
+        self.owner: Owner = scope.get("state", {}).get("owner") or owner_of(self.headers)
+        """As the door has found."""
+        self.namespace = self.owner.name
+        """Whose sessions these are; no name reaches beyond it."""
         self.begun = False
         self.started = time.perf_counter()
         self.account = Account(self.method, self.path, owner=self.namespace, route=route.name)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from midfold.gateway.owner import CREDENTIALS
+
 Raw = tuple[bytes, bytes]
 
 HOP_BY_HOP = frozenset(
@@ -28,7 +30,6 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OURS = b"x-midfold-"
-CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 READABLE = ("gzip", "deflate", "identity")
 
 

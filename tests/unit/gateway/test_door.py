@@ -19,6 +19,7 @@ from midfold.errors import ConfigError
 from midfold.gateway.admission import Admission, Limits
 from midfold.gateway.keys import Keys, hashed, new_key
 from midfold.gateway.patience import PatientProtocol
+from support.asgi import whole_body
 
 
 class Hurried(PatientProtocol):
@@ -30,14 +31,9 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     """Answers the owner, the length of the body and the names of the headers."""
     if scope["type"] != "http":
         return
-    body = b""
-    more = True
-    while more:
-        event = await receive()
-        body += event.get("body", b"")
-        more = event.get("more_body", False)
+    body = await whole_body(receive)
     names = b",".join(sorted(name for name, _ in scope["headers"]))
-    told = f"{scope['state']['owner']}|{len(body)}|".encode() + names
+    told = f"{scope['state']['owner'].name}|{len(body)}|".encode() + names
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(len(told)).encode())]}
     )
