@@ -210,12 +210,12 @@ WHERE p.session = :session
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: current_prompts
-SELECT p.kind, b.digest, b.codec, b.data FROM prompts p JOIN bodies b ON b.id = p.body
-WHERE p.session = :session
+SELECT p.kind, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.body IS NOT NULL
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: prompts
-SELECT p.kind, p.position, p.at, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+SELECT p.kind, p.position, p.at, p.body, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
 WHERE p.session = :session ORDER BY p.kind, p.number
 
 -- name: handle
