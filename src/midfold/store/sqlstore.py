@@ -25,6 +25,7 @@ from midfold.store import (
     seals,
     syncing,
 )
+from midfold.store.addresses import file_of, is_memory
 from midfold.store.bodies import ROLES, Entry, chain_of, inflated, linked
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.leases import TTL, Lease, StoredLeases
@@ -311,9 +312,10 @@ class SqlStore:
 def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
     """`sqlite:///path.db`, `postgresql://...` or `memory:`; this process opens at most so many connections."""
     address, _, query = url.partition("?")
-    if address in ("memory:", "memory://"):
+    if is_memory(url):
         return Memory(clock=clock)
-    if address.startswith("sqlite:///"):
+    path = file_of(url)
+    if path is not None:
         options: dict[str, Any] = dict(parse_qsl(query))
         unknown = sorted(set(options) - {"synchronous", "timeout"})
         if unknown:
@@ -322,7 +324,9 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
             options["timeout"] = float(options.get("timeout", 30.0))
         except ValueError:
             raise StoreError(f"{address}: timeout is not a number of seconds") from None
-        return SQLite(address.removeprefix("sqlite:///"), connections=connections, clock=clock, **options)
+        if not path:
+            raise StoreError(f"{address}: expected a path behind it, as in sqlite:///sessions.db")
+        return SQLite(path, connections=connections, clock=clock, **options)
     if address.startswith(("postgresql://", "postgres://")):
         from midfold.store.postgres import Postgres
 
