@@ -19,7 +19,7 @@ CHOICES_NOT_PROVIDERS = ("auto", "main")
 _NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
 _LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
-_STORE = r"^(?:memory:|sqlite:///[^\s]+|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
+_STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
 _WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
 
