@@ -4,6 +4,7 @@
 2. Every message is in the view, or covered by a compaction: a handle of one in force stands for it.
 3. Every piece of a view and every handle leads to messages and bodies that are there.
 4. No row belongs to nothing: bodies, index rows, pieces, handles.
+5. Hidden turns are what was stored.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from midfold.core.words import VERSION
+from midfold.store import hidden_turns
 from midfold.store.bodies import chained, digest_of, inflated
 from midfold.store.database import Database, Tx
 from midfold.store.protocol import SessionInfo
@@ -32,6 +34,8 @@ def problems(database: Database, sessions: list[SessionInfo], *, deep: bool) -> 
     stale = database.read(lambda tx: tx.number("stale_words", words=VERSION))
     if stale:
         yield f"{stale} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
+    if deep:
+        yield from database.read(lambda tx: list(hidden_turns.problems(tx)))
     for session in sessions:
         found = database.read(lambda tx, session=session: list(_session(tx, session, deep)))  # type: ignore[misc]
         yield from (f"session {session.name}: {problem}" for problem in found)

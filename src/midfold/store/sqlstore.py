@@ -19,6 +19,7 @@ from midfold.errors import NotStored, SchemaError, StoreError
 from midfold.store import appending, checking, checkpoints, committing, indexing, prefixes, prompts, removing, syncing
 from midfold.store.bodies import ROLES, Entry, chain_of, inflated, stored_message
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
+from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
@@ -38,6 +39,7 @@ class SqlStore:
         self.database = database
         self.where = database.where
         self.leases = StoredLeases(database, ttl)
+        self.hidden_turns = HiddenTurns(database)
         if migrated:
             migrate(database)
 
@@ -192,31 +194,35 @@ class SqlStore:
 
     # Originals
 
-    def unfold(self, name: str, handle: str) -> Transcript:
-        """The originals behind a handle, or the beginning of one, of this session or one it continues."""
+    def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript:
+        """The originals behind a handle, or the beginning of one, of this session or one it continues.
+
+        `at`: only handles of compactions up to this one; `stop`: only messages before this position.
+        """
         session: SessionInfo | None = self.must(name)
         while session is not None:
-            found = self._unfolded(session, handle)
+            found = self._unfolded(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
+            at = stop = None
             if found:
                 dialect = _dialect(session)
                 return tuple(Message.over(Raw(data), dialect.read) for data in found)
             session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
         raise NotStored(f"session {name}: there is no handle {handle}")
 
-    def _unfolded(self, session: SessionInfo, handle: str) -> list[bytes]:
+    def _unfolded(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
-        ends = {"session": session.id, "low": full, "high": full + "\x7f"}
+        ends = {"session": session.id, "low": full, "high": full + "\x7f", "seq": seq}
         names = self.database.rows("handle", **ends)
         if len(names) > 1 and names[0][0] != full:
             raise NotStored(f"session {session.name}: several handles begin with {handle}")
         if names:
-            rows = self.database.rows("handle_messages", session=session.id, handle=names[0][0])
+            rows = self.database.rows("handle_messages", session=session.id, handle=names[0][0], seq=seq)
             return [inflated(codec, data) for *_, codec, data in rows]
         digits = full.removeprefix(PREFIX)
         if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
             return []
         low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
-        values = {"session": session.id, "low": low, "high": high}
+        values = {"session": session.id, "low": low, "high": high, "stop": stop}
         found = self.database.rows("message_by_digest", **values)
         if len(found) > 1:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
@@ -256,11 +262,13 @@ class SqlStore:
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]:
         """Deletes sessions that were not used for so many milliseconds, one after the other; says which.
 
-        Time is the database's, and looked at again when a session is deleted: one that was used meanwhile stays.
+        Time is the database's, and looked at again when a session is deleted: one that was used meanwhile stays. Hidden
+        turns that nobody used for as long go too.
         """
         names = [row[0] for row in self.database.rows("unused_sessions", age=age)]
         if dry_run:
             return names
+        self.hidden_turns.delete_unused(age)
 
         def unused(name: str) -> bool:
             return self.database.write(lambda tx: removing.delete_unused(tx, name, age), how="alone")

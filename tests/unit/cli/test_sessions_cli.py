@@ -15,6 +15,7 @@ from midfold.cli.main import main
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
 from midfold.testing.fixtures import long_tool_heavy_conversation, user
 
+MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql"]
 TALK = long_tool_heavy_conversation().messages
 
 
@@ -122,8 +123,8 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
     broken = copy("store", "check", "--json")
     assert broken.exit_code == 1 and any("alice" in line for line in json.loads(broken.stdout)["problems"])
     new = Shell(f"sqlite:///{tmp_path}/new.db")
-    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql", "0002_prompts.sql"]
-    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql", "0002_prompts.sql"]
+    assert new.json("store", "migrate", "--dry-run")["pending"] == MIGRATIONS
+    assert new.json("store", "migrate")["applied"] == MIGRATIONS
 
 
 def test_which_store(shell: Shell, tmp_path: Path) -> None:
