@@ -18,7 +18,12 @@ from midfold.testing.rules_provider import RulesProvider
 from midfold.testing.server import served
 from support.gateways import Running, call, settings
 
-PATHS = {"chat": "/v1/chat/completions", "anthropic": "/v1/messages", "responses": "/v1/responses"}
+PATHS = {
+    "responses/compact": "/v1/responses/compact",
+    "chat": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "responses": "/v1/responses",
+}
 DOORS = ("keys", "credentials")
 
 

@@ -209,6 +209,17 @@ class SqlStore:
             session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
         raise NotStored(f"session {name}: there is no handle {handle}")
 
+    def has_handle(self, name: str, handle: str) -> bool:
+        """Whether a handle, or the beginning of one, leads to something in this session; nothing is read."""
+        session = self.info(name)
+        if session is None:
+            return False
+        named = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
+        digest = _digests(handle.removeprefix(PREFIX))
+        return bool(self.database.rows("handle", **named)) or bool(
+            digest and self.database.rows("has_message", session=session.id, low=digest[0], high=digest[1])
+        )
+
     def _unfolded(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
         ends = {"session": session.id, "low": full, "high": full + "\x7f", "seq": seq}
@@ -218,11 +229,10 @@ class SqlStore:
         if names:
             rows = self.database.rows("handle_messages", session=session.id, handle=names[0][0], seq=seq)
             return [inflated(codec, data) for *_, codec, data in rows]
-        digits = full.removeprefix(PREFIX)
-        if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
+        digests = _digests(full.removeprefix(PREFIX))
+        if digests is None:
             return []
-        low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
-        values = {"session": session.id, "low": low, "high": high, "stop": stop}
+        values = {"session": session.id, "low": digests[0], "high": digests[1], "stop": stop}
         found = self.database.rows("message_by_digest", **values)
         if len(found) > 1:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
@@ -309,6 +319,13 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
 
         return Postgres(url, connections=connections)
     raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
+
+
+def _digests(digits: str) -> tuple[bytes, bytes] | None:
+    """Between which digests those lie that begin with these digits; None if nothing does."""
+    if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
+        return None
+    return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
 
 
 def _keep(tx: Tx, name: str, prompt: Prompt, position: int) -> None:

@@ -245,6 +245,10 @@ SELECT DISTINCT b.digest, b.codec, b.data
 FROM bodies b JOIN messages m ON m.body = b.id
 WHERE b.digest >= :low AND b.digest < :high AND m.session = :session AND m.position < :stop LIMIT 2
 
+-- name: has_message
+SELECT 1 FROM bodies b JOIN messages m ON m.body = b.id
+WHERE b.digest >= :low AND b.digest < :high AND m.session = :session LIMIT 1
+
 -- name: body
 SELECT codec, data FROM bodies WHERE id = :id
 
