@@ -127,6 +127,33 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
     assert new.json("store", "migrate")["applied"] == MIGRATIONS
 
 
+def test_pruning_takes_hidden_turns_where_no_session_is_old_enough(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite:///{tmp_path}/s.db")
+    with midfold.open(shell.url) as sessions:
+        sessions.store.hidden_turns.keep("place", "chain", b"{}", session="s")
+    shell("sessions", "prune", "--older-than", "0s", "--dry-run")
+    shell("sessions", "prune", "--older-than", "1d", "--yes")
+    with midfold.open(shell.url) as sessions:
+        assert sessions.store.hidden_turns.find("place", ["chain"])
+    assert shell("sessions", "prune", "--older-than", "0s").exit_code == 0
+    with midfold.open(shell.url) as sessions:
+        assert not sessions.store.hidden_turns.find("place", ["chain"])
+
+
+def test_a_check_finds_hidden_turns_that_were_damaged(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite:///{tmp_path}/s.db")
+    with midfold.open(shell.url) as sessions:
+        sessions.store.hidden_turns.keep("place", "chain", b"{}", session="s")
+    with sqlite3.connect(tmp_path / "s.db") as connection:
+        connection.execute("UPDATE hidden_turns SET data = x'5b5d'")
+    connection.close()
+    assert shell("store", "check").exit_code == 0
+    broken = shell("store", "check", "--deep")
+    assert broken.exit_code == 1 and "hidden turns" in broken.stdout
+    with midfold.open(shell.url) as sessions, pytest.raises(StoreError, match="not what was stored"):
+        sessions.store.hidden_turns.read("place", ["chain"])
+
+
 def test_which_store(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
     mine = {"MIDFOLD_CONFIG": str(tmp_path / "empty.yaml"), "XDG_DATA_HOME": str(tmp_path / "data")}
