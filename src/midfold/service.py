@@ -80,10 +80,12 @@ class Sessions:
         tools: Sequence[Any] = (),
         dialect: str | None = None,
         protection: Protection | None = None,
+        owner: str | None = None,
     ) -> Session:
         """One session by its name; it comes into being with its first message.
 
-        Without `system` and `tools` it has those that were last stored with it.
+        Without `system` and `tools` it has those that were last stored with it. With `owner`, handoffs in its messages
+        are believed only if a session `owner/...` has them; the empty one is that of names without a slash.
         """
         known, written = self.store.info(name), None
         if known is not None and system is None and not tools:
@@ -103,6 +105,7 @@ class Sessions:
             clock=self.clock,
         )
         more: dict[str, Any] = {"redacts": self.redacts, "written": written, "clock": self.clock}
+        more["owner"] = owner
         return Session(self.store, name, host, dialect=dialect, **more)
 
     def __contains__(self, name: str) -> bool:

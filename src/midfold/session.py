@@ -38,6 +38,7 @@ from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
 from midfold.store.given import Given, given, of_messages, prompt_of, values_of
 from midfold.store.leases import held
+from midfold.store.originals import Originals
 from midfold.store.protocol import Item, Prompt, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
@@ -88,12 +89,13 @@ class Session:
         redacts: bool = False,
         written: Prompt | None = None,
         clock: Callable[[], float] = time.time,
+        owner: str | None = None,
     ) -> None:
         self.store = store
         self.name = name
         self.host = host
         self.clock = clock
-        self._dialect = dialect
+        self._dialect, self._owner = dialect, owner
         self._redactor = (host.redactor or redact) if redacts else None
         self._kept = Kept(store, name, host)
         self._written = written
@@ -150,6 +152,7 @@ class Session:
     def _other(self, name: str) -> Session:
         redacts = self._redactor is not None
         more: dict[str, Any] = {"redacts": redacts, "written": self._written, "clock": self.clock}
+        more["owner"] = self._owner
         return Session(self.store, name, self.host.like(), dialect=self._dialect, **more)
 
     # What there is
@@ -371,7 +374,8 @@ class Session:
         size = self.host.size
         if prompt_tokens is None and live is not None and size.basis != "estimated":
             prompt_tokens = size.tokens
-        return self.host.request(document, prompt_tokens=prompt_tokens, **asked)
+        keeper = Originals(self.store, self.name, self._owner)
+        return self.host.request(document, prompt_tokens=prompt_tokens, keeper=keeper, **asked)
 
     def _known_dialect(self, live: Live | None) -> type[Dialect]:
         return DIALECTS[live.info.dialect if live else self._dialect or "openai-chat"]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.conversation import OURS
 from midfold.gateway.joined import SEPARATOR
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.testing.provider import Request
@@ -123,8 +122,8 @@ def test_hidden_turns_of_a_stream_are_stored_before_its_last_turn_is_asked_for()
     stored: list[int] = []
 
     def seen(request: Request) -> Turn:
-        names = [info.name for info in gateway.sessions.store.sessions(limit=50)]
-        stored.append(sum(name.startswith(f"{OURS}hidden-") for name in names))
+        rows = gateway.sessions.store.database.rows("page_of_hidden_turns", place="", chain="", most=50)
+        stored.append(len(rows))
         return model(request)
 
     with RulesProvider(seen, window=WINDOW) as provider, running(provider.url, window=WINDOW, recall="on") as gateway:

@@ -232,14 +232,21 @@ def import_(sessions: Sessions, file: str, name: str | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Only say which.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None:
-    """Delete sessions that were not used for long. Nothing is ever deleted without this, or delete."""
+    """Delete sessions, and turns hidden by recall, that were not used for long.
+
+    Nothing is ever deleted without this, or delete.
+    """
     age = seconds(older_than)
     names = sessions.prune(age, dry_run=True)
     for name in names:
         click.echo(name)
-    if names and not dry_run:
+    if dry_run:
+        return
+    if names:
         _confirmed(f"delete {len(names)} session(s)", yes)
-        notice(f"{len(sessions.prune(age))} session(s) deleted")
+    deleted = sessions.prune(age)
+    if names:
+        notice(f"{len(deleted)} session(s) deleted")
 
 
 @command.command()

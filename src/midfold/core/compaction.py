@@ -10,6 +10,7 @@ import msgspec
 from midfold.core.archive import Archive
 from midfold.core.boundary import Protection
 from midfold.core.budget import Budget
+from midfold.core.handoff import Keeper
 from midfold.core.message import Message, Role, Tool, Transcript
 from midfold.core.report import Receipt
 from midfold.core.sanitize import OrphanCalls
@@ -74,6 +75,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     cached_prefix: Callable[[Transcript, str, str], Mapping[str, Any] | None] | None = None
     """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
+    keeper: Keeper | None = None
+    """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
 
 
 class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):

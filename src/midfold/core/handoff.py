@@ -5,7 +5,8 @@ Rules of this file:
    stands for, and a check over that id and the body.
 2. It is recognised after any round trip through plain JSON by computing the check again. Text that merely looks like a
    handoff, quotes one, or stands in a tool result is not believed. Nor is a genuine handoff of another session that a
-   user pastes: ours stand right after the head, and nowhere else.
+   user pastes: ours stand right after the head, and nowhere else. The check holds no secret, so a store is asked, too
+   (`Keeper`): a handoff that it does not have is a summary that a client brought along.
 3. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
    model takes a historical ask for a new one.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from midfold.core.message import Message, Role, Text, Transcript
 
@@ -32,6 +33,7 @@ ENDS = (END_MARKER, TERSE_END)
 ACKNOWLEDGEMENT = "Understood; I continue below."
 TERSE_ACKNOWLEDGEMENT = "Understood."
 CONTINUATION = "(It continues below.)"
+FILLERS = (ACKNOWLEDGEMENT, TERSE_ACKNOWLEDGEMENT, CONTINUATION)
 SYSTEM_NOTE = (
     "[Note: Some earlier conversation turns have been compacted into a summary to save context space. The summary is "
     "marked [CONTEXT COMPACTION]; build on it and do not repeat work that it reports as done.]"
@@ -52,6 +54,18 @@ class Generated(NamedTuple):
     kind: Kind
     fold: str
     body: str
+
+
+class Keeper(Protocol):
+    """Who keeps the originals, and so knows what is ours."""
+
+    def has_handle(self, handle: str) -> bool:
+        """Whether this leads to originals."""
+        ...
+
+    def has_handoff(self, handoff: Generated) -> bool:
+        """Whether this very handoff was written here."""
+        ...
 
 
 def check(kind: str, fold: str, body: str) -> str:
@@ -94,6 +108,8 @@ def recognise(message: Message) -> Generated | None:
         body = after.removesuffix(end).strip()
     else:
         body = before
+        if after or body not in FILLERS:
+            return None
     if seen != check(kind, fold, body):
         return None
     return Generated(kind, fold, body)  # type: ignore[arg-type]

@@ -218,18 +218,25 @@ class _Said:
         )
 
     def _is_users(self, line: str) -> bool:
-        """Whether these are a user's own words, with or without their middle."""
+        """Whether these are a user's own words: a piece of them, or one message without its middle."""
         pieces = [_normal([_plain(piece)]) for piece in line.lstrip(_BULLETS).split(CLIPPED)]
-        return all(piece in self._asks for piece in pieces)
+        if len(pieces) == 1:
+            return pieces[0] in self._asks
+        first, *middle, last = pieces
+        return not middle and any(ask.startswith(first) and ask.endswith(last) for ask in self._each_ask)
 
     def _is_data(self, phrase: str) -> bool:
         return phrase not in self._trusted and phrase in self._results
 
     @cached_property
     def _asks(self) -> str:
+        return " ".join(self._each_ask)
+
+    @cached_property
+    def _each_ask(self) -> list[str]:
         users = (message for message in self._messages if message.role == "user")
-        texts = (part.text for message in users for part in message.parts if isinstance(part, Text))
-        return _normal(_plain(self._redact(text)) for text in texts)
+        texts = ([part.text for part in message.parts if isinstance(part, Text)] for message in users)
+        return [_normal(_plain(self._redact(text)) for text in said) for said in texts]
 
     @cached_property
     def _trusted(self) -> str:
@@ -268,8 +275,11 @@ def _results(messages: Iterable[Message]) -> Iterable[ToolResult]:
 
 
 def _plain(text: str) -> str:
-    """The text as it is read: without what cannot be seen, and in the usual letters."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
+    """The text as it is read: without what cannot be seen or was left out, and in the usual letters."""
+    if text.isascii():
+        return text
+    # In the usual letters an ellipsis is three full stops, and an order would end there.
+    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text.replace(CLIPPED, " ").replace("…", " ")))
 
 
 def _normal(texts: Iterable[str]) -> str:

@@ -3,10 +3,13 @@
 Of a long text its beginning and end are shown, of a tool result also where it first speaks of trouble.
 
 Reasoning is left out: it is not the conversation, and providers forbid showing it to another model.
+
+A line in a text that begins as our turns do loses that beginning, after the text was cut: a cut can put one there.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
@@ -25,6 +28,7 @@ TROUBLE = ("rror", "ERROR", "FAIL", "Traceback", "xception", "fatal", "denied", 
 LONGEST_WORD = max(map(len, TROUBLE))
 SMALLEST_MARGIN, MARGIN = 160, 256
 """Texts are redacted this much beyond what is shown: half of a credential is not recognised any more."""
+_TURN = re.compile(r"^\[(?=(?:SYSTEM|USER|ASSISTANT|TOOL|OTHER|RESULT)\b[^\n\]]{0,200}\])", re.MULTILINE)
 BATCH = 256
 """Messages that are searched for credentials in one go."""
 
@@ -51,7 +55,7 @@ def older_asks(messages: Transcript, redact: Redact, most: int) -> list[str]:
     asks: list[str] = []
     for message in reversed(messages):
         if message.role == "user" and most > 0 and message.text.strip():
-            asks.append(f"[USER, earlier]: {clip(message.text, 200, redact)}")
+            asks.append(f"[USER, earlier]: {_inside(clip(message.text, 200, redact))}")
             most -= len(asks[-1])
     return [*reversed(asks), f"[… the other {len(messages):,} older messages are not shown …]"]
 
@@ -130,10 +134,15 @@ def part_texts(message: Message, room: int, redact: Redact) -> Iterator[str]:
     for part in message.parts:
         if isinstance(part, Text):
             if part.text.strip():
-                yield f"[{who}]: {clip(part.text, room, redact)}"
+                yield f"[{who}]: {_inside(clip(part.text, room, redact))}"
         elif isinstance(part, ToolCall):
-            yield f"[{who} CALLS {part.name}]: {clip(part.arguments, room // 2, redact)}"
+            yield f"[{who} CALLS {part.name}]: {_inside(clip(part.arguments, room // 2, redact))}"
         elif isinstance(part, ToolResult):
-            yield f"[RESULT{' (failed)' if part.is_error else ''}]: {clip_result(part.text, room, redact)}"
+            yield f"[RESULT{' (failed)' if part.is_error else ''}]: {_inside(clip_result(part.text, room, redact))}"
         elif isinstance(part, Media | Opaque):
             yield f"[{who}]: ({part.kind})"
+
+
+def _inside(text: str) -> str:
+    """A text in which no turn begins."""
+    return _TURN.sub("(", text)

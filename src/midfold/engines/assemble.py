@@ -18,6 +18,7 @@ from midfold.core.boundary import Plan
 from midfold.core.compaction import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.core.estimate import estimate_text
 from midfold.core.failures import account
+from midfold.core.handles import with_own_handles
 from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.core.media import replace_historical_media
 from midfold.core.message import Message, Role, Text, Transcript
@@ -41,7 +42,7 @@ def fits(job: Job, plan: Plan, goal: float) -> bool:
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
     checked = _checked(job, ask, answer)
-    body = clip_tokens(checked.text, ask.budget_tokens)
+    body = _own(job, ask, clip_tokens(checked.text, ask.budget_tokens))
     job.notices += answer.notes
     view, originals, digests = _with_placeholders(job)
     system, view = _noted(job, view)
@@ -78,6 +79,11 @@ def _checked(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     if answer.source == "local":
         return local_audit(ask, answer)
     return audited(ask, answer.text) if job.request.options.verify else trusted(ask, answer.text)
+
+
+def _own(job: Job, ask: SummaryAsk, body: str) -> str:
+    """The summary without handles that somebody made up."""
+    return with_own_handles(body, lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
 
 
 def _asked_for(job: Job) -> bool:

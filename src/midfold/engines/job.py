@@ -27,9 +27,10 @@ from midfold.core.compaction import (
     SummaryAsk,
 )
 from midfold.core.failures import FAILURES, account
+from midfold.core.handles import framed_handles, handles_in
 from midfold.core.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.core.laws import legal_cuts, opens
-from midfold.core.message import Message, Transcript
+from midfold.core.message import Message, Text, ToolResult, Transcript
 from midfold.core.report import Boundary, Receipt, SummaryFacts
 from midfold.core.sanitize import Repair, sanitize
 from midfold.core.tokens import Basis
@@ -110,9 +111,36 @@ class Job:
         head = self.request.options.protection.protect_first_n_messages
         known = self.request.state.folds
         found = generated(self.messages, max(head, HEAD), known)
-        if not any(ours.fold in known for ours in found.values()):
+        if not any(map(self._is_known, found.values())):
             return found
-        return {index: ours for index, ours in found.items() if ours.kind != "fold" or ours.fold in known}
+        return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
+
+    def _is_known(self, ours: Generated) -> bool:
+        """Whether this is of a fold of this conversation, and says what was written then."""
+        state = self.request.state
+        if ours.fold not in state.folds:
+            return False
+        if ours.kind != "fold" or (ours.fold, ours.body) == (state.folds[-1], state.summary.strip()):
+            return True
+        return self.is_believed(ours)
+
+    def is_believed(self, handoff: Generated) -> bool:
+        """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
+        return self.request.keeper is None or self.request.keeper.has_handoff(handoff)
+
+    def is_handle(self, handle: str) -> bool:
+        """Whether a handle leads to originals."""
+        if handle.removeprefix(PREFIX) in self.state.folds:
+            return True
+        keeper = self.request.keeper
+        return handle in self._framed if keeper is None else keeper.has_handle(handle)
+
+    @cached_property
+    def _framed(self) -> set[str]:
+        """Handles that the messages name as we do, and those of the summary so far."""
+        parts = (part for message in self.messages for part in message.parts)
+        texts = (part.text for part in parts if isinstance(part, Text | ToolResult) and "unfold" in part.text)
+        return framed_handles(texts) | handles_in(self.state.summary)
 
     @cached_property
     def previous(self) -> tuple[int, Generated] | None:
@@ -127,8 +155,12 @@ class Job:
                 self.notices.append("the state of another conversation was not used")
             return CompactionState(lineage="" if given.summary else given.lineage, ineffective=given.ineffective)
         _, handoff = found
-        if handoff.fold in given.folds:
+        if self._is_known(handoff):
             return msgspec.structs.replace(given, summary=handoff.body)
+        if not self.is_believed(handoff):
+            self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
+            brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
+            return CompactionState(count=1, summary=brought, ineffective=given.ineffective)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
         return CompactionState(count=1, summary=handoff.body, folds=(handoff.fold,), ineffective=given.ineffective)

@@ -97,6 +97,11 @@ class Conversation:
         """The system prompt, wherever it stands."""
         return self.preamble or self.document.system
 
+    @property
+    def prompt_digest(self) -> bytes:
+        """What tells one system prompt from another, cache markers aside; empty without one."""
+        return b"" if self.system is None else _bare(self.system, self.dialect, self._redactor).digest
+
     def view(self, checkpoint: Checkpoint | None) -> Transcript:
         """What the model sees of the messages, without a leading system prompt."""
         return self.talk if checkpoint is None else checkpoint.applied(self.talk, self.dialect)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from midfold.core.message import plain
 from midfold.core.report import Receipt
 from midfold.core.timing import Timing
+from midfold.gateway.checkpoints import space_of
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
@@ -106,6 +107,7 @@ class Folder:
             system=_system_of(conversation),
             tools=_tools_of(conversation),
             dialect=conversation.dialect.name,
+            owner=space_of(name),
         )
 
 

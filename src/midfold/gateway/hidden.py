@@ -1,12 +1,15 @@
 """Turns a client never saw, by the messages they came after; put back into every later request.
 
 Rules of this file:
-1. A turn is found by the chain of the client's own messages before it, not by the answer after it: clients write
-   answers down in their own way.
+1. A turn is found by whose it is, by the system prompt, and by the chain of all of the client's messages before it:
+   another owner, another prompt or another word before it is another conversation. It is not found by the answer after
+   it: clients write answers down in their own way.
 2. What a client was shown of such a turn while it streamed stands in the answer that the client wrote down, too. It is
    taken out there: to the provider the conversation is what it was.
 3. They are kept in the store, one record each, so that another gateway, or this one after a restart, puts back the very
-   same bytes. Memory is brought up to date by what is new.
+   same bytes. What stands where is asked of the store each time, what it is only once. Nobody waits for another's
+   question.
+4. Where originals are stored redacted, so are these.
 """
 
 from __future__ import annotations
@@ -20,86 +23,114 @@ import msgspec
 from msgspec import Raw
 
 from midfold.core import jsonio
+from midfold.core.compaction import Redactor
 from midfold.core.message import Message, Transcript, plain
 from midfold.core.spans import elements, entries
-from midfold.gateway.conversation import OURS, Conversation
+from midfold.gateway.conversation import Conversation
 from midfold.gateway.joined import Seen, seen_item
+from midfold.gateway.owner import Owner
 from midfold.store import SqlStore
-from midfold.store.bodies import Entry
+from midfold.store.redacting import redacted
 from midfold.wire.dialect import Dialect
 from midfold.wire.splice import replace_values
 
-MOST_KNOWN = 2_000
+MOST_BYTES = 24_000_000
+"""Of records in memory."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One hidden run: messages after those with this chain."""
+    """One hidden run."""
 
-    after: str
     messages: tuple[Raw, ...]
     seen: tuple[Seen, ...] = ()
-
-
-class _Known:
-    def __init__(self) -> None:
-        self.read = 0
-        self.runs: dict[bytes, Record] = {}
 
 
 class Hidden:
     """All hidden turns of all conversations."""
 
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
-        self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:
+        self._turns = store.hidden_turns
+        self._redactor = redactor
+        self._known = _Records()
 
-    def put_back(self, conversation: Conversation) -> Conversation:
+    def put_back(self, owner: Owner, conversation: Conversation) -> Conversation:
         """The conversation with its hidden turns; the very same if it has none."""
-        runs = self._runs(conversation)
+        runs = self._runs(owner, conversation)
         if not runs:
             return conversation
         talk: list[Message] = []
         seen: Sequence[Seen] = ()
-        found = False
         for message, chain in zip(conversation.talk, conversation.chains, strict=True):
             left, seen = unsaid(message, seen, conversation.dialect) if seen else (message, seen)
             talk += () if left is None else (left,)
-            run = runs.get(chain)
+            run = runs.get(chain.hex())
             if run is not None:
-                found, seen = True, run.seen
+                seen = run.seen
                 talk += (Message.over(raw, conversation.dialect.read) for raw in run.messages)
-        return conversation.with_talk(tuple(talk)) if found else conversation
+        return conversation.with_talk(tuple(talk))
 
-    def keep(self, conversation: Conversation, messages: Transcript, seen: Sequence[Seen] = ()) -> None:
-        """Writes a run down; `conversation` is the request as the client sent it, `seen` what it saw of the run."""
+    def keep(
+        self,
+        owner: Owner,
+        conversation: Conversation,
+        messages: Transcript,
+        seen: Sequence[Seen] = (),
+        session: str = "",
+    ) -> None:
+        """Writes a run down; `conversation` is the request as the client sent it, `seen` what it saw of the run.
+
+        `session` is whose originals the run may quote: the run is deleted with it.
+        """
         raws = [bytes(message.wire) for message in messages]
-        after = conversation.chains[-1].hex()
-        record = b'{"after":"' + after.encode() + b'","messages":[' + b",".join(raws)
-        record += b'],"seen":' + jsonio.encode([list(one) for one in seen]) + b"}"
-        entry = Entry(Message.over(Raw(record), conversation.dialect.read), conversation.dialect)
-        self._store.append(_name(conversation), [entry], dialect=conversation.dialect.name)
-        self._runs(conversation)
+        shown = jsonio.encode([list(one) for one in seen])
+        if self._redactor is not None:
+            raws = [redacted(raw, self._redactor) for raw in raws]
+            shown = redacted(shown, self._redactor)
+        record = b'{"messages":[' + b",".join(raws) + b'],"seen":' + shown + b"}"
+        place = place_of(owner, conversation)
+        self._turns.keep(place, conversation.chains[-1].hex(), record, session=session)
 
-    def _runs(self, conversation: Conversation) -> dict[bytes, Record]:
-        name = _name(conversation)
+    def _runs(self, owner: Owner, conversation: Conversation) -> dict[str, Record]:
+        place = place_of(owner, conversation)
+        found = self._turns.find(place, [chain.hex() for chain in conversation.chains])
+        runs = {one.chain: record for one in found if (record := self._known.get(one.digest)) is not None}
+        missing = [one.chain for one in found if one.chain not in runs]
+        for one, data in self._turns.read(place, missing).items() if missing else ():
+            runs[one.chain] = record = msgspec.json.decode(data, type=Record)
+            self._known.add(one.digest, record, len(data))
+        return runs
+
+
+class _Records:
+    """Records by their digests; those used last are kept. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[Record, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, digest: bytes) -> Record | None:
         with self._lock:
-            known = self._known.setdefault(name, _Known())
-            self._known.move_to_end(name)
-            if len(self._known) > MOST_KNOWN:
-                self._known.popitem(last=False)
-            info = self._store.info(name)
-            if info is not None and info.count > known.read:
-                for row in self._store.history_of(info, known.read):
-                    record = msgspec.json.decode(bytes(row.message.wire), type=Record)
-                    known.runs[bytes.fromhex(record.after)] = record
-                known.read = info.count
-            return known.runs
+            if digest not in self._known:
+                return None
+            self._known.move_to_end(digest)
+            return self._known[digest][0]
+
+    def add(self, digest: bytes, record: Record, size: int) -> None:
+        with self._lock:
+            if digest in self._known:
+                return
+            self._known[digest] = (record, size)
+            self._bytes += size
+            while self._bytes > MOST_BYTES:
+                _, (_, oldest) = self._known.popitem(last=False)
+                self._bytes -= oldest
 
 
-def _name(conversation: Conversation) -> str:
-    """One for all conversations that begin alike: the chains in its records tell them apart."""
-    return f"{OURS}hidden-{conversation.chains[0].hex()[:24]}"
+def place_of(owner: Owner, conversation: Conversation) -> str:
+    """Where the runs of a conversation are kept: nobody else, and no other system prompt, leads there."""
+    prompt = conversation.prompt_digest
+    return owner.bind(b"hidden turns", conversation.dialect.name.encode(), prompt)
 
 
 def raw_messages(values: list[Any], dialect: type[Dialect]) -> Transcript:

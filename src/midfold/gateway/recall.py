@@ -8,6 +8,8 @@ Rules of this file:
 3. A turn that calls our tools and the client's at once is answered for ours; the model is told to ask for the others
    again. So no turn is ever half hidden.
 4. After `MOST_ROUNDS` the model must answer without tools.
+5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
+   another conversation that began with the same messages.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from midfold.gateway.hidden import Hidden, raw_messages
 from midfold.gateway.joined import JOINED, Joined, Seen
 from midfold.gateway.overflow import may_be, overflow_of
 from midfold.gateway.tap import decoded
+from midfold.store.checkpoints import Checkpoint
+from midfold.store.protocol import Found
 from midfold.store.ranking import search
 from midfold.wire import read, write
 from midfold.wire.sniff import DIALECTS
@@ -89,16 +93,17 @@ class Recall:
         self.gateway = gateway
         self.steward = gateway.steward
         self.sessions = gateway.sessions
-        self.hidden = Hidden(gateway.sessions.store)
+        self.hidden = Hidden(gateway.sessions.store, self.steward.policy.redactor)
         self.steward.scales.put_back = self.hidden.put_back
-        self._renamed: dict[str, str] = {}
+        self._renamed: dict[tuple[str, str], str] = {}
 
     def applies(self, exchange: Exchange) -> bool:
         """Offers the tools where they belong, and says whether it did."""
         asked = exchange.peek.previous_response_id if exchange.peek is not None else None
-        if isinstance(asked, str) and asked in self._renamed:
+        last = self._renamed.get((exchange.owner.id, asked)) if isinstance(asked, str) else None
+        if last is not None:
             # A stream has one id from its beginning on; the provider has what came last under another one.
-            exchange.body = replace_values(exchange.body, {"previous_response_id": jsonio.encode(self._renamed[asked])})
+            exchange.body = replace_values(exchange.body, {"previous_response_id": jsonio.encode(last)})
         if not self.steward.looks_at(exchange) or exchange.route.kind != "generate":
             return False
         body = offered(exchange.body, exchange.route.dialect or "")
@@ -194,7 +199,10 @@ class Recall:
         if status != 200 or prepared.weighed is None:
             return
         try:
-            await self.steward.in_thread(self.hidden.keep, prepared.weighed.conversation.as_sent, hidden, seen)
+            weighed = prepared.weighed
+            session = weighed.name if weighed.checkpoint is None else weighed.checkpoint.session
+            sent = weighed.conversation.as_sent
+            await self.steward.in_thread(self.hidden.keep, exchange.owner, sent, hidden, seen, session)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
@@ -207,7 +215,7 @@ class Recall:
             self.steward.observe(exchange, prepared, usage)
         if _is_stream(answer):
             await self._sent(exchange, answer, joined.rest())
-            self._rename(joined.renamed)
+            self._rename(exchange, joined.renamed)
             await self._ended(exchange, answer)
         elif exchange.begun:
             await exchange.write(joined.error(_error_in(decoded(data, encoding_of(answer.headers)))), more=False)
@@ -218,10 +226,11 @@ class Recall:
             await exchange.begin(answer.status, kept)
             await exchange.write(data if counted is None else counted, more=False)
 
-    def _rename(self, told: Mapping[str, str]) -> None:
-        if len(self._renamed) >= MOST_RENAMED:
-            self._renamed.clear()
-        self._renamed |= told
+    def _rename(self, exchange: Exchange, told: Mapping[str, str]) -> None:
+        for asked, last in told.items():
+            self._renamed[exchange.owner.id, asked] = last
+        while len(self._renamed) > MOST_RENAMED:
+            del self._renamed[next(iter(self._renamed))]
 
     async def _ended(self, exchange: Exchange, answer: Answer) -> None:
         if not exchange.begun:
@@ -230,35 +239,41 @@ class Recall:
 
     def _answers(self, turn: Assembled, prepared: Prepared) -> list[tuple[str, str]]:
         checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
-        session = None if checkpoint is None else checkpoint.session
-        return [(call.id, self._answer(call, session)) for call in turn.calls]
+        return [(call.id, self._answer(call, checkpoint)) for call in turn.calls]
 
-    def _answer(self, call: Call, session: str | None) -> str:
+    def _answer(self, call: Call, checkpoint: Checkpoint | None) -> str:
         """What a tool says; an error is an answer, too."""
         if call.name not in NAMES:
             return AGAIN
-        if session is None:
+        if checkpoint is None:
             return NOTHING_FOLDED
         given: Mapping[str, Any] = call.arguments or {}
         try:
-            found = self._found(given, session) if call.name == SEARCH else self._unfolded(given, session)
+            found = self._found(given, checkpoint) if call.name == SEARCH else self._unfolded(given, checkpoint)
         except NotStored as error:
             found = {"error": str(error).partition(": ")[2] or str(error)}
         except MidfoldError as error:
             found = {"error": f"the archive cannot be read now ({type(error).__name__})"}
         return json.dumps(found, ensure_ascii=False)
 
-    def _found(self, given: Mapping[str, Any], session: str) -> dict[str, Any]:
+    def _found(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
         query = str(given.get("query") or "").strip()
         limit = given.get("limit")
         most = min(max(limit, 1), MOST_HITS) if type(limit) is int else MOST_HITS // 2
-        hits = search(self.sessions.store, query, self.sessions.redactor, most, name=session) if query else []
+        session, count = checkpoint.session, checkpoint.count
+
+        def is_folded(found: Found) -> bool:
+            return found.position < count
+
+        store, redactor = self.sessions.store, self.sessions.redactor
+        hits = search(store, query, redactor, most, is_folded, name=session) if query else []
         shown = [{"handle": hit.handle, "role": hit.role, "snippet": hit.text} for hit in hits]
         return {"query": query, "hits": shown} if query else {"error": "the query is empty"}
 
-    def _unfolded(self, given: Mapping[str, Any], session: str) -> dict[str, Any]:
+    def _unfolded(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
         handle = str(given.get("handle") or "").strip().strip("[]()")
-        messages = self.sessions.store.unfold(session, handle)
+        found = {"at": checkpoint.seq, "stop": checkpoint.count}
+        messages = self.sessions.store.unfold(checkpoint.session, handle, **found)
         start, offset = (value if type(value := given.get(key)) is int else 0 for key in ("start", "offset"))
         full = handle if handle.startswith("mf-") else f"mf-{handle}"
         return unfold({full: messages}, full, start, offset)

@@ -18,6 +18,7 @@ from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.conversation import OURS, Conversation
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.moments import Moments
+from midfold.gateway.owner import Owner
 from midfold.gateway.policy import Limits, Policy
 from midfold.store.checkpoints import Checkpoint
 from midfold.wire import read
@@ -71,7 +72,7 @@ class Scales:
     def __init__(self, policy: Policy, checkpoints: Checkpoints, moments: Moments) -> None:
         self.policy, self.checkpoints, self.moments = policy, checkpoints, moments
         self.anchors = Anchors()
-        self.put_back: Callable[[Conversation], Conversation] | None = None
+        self.put_back: Callable[[Owner, Conversation], Conversation] | None = None
         """Puts turns back that the client has never seen."""
 
     def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
@@ -84,7 +85,7 @@ class Scales:
         if not conversation.talk:
             return None
         if self.put_back is not None:
-            conversation = self.put_back(conversation)
+            conversation = self.put_back(exchange.owner, conversation)
         return self.weighed(conversation, self.name(exchange, conversation), limits)
 
     def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:

@@ -4,7 +4,7 @@
 2. Every message is in the view, or covered by a compaction: a handle of one in force stands for it.
 3. Every piece of a view and every handle leads to messages and bodies that are there.
 4. No row belongs to nothing: bodies, index rows, pieces, handles.
-5. Compactions and what sessions remember are as they were sealed.
+5. Compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from midfold.core.words import VERSION
 from midfold.errors import StoreDamaged, StoreError
-from midfold.store import seals
+from midfold.store import hidden_turns, seals
 from midfold.store.bodies import blob, chained, inflated
 from midfold.store.database import FOREVER, Database, Tx
 from midfold.store.rows import info_of
@@ -34,6 +34,8 @@ def problems(database: Database, *, deep: bool) -> Iterator[str]:
     ):
         yield from _told(database, lambda tx, name=name, what=what: _counted(tx, f"{{}} {what}", name))  # type: ignore[misc]
     yield from _told(database, lambda tx: _counted(tx, STALE, "stale_words", words=VERSION))
+    if deep:
+        yield from _told(database, lambda tx: list(hidden_turns.problems(tx)))
     try:
         rows = database.rows("sessions", before=FOREVER, most=1 << 31)
     except StoreError as error:

@@ -3,7 +3,9 @@
 Rules of this file:
 1. A file that was released never changes: its checksum is in the databases it was applied to.
 2. A database with a number this program does not know was written by a newer midfold; it is not touched.
-3. A database without our table of migrations is new; if it has tables of our names, creating them fails and nothing is
+3. What a migration only adds, an older program goes on without. What it makes needless is taken out in the same
+   transaction by `_cleared`, with what refers to it.
+4. A database without our table of migrations is new; if it has tables of our names, creating them fails and nothing is
    done.
 """
 
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 from midfold.core.words import VERSION as WORDS
 from midfold.errors import SchemaError
-from midfold.store import indexing
+from midfold.store import indexing, removing
 from midfold.store.database import Database, Tx
 from midfold.store.queries import Flavour
 
@@ -32,6 +34,9 @@ PRESENT = {
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE name = 'midfold_migrations'",
     "postgres": "SELECT count(*) FROM pg_class WHERE oid = to_regclass('midfold_migrations')",
 }
+HIDDEN_TURNS = 3
+"""The migration after which hidden turns are no sessions."""
+_OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
 ALONE = {"sqlite": "SELECT 1", "postgres": "SELECT pg_advisory_xact_lock(7310593858020254828)"}
 """Two programs that migrate at once do it one after the other."""
 
@@ -98,9 +103,18 @@ def _applied(database: Database) -> list[Migration]:
             for statement in statements(migration.text):
                 tx.connection.execute(statement)
             tx.run("add_version", number=migration.number, checksum=migration.checksum, words=WORDS)
+        if any(migration.number == HIDDEN_TURNS for migration in todo):
+            _cleared(tx)
         return todo
 
-    return database.write(apply)
+    return database.write(apply, how="alone")
+
+
+def _cleared(tx: Tx) -> None:
+    """Without the sessions that held hidden turns before: nobody knows whose they were, so nobody may have them."""
+    for (name,) in tx.all("old_hidden_sessions"):
+        if _OLD_HIDDEN.fullmatch(name):
+            removing.delete(tx, name)
 
 
 def statements(text: str) -> list[str]:

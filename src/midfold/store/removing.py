@@ -22,6 +22,7 @@ def delete(tx: Tx, name: str) -> None:
     for rows in ROWS:
         tx.run(f"delete_{rows}", session=session.id)
     tx.run("delete_lease", name=name)
+    tx.run("delete_hidden_turns", name=name)
     tx.run("forget_parent", session=session.id)
     tx.run("delete_session", session=session.id)
     for body in sorted(bodies):

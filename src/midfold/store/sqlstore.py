@@ -28,6 +28,7 @@ from midfold.store import (
 from midfold.store.addresses import file_of, is_memory
 from midfold.store.bodies import ROLES, Entry, chain_of, inflated, linked
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
+from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
@@ -47,6 +48,7 @@ class SqlStore:
         self.database = database
         self.where = database.where
         self.leases = StoredLeases(database, ttl)
+        self.hidden_turns = HiddenTurns(database)
         if migrated:
             migrate(database)
 
@@ -214,30 +216,44 @@ class SqlStore:
 
     # Originals
 
-    def unfold(self, name: str, handle: str) -> Transcript:
-        """The originals behind a handle, or the beginning of one, of this session or one it continues."""
+    def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript:
+        """The originals behind a handle, or the beginning of one, of this session or one it continues.
+
+        `at`: only handles of compactions up to this one; `stop`: only messages before this position.
+        """
         session: SessionInfo | None = self.must(name)
         while session is not None:
-            found = self._unfolded(session, handle)
+            found = self._unfolded(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
+            at = stop = None
             if found:
                 dialect = dialect_of(session)
                 return tuple(Message.over(Raw(data), dialect.read) for data in found)
             session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
         raise NotStored(f"session {name}: there is no handle {handle}")
 
-    def _unfolded(self, session: SessionInfo, handle: str) -> list[bytes]:
+    def has_handle(self, name: str, handle: str) -> bool:
+        """Whether a handle, or the beginning of one, leads to something in this session; nothing is read."""
+        session = self.info(name)
+        if session is None:
+            return False
+        named = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
+        digest = _digests(handle.removeprefix(PREFIX))
+        return bool(self.database.rows("handle", **named)) or bool(
+            digest and self.database.rows("has_message", session=session.id, low=digest[0], high=digest[1])
+        )
+
+    def _unfolded(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
-        ends = {"session": session.id, "low": full, "high": full + "\x7f"}
+        ends = {"session": session.id, "low": full, "high": full + "\x7f", "seq": seq}
         names = self.database.rows("handle", **ends)
         if len(names) > 1 and names[0][0] != full:
             raise NotStored(f"session {session.name}: several handles begin with {handle}")
         if names:
             return self._behind(session, *names[0])
-        digits = full.removeprefix(PREFIX)
-        if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
+        digests = _digests(full.removeprefix(PREFIX))
+        if digests is None:
             return []
-        low, high = bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
-        values = {"session": session.id, "low": low, "high": high}
+        values = {"session": session.id, "low": digests[0], "high": digests[1], "stop": stop}
         found = self.database.rows("message_by_digest", **values)
         if len(found) > 1:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
@@ -246,7 +262,7 @@ class SqlStore:
     def _behind(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
         row = self.database.row("compaction", session=session.id, seq=seq)
         handles = self.database.rows("seal_of_handles", session=session.id, seq=seq)
-        found = self.database.rows("handle_messages", session=session.id, handle=handle)
+        found = self.database.rows("handle_messages", session=session.id, handle=handle, seq=seq)
         wanted = sum(own[3] for own in handles if own[0] == handle)
         if row is None or len(found) != wanted:
             raise self._missing(session, f"some of what {handle} stands for is not there")
@@ -284,11 +300,13 @@ class SqlStore:
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]:
         """Deletes sessions that were not used for so many milliseconds, one after the other; says which.
 
-        Time is the database's, and looked at again when a session is deleted: one that was used meanwhile stays.
+        Time is the database's, and looked at again when a session is deleted: one that was used meanwhile stays. Hidden
+        turns that nobody used for as long go too.
         """
         names = [row[0] for row in self.database.rows("unused_sessions", age=age)]
         if dry_run:
             return names
+        self.hidden_turns.delete_unused(age)
 
         def unused(name: str) -> bool:
             return self.database.write(lambda tx: removing.delete_unused(tx, name, age), how="alone")
@@ -332,6 +350,13 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
 
         return Postgres(url, connections=connections)
     raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
+
+
+def _digests(digits: str) -> tuple[bytes, bytes] | None:
+    """Between which digests those lie that begin with these digits; None if nothing does."""
+    if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
+        return None
+    return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
 
 
 def _keep(tx: Tx, name: str, prompt: Prompt, position: int) -> None:

@@ -25,13 +25,14 @@ from midfold.store.bodies import digest_of
 from midfold.store.leases import Lease
 from midfold.store.protocol import Store
 from midfold.testing.store_base import CHAT, bytes_of, entries, raw
+from midfold.testing.store_hidden_turns import HiddenTurnsContract
 from midfold.testing.store_prefixes import PrefixContract
 from midfold.testing.store_prompts import PromptContract
 from midfold.testing.store_removal import RemovalContract
 from midfold.wire.openai_chat import OpenAIChat
 
 
-class StoreContract(PrefixContract, PromptContract, RemovalContract):
+class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, RemovalContract):
     """Subclass this in a test module and give it a fixture `connect`."""
 
     # Messages

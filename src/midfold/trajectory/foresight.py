@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 from midfold.core import jsonio
 from midfold.core.estimate import estimate_text
-from midfold.core.hostile import is_suspicious
 from midfold.core.ledger.census import RESULT
-from midfold.core.ledger.lines import snippet
+from midfold.core.ledger.lines import may_be_order, snippet
 from midfold.core.ledger.names import names
 from midfold.core.message import Text, ToolCall
 from midfold.core.redact import redact
@@ -116,7 +115,7 @@ class Fold:
     def is_clean(self, line: Line) -> bool:
         """Whether there is no credential in a line or near it, and nothing that a reader may take for an order."""
         who, text = self.spoken(line.turn)[line.number]
-        if who == RESULT and is_suspicious(line.text):
+        if who == RESULT and may_be_order(line.text, text, line.at):
             return False
         around = text[max(line.at - NEAR, 0) : line.at + NEAR]
         return redact(around) == around

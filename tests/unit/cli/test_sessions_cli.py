@@ -15,6 +15,7 @@ from midfold.cli.main import main
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
 from midfold.testing.fixtures import long_tool_heavy_conversation, user
 
+MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql"]
 TALK = long_tool_heavy_conversation().messages
 
 
@@ -122,8 +123,35 @@ def test_the_store_is_checked_migrated_and_copied(shell: Shell, tmp_path: Path) 
     broken = copy("store", "check", "--json")
     assert broken.exit_code == 1 and any("alice" in line for line in json.loads(broken.stdout)["problems"])
     new = Shell(f"sqlite:///{tmp_path}/new.db")
-    assert new.json("store", "migrate", "--dry-run")["pending"] == ["0001_sessions.sql", "0002_prompts.sql"]
-    assert new.json("store", "migrate")["applied"] == ["0001_sessions.sql", "0002_prompts.sql"]
+    assert new.json("store", "migrate", "--dry-run")["pending"] == MIGRATIONS
+    assert new.json("store", "migrate")["applied"] == MIGRATIONS
+
+
+def test_pruning_takes_hidden_turns_where_no_session_is_old_enough(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite:///{tmp_path}/s.db")
+    with midfold.open(shell.url) as sessions:
+        sessions.store.hidden_turns.keep("place", "chain", b"{}", session="s")
+    shell("sessions", "prune", "--older-than", "0s", "--dry-run")
+    shell("sessions", "prune", "--older-than", "1d", "--yes")
+    with midfold.open(shell.url) as sessions:
+        assert sessions.store.hidden_turns.find("place", ["chain"])
+    assert shell("sessions", "prune", "--older-than", "0s").exit_code == 0
+    with midfold.open(shell.url) as sessions:
+        assert not sessions.store.hidden_turns.find("place", ["chain"])
+
+
+def test_a_check_finds_hidden_turns_that_were_damaged(tmp_path: Path) -> None:
+    shell = Shell(f"sqlite:///{tmp_path}/s.db")
+    with midfold.open(shell.url) as sessions:
+        sessions.store.hidden_turns.keep("place", "chain", b"{}", session="s")
+    with sqlite3.connect(tmp_path / "s.db") as connection:
+        connection.execute("UPDATE hidden_turns SET data = x'5b5d'")
+    connection.close()
+    assert shell("store", "check").exit_code == 0
+    broken = shell("store", "check", "--deep")
+    assert broken.exit_code == 1 and "hidden turns" in broken.stdout
+    with midfold.open(shell.url) as sessions, pytest.raises(StoreError, match="not what was stored"):
+        sessions.store.hidden_turns.read("place", ["chain"])
 
 
 def test_which_store(shell: Shell, tmp_path: Path) -> None:

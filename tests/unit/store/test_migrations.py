@@ -83,7 +83,7 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(database: Database, m
     with program_of(1, monkeypatch):
         migrations.migrate(database)
         old_store(database)
-    assert [migration.number for migration in migrations.pending(database)] == [2]
+    assert [migration.number for migration in migrations.pending(database)] == [2, 3]
     store = SqlStore(database)
     assert list(store.check(deep=True)) == []
     assert [row.message.text for row in store.history("s")] == ["alpha one", "beta two", "alpha one"]
@@ -107,13 +107,29 @@ def test_a_migration_that_fails_leaves_the_schema_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = migrations.migrations(database.flavour)
-    broken = migrations.Migration(3, "0003_broken.sql", "CREATE TABLE half (x integer);\nSELECT 1 FROM nowhere;", "c")
+    broken = migrations.Migration(99, "0099_broken.sql", "CREATE TABLE half (x integer);\nSELECT 1 FROM nowhere;", "c")
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "migrations", lambda flavour: (*known, broken))
         with pytest.raises(StoreError, match="nowhere"):
             migrations.migrate(database)
     assert len(migrations.migrate(database)) == len(known)
     assert SqlStore(database).append("s", entries("a"), dialect=CHAT).positions == range(1)
+
+
+def test_hidden_turns_that_were_sessions_are_dropped_because_nobody_knows_whose_they_were(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = f"gw-hidden-{'0123456789ab' * 2}"
+    named = "gw-hidden-by-a-user"
+    with program_of(2, monkeypatch):
+        store = SqlStore(database)
+        store.append(old, entries("hidden words", "shared words"), dialect=CHAT)
+        store.append(named, entries("shared words"), dialect=CHAT)
+    assert [migration.number for migration in migrations.migrate(database)] == [3]
+    store = SqlStore(database)
+    assert [info.name for info in store.sessions()] == [named]
+    assert store.find("hidden") == [] and [hit.session for hit in store.find("shared")] == [named]
+    assert list(store.check(deep=True)) == []
 
 
 def only_adds(statement: str) -> bool:

@@ -65,11 +65,11 @@ def test_a_migration_with_other_contents_is_refused(store: SqlStore, path: Path)
 
 def test_migrating_is_one_transaction_and_happens_once(path: Path) -> None:
     database = open_database(f"sqlite:///{path}")
-    assert [migration.number for migration in migrations.pending(database)] == [1, 2]
+    assert [migration.number for migration in migrations.pending(database)] == [1, 2, 3]
     store = SqlStore(database, migrated=False)
     with pytest.raises(SchemaError, match="midfold store migrate"):
         store.require_current()
-    assert len(migrations.migrate(database)) == 2
+    assert len(migrations.migrate(database)) == 3
     assert migrations.migrate(database) == []
     store.require_current()
 

@@ -14,9 +14,8 @@ from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
 
 from midfold.core.estimate import estimate_text
-from midfold.core.hostile import is_suspicious
 from midfold.core.ledger.census import RESULT, Census
-from midfold.core.ledger.lines import GOES_ON, narrow, snippet
+from midfold.core.ledger.lines import GOES_ON, may_be_order, narrow, snippet
 from midfold.core.ledger.names import names, parts
 from midfold.core.ledger.worth import worth
 
@@ -148,7 +147,7 @@ def _pieces(
 def _is_clean(line: Line, census: Census, redact: Callable[[str], str]) -> bool:
     """Whether there is no credential in the line or near it, and nothing that a reader may take for an order."""
     who, text = census.texts[line.message][line.part]
-    if who == RESULT and is_suspicious(line.text):
+    if who == RESULT and may_be_order(line.text, text, line.at):
         return False
     around = text[max(line.at - NEAR, 0) : line.at + NEAR]
     return redact(around) == around

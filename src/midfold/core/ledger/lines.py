@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from midfold.core.hostile import is_suspicious
 from midfold.core.ledger.prose import binds
 
 LONGEST_LINE = 150
@@ -20,6 +21,8 @@ MARGIN, WIDE_MARGIN, NARROW_MARGIN = 45, 110, 30
 LONG_ENOUGH = 60
 """Characters; shorter pieces have no narrower one."""
 REACH = 130
+NEAR = 500
+"""Characters on either side of a name in which an order stands that the name is part of."""
 
 
 class Snippet(NamedTuple):
@@ -40,6 +43,19 @@ def snippet(text: str, at: int, length: int) -> Snippet:
     if binds(line):
         return Snippet(line, True)
     return _with_neighbours(text, start, end, line)
+
+
+def may_be_order(piece: str, text: str, at: int) -> bool:
+    """Whether a piece of a text, or the line that it was cut from, may be taken for an order."""
+    is_cut = GOES_ON in (piece[:1], piece[-1:])
+    return is_suspicious(piece) or (is_cut and is_suspicious(_line_at(text, at)))
+
+
+def _line_at(text: str, at: int) -> str:
+    """The line in which a place stands, as far as it is near."""
+    start = max(text.rfind("\n", 0, at) + 1, at - NEAR)
+    end = text.find("\n", at, at + NEAR)
+    return text[start : at + NEAR if end < 0 else end]
 
 
 def narrow(text: str, at: int, length: int, than: int) -> str:

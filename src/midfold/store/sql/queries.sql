@@ -219,12 +219,18 @@ SELECT p.kind, p.position, p.at, p.body, b.digest, b.codec, b.data FROM prompts 
 WHERE p.session = :session ORDER BY p.kind, p.number
 
 -- name: handle
-SELECT handle, max(seq) FROM handles WHERE session = :session AND handle >= :low AND handle < :high
+SELECT handle, max(seq) FROM handles
+WHERE session = :session AND handle >= :low AND handle < :high AND seq <= :seq
 GROUP BY handle ORDER BY handle LIMIT 2
 
 -- name: handles
 SELECT handle, seq, place, first, count, body FROM handles WHERE session = :session AND seq = :seq
 ORDER BY handle, place
+
+-- name: folds_by_handle
+SELECT s.name, c.state
+FROM handles h JOIN sessions s ON s.id = h.session JOIN compactions c ON c.session = h.session AND c.seq = h.seq
+WHERE h.handle = :handle AND substr(s.name, 1, length(CAST(:under AS text))) = :under
 
 -- name: pieces
 SELECT seq, place, first, count, body FROM pieces WHERE session = :session AND seq = :seq ORDER BY place
@@ -245,18 +251,22 @@ FROM handles h
 JOIN messages m ON m.session = h.session AND m.position >= h.first AND m.position < h.first + h.count
 JOIN bodies b ON b.id = m.body
 WHERE h.session = :session AND h.handle = :handle AND h.first IS NOT NULL
-  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle)
+  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle AND seq <= :seq)
 UNION ALL
 SELECT h.place, 0, NULL, NULL, b.digest, b.codec, b.data
 FROM handles h JOIN bodies b ON b.id = h.body
 WHERE h.session = :session AND h.handle = :handle AND h.first IS NULL
-  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle)
+  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle AND seq <= :seq)
 ORDER BY 1, 2
 
 -- name: message_by_digest
 SELECT DISTINCT b.digest, b.codec, b.data
 FROM bodies b JOIN messages m ON m.body = b.id
-WHERE b.digest >= :low AND b.digest < :high AND m.session = :session LIMIT 2
+WHERE b.digest >= :low AND b.digest < :high AND m.session = :session AND m.position < :stop LIMIT 2
+
+-- name: has_message
+SELECT 1 FROM bodies b JOIN messages m ON m.body = b.id
+WHERE b.digest >= :low AND b.digest < :high AND m.session = :session LIMIT 1
 
 -- name: body
 SELECT digest, codec, data FROM bodies WHERE id = :id
@@ -284,6 +294,29 @@ WHERE session = :session AND holder = :holder AND fence = :fence AND expires > {
 
 -- name: lease
 SELECT holder, fence, expires - {now} FROM leases WHERE session = :session
+
+-- name: add_hidden_turns
+INSERT INTO hidden_turns (place, chain, session, used, digest, codec, data)
+VALUES (:place, :chain, :session, {now}, :digest, :codec, :data)
+ON CONFLICT (place, chain) DO UPDATE
+SET session = excluded.session, used = excluded.used, digest = excluded.digest, codec = excluded.codec,
+    data = excluded.data
+
+-- name: has_hidden_turns
+SELECT 1 FROM hidden_turns WHERE place = :place LIMIT 1
+
+-- name: page_of_hidden_turns
+SELECT place, chain, digest, codec, data FROM hidden_turns
+WHERE place > :place OR (place = :place AND chain > :chain) ORDER BY place, chain LIMIT :most
+
+-- name: delete_hidden_turns
+DELETE FROM hidden_turns WHERE session = :name
+
+-- name: delete_unused_hidden_turns
+DELETE FROM hidden_turns WHERE used < {now} - :age
+
+-- name: old_hidden_sessions
+SELECT name FROM sessions WHERE substr(name, 1, 10) = 'gw-hidden-'
 
 -- name: bodies_of
 SELECT body FROM messages WHERE session = :session

@@ -34,6 +34,16 @@ SELECT (SELECT count(*) FROM words w WHERE NOT EXISTS
      + (SELECT count(*) FROM bodies b WHERE b.indexed = 1 AND NOT EXISTS
            (SELECT 1 FROM words w WHERE w.body = b.id))
 
+-- name: hidden_turns
+SELECT chain, digest, CASE WHEN used < {now} - :rest THEN 1 ELSE 0 END FROM hidden_turns
+WHERE place = :place AND chain IN (SELECT json_array_elements_text(CAST(:chains AS json)))
+
+-- name: hidden_turns_data
+SELECT chain, digest, codec, data FROM hidden_turns WHERE place = :place AND chain IN (SELECT json_array_elements_text(CAST(:chains AS json)))
+
+-- name: use_hidden_turns
+UPDATE hidden_turns SET used = {now} WHERE place = :place AND chain IN (SELECT json_array_elements_text(CAST(:chains AS json)))
+
 -- name: versions
 SELECT number, checksum FROM midfold_migrations ORDER BY number
 

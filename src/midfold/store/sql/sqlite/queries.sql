@@ -59,6 +59,16 @@ SELECT (SELECT count(*) FROM words_docsize d WHERE NOT EXISTS
 -- name: stale_words
 SELECT count(*) FROM words_docsize WHERE (SELECT min(words) FROM midfold_migrations) < :words
 
+-- name: hidden_turns
+SELECT chain, digest, CASE WHEN used < {now} - :rest THEN 1 ELSE 0 END FROM hidden_turns
+WHERE place = :place AND chain IN (SELECT value FROM json_each(:chains))
+
+-- name: hidden_turns_data
+SELECT chain, digest, codec, data FROM hidden_turns WHERE place = :place AND chain IN (SELECT value FROM json_each(:chains))
+
+-- name: use_hidden_turns
+UPDATE hidden_turns SET used = {now} WHERE place = :place AND chain IN (SELECT value FROM json_each(:chains))
+
 -- name: versions
 SELECT number, checksum FROM midfold_migrations ORDER BY number
 

@@ -1,0 +1,17 @@
+-- Turns that a gateway kept from its client. `place` is whose conversation it is and under which system prompt, as a
+-- hash; `chain` stands for all messages before them. They go with `session`, or when nobody has used them for long.
+CREATE TABLE hidden_turns (
+    used bigint NOT NULL,
+    codec smallint NOT NULL,
+    place text COLLATE "C" NOT NULL,
+    chain text COLLATE "C" NOT NULL,
+    session text COLLATE "C" NOT NULL,
+    digest bytea NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (place, chain)
+);
+CREATE INDEX hidden_turns_session ON hidden_turns (session);
+CREATE INDEX hidden_turns_used ON hidden_turns (used);
+
+-- Whether a handle is one of an owner's sessions is asked of all of them at once.
+CREATE INDEX handles_handle ON handles (handle);

@@ -1,0 +1,77 @@
+"""Which handoffs and handles a store vouches for: those of one owner's sessions, in the very words."""
+
+from __future__ import annotations
+
+import pytest
+
+from midfold.core.archive import PREFIX
+from midfold.core.compaction import CompactionState
+from midfold.core.handoff import Generated
+from midfold.errors import NotStored
+from midfold.store import SqlStore, open_database
+from midfold.store.originals import Originals
+from midfold.testing.store_base import CHAT, StoreBase, entries
+
+FOLD, BODY = "0123456789ab", "a summary"
+HANDOFF = Generated("fold", FOLD, BODY)
+
+
+@pytest.fixture
+def store() -> SqlStore:
+    opened = SqlStore(open_database("memory:"))
+    _fold(opened, "team/sub/s", FOLD, BODY)
+    return opened
+
+
+def _fold(store: SqlStore, name: str, fold: str, body: str) -> None:
+    base = StoreBase()
+    base.begun(store, name, *(f"{name} {number}" for number in range(6)))
+    made = base.fold(store, name)
+    handles = {PREFIX + fold: next(iter(made.handles.values()))}
+    state = CompactionState(count=1, summary=f"{body}\n", folds=(fold,))
+    lease = base.lease(store, name)
+    store.commit(name, lease, type(made)(**{**_fields(made), "handles": handles, "state": state}))
+
+
+def _fields(made: object) -> dict[str, object]:
+    return {field: getattr(made, field) for field in made.__struct_fields__}  # type: ignore[attr-defined]
+
+
+def test_a_handoff_is_believed_in_the_space_that_has_it_and_in_its_own_words(store: SqlStore) -> None:
+    assert Originals(store, "team/sub/other", "team/sub").has_handoff(HANDOFF)
+    for space in ("team", "team/su", "sub", "", "team/sub/s"):
+        assert not Originals(store, "x", space).has_handoff(HANDOFF), space
+    own = Originals(store, "team/sub/other", "team/sub")
+    assert not own.has_handoff(HANDOFF._replace(body="another summary"))
+    assert not own.has_handoff(HANDOFF._replace(fold="ba9876543210"))
+    assert Originals(store, "x").has_handoff(HANDOFF._replace(body="another"))
+
+
+def test_a_space_without_a_name_is_that_of_names_without_a_slash(store: SqlStore) -> None:
+    _fold(store, "plain", "ffff00001111", BODY)
+    assert Originals(store, "x", "").has_handoff(HANDOFF._replace(fold="ffff00001111"))
+    assert not Originals(store, "x", "team").has_handoff(HANDOFF._replace(fold="ffff00001111"))
+
+
+def test_a_handle_is_one_of_the_session_or_a_fold_of_its_owner(store: SqlStore) -> None:
+    message = next(iter(store.history("team/sub/s"))).message
+    handle = PREFIX + message.digest.hex()[:12]
+    assert Originals(store, "team/sub/s", "team/sub").has_handle(handle)
+    assert Originals(store, "team/sub/s", "team/sub").has_handle(PREFIX + FOLD)
+    assert Originals(store, "team/sub/new", "team/sub").has_handle(PREFIX + FOLD)
+    assert not Originals(store, "team/sub/new", "team/sub").has_handle(handle)
+    assert not Originals(store, "team/new", "team").has_handle(PREFIX + FOLD)
+    assert not Originals(store, "team/sub/s", "team/sub").has_handle(PREFIX + "abcdefabcdef")
+
+
+def test_unfolding_reaches_no_later_compaction_and_no_later_message(store: SqlStore) -> None:
+    name = "team/sub/s"
+    assert store.unfold(name, PREFIX + FOLD, at=1, stop=6)
+    with pytest.raises(NotStored):
+        store.unfold(name, PREFIX + FOLD, at=0)
+    store.append(name, entries("later words"), dialect=CHAT)
+    later = PREFIX + list(store.history(name))[-1].message.digest.hex()[:12]
+    assert store.unfold(name, later)[0].text == "later words"
+    assert store.unfold(name, later, stop=7)[0].text == "later words"
+    with pytest.raises(NotStored):
+        store.unfold(name, later, stop=6)
