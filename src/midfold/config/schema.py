@@ -268,6 +268,15 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = None
 
 
+KeyHeader = Annotated[
+    Literal["auto", "bearer", "x-api-key"],
+    Meta(
+        description="header that carries the key of api_key_env: Authorization: Bearer, or x-api-key; auto goes by "
+        "wire, else by the path, and sends Bearer where both vendors have the path, except to api.anthropic.com"
+    ),
+]
+
+
 class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`midfold serve`: what stands between agents and providers."""
 
@@ -278,6 +287,15 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Variable | None,
         Meta(description="environment variable with the key for gateway.upstream; null sends the client's own key"),
     ] = None
+    key_header: KeyHeader = "auto"
+    routes: Annotated[
+        Literal["known", "all"],
+        Meta(
+            description="what clients reach with the keys of api_key_env: generation, counting, models, embeddings and "
+            "the files, batches and stored responses they made themselves (known), or everything that the provider's "
+            "account lets the key do, others' files and the organisation included (all)"
+        ),
+    ] = "known"
     mode: Annotated[
         Literal["hygiene", "manage", "passthrough"],
         Meta(
@@ -343,6 +361,7 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Variable | None,
         Meta(description="environment variable that holds the API key; null sends the client's own key"),
     ] = None
+    key_header: KeyHeader = "auto"
     wire: Annotated[
         Literal["any", "openai", "anthropic"],
         Meta(description="the wire format the provider speaks; requests of another one are refused"),

@@ -191,7 +191,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _answer(scope: Scope, send: Send, refused: Refused) -> None:
-    body = error_body(route_of(scope["method"], scope["path"]), refused.status, str(refused))
+    body = error_body(route_of(scope["method"], scope["path"]).wire, refused.status, str(refused))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))
     if refused.status == 503:

@@ -32,7 +32,7 @@ from midfold.gateway.routes import route_of
 from midfold.gateway.sighting import Watcher, sighted
 from midfold.gateway.steward import Steward
 from midfold.gateway.tap import Tap, decoded
-from midfold.gateway.upstreams import Upstreams
+from midfold.gateway.upstreams import Target, Upstreams
 from midfold.gateway.weighing import Prepared
 
 if TYPE_CHECKING:
@@ -136,14 +136,14 @@ class Gateway:
 
     async def _uploaded(self, exchange: Exchange) -> None:
         """A file on its way to a route that is not ours: never kept, never looked at."""
-        upstream = exchange.upstream = self.upstreams.find(None, None)
+        upstream = exchange.upstream = self.upstreams.find(None, exchange.route.wire)
         if upstream is None:
             await exchange.refuse(404, "no upstream is configured for this route")
             return
         exchange.account.upstream = upstream.place
         length = [(name.decode(), value.decode()) for name, value in exchange.headers if name == b"content-length"]
-        headers = [*to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire), *length]
-        answer = await self.client.send(exchange.method, upstream, self._url(exchange), headers, exchange.pieces())
+        headers = [*to_upstream(exchange.headers, upstream.credential(exchange.route.wire)), *length]
+        answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, exchange.pieces())
         stop = exchange.watch()
         try:
             await self._relay(exchange, Prepared(b""), answer)
@@ -190,16 +190,10 @@ class Gateway:
         """The request, with this body, to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
-        headers = to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire)
+        headers = to_upstream(exchange.headers, upstream.credential(exchange.route.wire))
         body = await self.steward.marked(exchange, body)
         exchange.document = None
-        return await self.client.send(exchange.method, upstream, self._url(exchange), headers, body)
-
-    def _url(self, exchange: Exchange) -> str:
-        """The address at the upstream, with the path and the query as the client wrote them."""
-        assert exchange.upstream is not None
-        path = exchange.scope.get("raw_path", b"").decode("latin-1") or exchange.path
-        return exchange.upstream.url(path, exchange.scope.get("query_string", b""))
+        return await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
 
     async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
         """The answer as it arrives, with the tap beside it."""
@@ -233,6 +227,12 @@ class Gateway:
     async def close(self) -> None:
         await self.client.close()
         await self.steward.close()
+
+
+def _target(exchange: Exchange) -> Target:
+    """What is asked for at the upstream, with the path and the query as the client wrote them."""
+    assert exchange.upstream is not None
+    return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
 
 
 def create_app(

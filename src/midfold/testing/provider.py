@@ -137,6 +137,9 @@ def _handler(respond: Callable[[Request], Answer], stopped: threading.Event) -> 
         def do_GET(self) -> None:
             self._handle()
 
+        def do_DELETE(self) -> None:
+            self._handle()
+
         def _handle(self) -> None:
             data = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
