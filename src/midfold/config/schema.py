@@ -11,49 +11,24 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-LARGEST = 2**53 - 1
+from midfold.config.kinds import (
+    LARGEST,
+    LINE,
+    NAME,
+    Count,
+    JsonObject,
+    KeyHeader,
+    Line,
+    Name,
+    Positive,
+    Price,
+    StoreUrl,
+    Url,
+    Variable,
+)
+
 KNOWN_PROVIDERS = ("auto", "openrouter", "nous", "main", "openai", "anthropic", "local")
 CHOICES_NOT_PROVIDERS = ("auto", "main")
-
-# Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
-_NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
-_LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
-_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
-_STORE = r"^(?:memory:|sqlite:///[^\s]+|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
-_VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
-
-Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Line = Annotated[str, Meta(pattern=_LINE, extra={"allowed": "text on one line, not empty"})]
-Name = Annotated[str, Meta(pattern=_NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
-Url = Annotated[
-    str,
-    Meta(
-        pattern=_URL,
-        extra={"allowed": "an http:// or https:// address without a user name, password or query", "url": True},
-    ),
-]
-Variable = Annotated[
-    str,
-    Meta(
-        pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
-    ),
-]
-JsonObject = Annotated[
-    str,
-    Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
-]
-StoreUrl = Annotated[
-    str,
-    Meta(
-        pattern=_STORE,
-        extra={
-            "allowed": "sqlite:///PATH, postgresql://HOST/DATABASE or memory:, without a password "
-            "(PGPASSWORD or a password file has it)"
-        },
-    ),
-]
-Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 
 
 class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -268,15 +243,6 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = None
 
 
-KeyHeader = Annotated[
-    Literal["auto", "bearer", "x-api-key"],
-    Meta(
-        description="header that carries the key of api_key_env: Authorization: Bearer, or x-api-key; auto goes by "
-        "wire, else by the path, and sends Bearer where both vendors have the path, except to api.anthropic.com"
-    ),
-]
-
-
 class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`midfold serve`: what stands between agents and providers."""
 
@@ -372,8 +338,8 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
-ProviderName = Annotated[str, Meta(pattern=_NAME.replace("^", f"^(?!(?:{'|'.join(CHOICES_NOT_PROVIDERS)})$)", 1))]
-ModelPattern = Annotated[str, Meta(pattern=_LINE)]
+ProviderName = Annotated[str, Meta(pattern=NAME.replace("^", f"^(?!(?:{'|'.join(CHOICES_NOT_PROVIDERS)})$)", 1))]
+ModelPattern = Annotated[str, Meta(pattern=LINE)]
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
