@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -42,14 +42,19 @@ def aiohttp_module() -> Any:
     return aiohttp
 
 
+Filter = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
+
+
 class Answer:
     """An upstream's answer, from its first byte on."""
 
-    __slots__ = ("_response", "headers", "status")
+    __slots__ = ("_response", "filter", "headers", "status")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
+        self.filter: Filter | None = None
+        """Sees the body as it passes."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
 
     @property
@@ -58,7 +63,8 @@ class Answer:
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises UpstreamError where it breaks off."""
-        return _guarded(self._response)
+        chunks = _guarded(self._response)
+        return chunks if self.filter is None else self.filter(chunks)
 
     async def read(self) -> bytes:
         """All of it; the connection is given back."""
