@@ -114,7 +114,7 @@ def _address(upstream: Upstream, target: Target) -> URL:
         address = URL(str(built), encoded=True)
     except ValueError:
         raise Misdirected from None
-    if _place(address) != _place(origin) or not address.raw_path.startswith("/"):
+    if _place(address) != _place(origin) or (address.raw_path, address.raw_query_string) != target:
         raise Misdirected
     return address
 
