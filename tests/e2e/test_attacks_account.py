@@ -22,6 +22,7 @@ from midfold.service import Sessions
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, events, value
 from support.attacks import PROVIDERS_KEY, behind_the_door, raw, status_of
+from support.gateway_soak import gateway as start_gateway
 from support.gateways import call
 
 RED, BLUE = new_key(), new_key()
@@ -473,3 +474,28 @@ def test_a_key_of_the_gateway_goes_nowhere() -> None:
         assert request.headers["x-kept"] == "1"
     assert (last.headers["authorization"], last.headers["x-custom"]) == (mine["authorization"], "some value")
     assert last.path.endswith("?key=mine")
+
+
+def test_a_process_that_is_started_again_knows_whose_ids_are_whose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCOUNT_KEY", PROVIDERS_KEY)
+    lines = "".join(f'  {name}:\n    hash: "{key.hash}"\n' for name, key in KEYS.items())
+    config = tmp_path / "config.yaml"
+    config.write_text(f"gateway:\n  api_key_env: ACCOUNT_KEY\n  log: requests\nkeys:\n{lines}")
+    with ScriptedProvider(then=Account()) as provider:
+        process = start_gateway(config, provider.url, f"sqlite:///{tmp_path}/s.db", tmp_path / "log")
+        try:
+            made = Door(process.url, provider).make(RED, "/v1/files")
+            assert process.stop() == 0
+            process.start()
+            again = Door(process.url, provider)
+            assert again.ask(BLUE, "DELETE", f"/v1/files/{made}")[0] == 404
+            assert again.ask(RED, "DELETE", f"/v1/files/{made}")[0] == 200
+            assert again.ask(RED, "GET", "/v1/organization/users")[0] == 403
+        finally:
+            process.stop()
+        assert [one.method for one in provider.requests] == ["POST", "DELETE"]
+        assert all(one.headers["authorization"] == f"Bearer {PROVIDERS_KEY}" for one in provider.requests)
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not any(secret.encode() in written for secret in (made, RED, BLUE, PROVIDERS_KEY))
