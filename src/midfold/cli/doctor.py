@@ -85,7 +85,8 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
     except ConfigError as problem:
         return [Finding("summaries", "problem", str(problem))]
     if found.endpoint is None:
-        return [Finding("summaries", "problem" if found.missing else "ok", found.told)]
+        status = "problem" if found.missing else "note" if found.unused else "ok"
+        return [Finding("summaries", status, found.told)]
     if importlib.util.find_spec("httpx2") is None:
         told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
         return [Finding("summaries", "problem", told)]

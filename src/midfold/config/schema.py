@@ -110,7 +110,7 @@ class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     provider: Annotated[
         Line,
         Meta(
-            description="who serves that model",
+            description="who serves that model; auto: in chat and agent whom they talk to, elsewhere nobody is asked",
             extra={"allowed": f"{', '.join(KNOWN_PROVIDERS)}, or the name of a section under providers"},
         ),
     ] = "auto"
