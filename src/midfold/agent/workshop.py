@@ -102,7 +102,12 @@ class Workshop:
         settings = self.config.agent
         limit = settings.output_characters
         shell = Shell(
-            self.folder, settings.command_timeout, limit, self.environment, hidden=secret_variables(self.config)
+            self.folder,
+            settings.command_timeout,
+            limit,
+            self.environment,
+            hidden=secret_variables(self.config),
+            named=(settings.shell_environment or "").replace(",", " ").split(),
         )
         return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
 

@@ -39,6 +39,13 @@ Variable = Annotated[
         pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
     ),
 ]
+Variables = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:, ?[A-Za-z_][A-Za-z0-9_]*)*$",
+        extra={"allowed": "NAMES of environment variables with commas between them", "words": True},
+    ),
+]
 JsonObject = Annotated[
     str,
     Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
@@ -239,6 +246,12 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Annotated[int, Meta(ge=200, le=LARGEST)],
         Meta(description="most characters of one tool result; the middle of longer ones is left out"),
     ] = 20_000
+    shell_environment: Annotated[
+        Variables | None,
+        Meta(
+            description="variables with keys, tokens or passwords that commands get all the same; others are kept back"
+        ),
+    ] = None
     background: Annotated[
         bool,
         Meta(description="whether folds are prepared in the background; off suits servers that answer one at a time"),
