@@ -16,6 +16,7 @@ from midfold.core.report import Receipt
 
 SHOWN_LINES = 4
 LONGEST_LINE = 120
+LONGEST_SHOWN = 10_000
 BAR = 20
 CONTEXT_BAR = 60
 GOOD = ("compacted", "pruned")
@@ -180,6 +181,15 @@ class Screen:
             self._line(Text(f"  {name:9}", style="bright_black"), str(value))
         for line in (*receipt.notices, *receipt.impossible):
             self._line(Text(f"  {clean(line)}", style="yellow"))
+
+    def whole(self, about: str) -> None:
+        """All of what one line had no room for: nobody should agree to what they did not see."""
+        if _cut(about) == about:
+            return
+        for line in about[:LONGEST_SHOWN].splitlines():
+            self._line(Text(f"    {clean(redact(line).expandtabs())}", style="yellow"))
+        if len(about) > LONGEST_SHOWN:
+            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
 
     def say(self, text: str, style: str = "") -> None:
         self._line(Text(clean(text), style=style))

@@ -14,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 
+from midfold.cli.consent import answered
 from midfold.cli.inspect import name_of, read_file
 from midfold.cli.output import emit_json, notice
 from midfold.cli.settings import settings
@@ -257,7 +258,8 @@ def _confirmed(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise StoreError(f"to {what}, say --yes")
-    click.confirm(f"{what}?", abort=True)
+    if answered(f"{what}? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
+        raise click.Abort
 
 
 def seconds(age: str) -> float:
