@@ -10,6 +10,7 @@ from rich.text import Text
 from midfold.agent import Agent
 from midfold.agent import events as told
 from midfold.cli.render import bar, clean
+from midfold.cli.visible import visible
 from midfold.core.breakdown import by_kind
 from midfold.core.redact import redact
 from midfold.core.report import Receipt
@@ -59,8 +60,7 @@ class Screen:
     def _said(self, text: str) -> None:
         """Straight to the terminal: what a model says must not be able to steer it."""
         self._in_text = not text.endswith("\n")
-        shown = "".join(piece if piece in "\n\t" else clean(piece) for piece in text)
-        self.out.print(Text(shown), end="", soft_wrap=True)
+        self.out.print(Text(visible(text, lines=True)), end="", soft_wrap=True)
 
     def _line(self, *pieces: Text | str) -> None:
         """A line of its own, also after words that did not end theirs."""

@@ -38,13 +38,17 @@ def command(context: click.Context, config: str | None, model: str | None, probe
 
 
 def _show(found: list[Finding]) -> None:
+    from rich.text import Text
+
     from midfold.cli.output import console
+    from midfold.cli.render import clean
 
     colours = {"ok": "green", "note": "cyan", "problem": "red"}
     out = console()
     width = max(len(finding.what) for finding in found)
     for what, status, told in found:
-        out.print(f"[{colours[status]}]{MARKS[status]}[/] [bold]{what:<{width}}[/]  {told}", soft_wrap=True)
+        named = Text(MARKS[status], style=colours[status]) + Text(f" {what:<{width}}", style="bold")
+        out.print(named + Text(f"  {clean(told)}", style="default"), soft_wrap=True)
 
 
 def _installation() -> list[Finding]:
