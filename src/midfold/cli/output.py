@@ -2,7 +2,7 @@
 
 Rules of this file:
 1. What people read never steers their terminal: see `visible.py`. That holds for piped text as well.
-2. What is asked for exactly, JSON and originals, is exact where it is piped; on a terminal it is JSON of the same value.
+2. What is asked for exactly, JSON and originals, is exact where it is piped; a terminal gets JSON of the same value.
 """
 
 from __future__ import annotations
