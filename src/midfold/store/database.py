@@ -93,6 +93,12 @@ class Tx(ABC):
         return int(row[0]) if row else 0
 
 
+def _unspeakable(error: UnicodeEncodeError) -> StoreError:
+    """A name, a model or a question that holds half a character: no database can."""
+    shown = ascii(error.object[max(error.start - 20, 0) : error.start + 20])
+    return StoreError(f"{shown} holds half a character (a lone surrogate); expected text that can be written as UTF-8")
+
+
 class Database(ABC):
     """What a store needs of a database."""
 
@@ -160,6 +166,9 @@ class Database(ABC):
                 if fresh or self.is_alive(connection):
                     raise self._final(error) from error
                 continue
+            except UnicodeEncodeError as error:
+                self._put_back(connection)
+                raise _unspeakable(error) from None
             self._put_back(connection)
             return found
 
@@ -183,6 +192,8 @@ class Database(ABC):
             self._put_back(connection)
             if isinstance(error, self.errors):
                 raise self.translated(error) from error
+            if isinstance(error, UnicodeEncodeError):
+                raise _unspeakable(error) from None
             raise
         self._put_back(connection)
 
