@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from midfold.cli.consent import answered
 from midfold.cli.output import console
 from midfold.cli.talking import Talk, with_talk
 from midfold.errors import ModelFailed
+from midfold.providers import resolve
 
 PROMPT = "> "
 CONTINUED = "\\"
@@ -120,6 +122,9 @@ def _greet(chat: Chat) -> None:
         caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, DIALECT[endpoint.wire]
     )
     screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")
+    local = chat.talk.workshop.sessions.summarizer is not None
+    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).told
+    screen.say(f"summaries by {told}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
         screen.say(f"resumed with {len(agent.session.history()):,} messages", "bright_black")
