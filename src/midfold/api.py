@@ -131,7 +131,7 @@ def compact(
     names of the specification. A compaction that fails, or would not help, gives back what it was given, and `report`
     says why.
     """
-    document = read(messages)
+    document = handed_over(messages)
     request = request_for(
         document,
         system=system,
@@ -152,6 +152,14 @@ def compact(
     outcome = drive((engine or Compressor()).compress(request), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
+
+
+def handed_over(messages: Any) -> Document:
+    """What a caller gives us as values or bytes. Of values we shall write JSON: what JSON does not have is refused."""
+    document = read(messages)
+    if not isinstance(messages, bytes | bytearray | memoryview | str):
+        document.refuse_what_is_no_json()
+    return document
 
 
 def _configured(config: Config | None, model: str | None) -> Summarizer:

@@ -1,9 +1,11 @@
-"""Which model writes the summaries: from the settings and from the keys that are present, with the reason.
+"""Which model writes the summaries: whom the settings name, with the reason.
 
 Rules of this file:
-1. Nothing is sent anywhere that the settings or a present key do not name.
-2. `auto` asks first whoever serves the conversation itself: they have seen it already.
-3. Keys are read by name from the environment that is passed in, and are never shown.
+1. Nothing is sent anywhere that the settings do not name. A key in the environment opens a door that is named; it
+   names none.
+2. `auto` asks whoever the conversation is talking to already, in chat and agent; elsewhere it asks nobody.
+3. The conversation's own model stands in for another one only where it is reached at the same address.
+4. Keys are read by name from the environment that is passed in, and are never shown.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     missing: bool = False
     """Whether a model is configured that cannot be asked: its key is not there."""
+    unused: tuple[str, ...] = ()
+    """Variables whose keys would have been used, had the settings named a provider."""
 
     @property
     def told(self) -> str:
@@ -62,17 +66,23 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.endpoint.model} at {self.endpoint.place} ({self.why})"
 
 
-def resolve(config: Config, environment: Mapping[str, str], model: str | None = None) -> Resolution:
-    """The model that the settings choose. `model` is the conversation's own."""
-    choose = _Choice(config, environment, model)
-    return choose.resolution()
+def resolve(
+    config: Config, environment: Mapping[str, str], model: str | None = None, talking_to: Endpoint | None = None
+) -> Resolution:
+    """The model that the settings choose. `model` is the conversation's own, `talking_to` where it is being held."""
+    return _Choice(config, environment, model, talking_to).resolution()
 
 
-def summarizer_for(config: Config | None, model: str | None) -> Summarizer:
+def keys_present(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables of the known providers' keys that are set."""
+    return tuple(known.key_variable for known in KNOWN.values() if environment.get(known.key_variable, "").strip())
+
+
+def summarizer_for(config: Config | None, model: str | None, talking_to: Endpoint | None = None) -> Summarizer:
     """Whoever the settings choose; without settings nobody is asked, and the summary is made locally."""
     if config is None:
         return local_summarizer
-    found = resolve(config, os.environ, model)
+    found = resolve(config, os.environ, model, talking_to)
     if found.endpoint is None:
         return _nobody if found.missing else local_summarizer
     from midfold.summarize.client import ModelSummarizer
@@ -95,52 +105,68 @@ def provider_of(model: str | None) -> str | None:
 
 
 class _Choice:
-    def __init__(self, config: Config, environment: Mapping[str, str], model: str | None) -> None:
+    def __init__(
+        self, config: Config, environment: Mapping[str, str], model: str | None, talking_to: Endpoint | None
+    ) -> None:
         self.config = config
         self.task = config.auxiliary.compression
         self.environment = environment
-        self.model = model
+        self.model = model if talking_to is None else talking_to.model
+        self.talking_to = talking_to
 
     def resolution(self) -> Resolution:
-        provider, main = self.task.provider, self._main()
+        provider = self.task.provider
         if provider == "local":
             return Resolution(why="auxiliary.compression.provider is local")
         if self.task.base_url is not None and provider == "auto":
             endpoint = self._endpoint("endpoint", Known("openai", "", "", ""), self.task.base_url)
-            return Resolution(endpoint=endpoint, main=main, why="auxiliary.compression.base_url is set")
+            return self._asked(endpoint, "auxiliary.compression.base_url is set")
         if provider == "auto":
-            return self._auto(main)
+            return self._auto()
         if provider == "main":
-            return self._as_main(main)
-        known = self._named(provider)
+            return self._as_main(self._main())
+        return self._served_by(provider, self._named(provider), f"auxiliary.compression.provider is {provider}")
+
+    def _auto(self) -> Resolution:
+        """Whoever is talked to, or who serves the model that the settings name; a key alone means nobody."""
+        if self.talking_to is not None:
+            endpoint = self._with_task(self.talking_to, self.task.model or self._small_model(self.talking_to))
+            return self._asked(endpoint, "auto: the conversation is held there")
+        if self.task.model is not None:
+            return self._serving(self.task.model)
+        if self.task.api_key_env is not None:
+            why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is named"
+            return Resolution(why=why, missing=True)
+        unused = keys_present(self.environment)
+        if not unused:
+            return Resolution(why="auto asks nobody here")
+        are = "is set, but a key" if len(unused) == 1 else "are set, but keys"
+        named = "auxiliary.compression.provider (main, or a provider's name)"
+        return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named} does", unused=unused)
+
+    def _serving(self, model: str) -> Resolution:
+        """A model that is named without who serves it: as far as its name tells."""
+        name = provider_of(model)
+        if name is None:
+            why = f"auxiliary.compression.model is {model}, but provider does not say who serves it"
+            return Resolution(why=why, missing=True)
+        return self._served_by(name, self._named(name), f"auxiliary.compression.model is {model}")
+
+    def _served_by(self, provider: str, known: Known, why: str) -> Resolution:
         if not self._key(known) and known.key_variable:
-            why = f"{provider} is configured, but {self._variable(known)} is not set"
-            return Resolution(main=main, why=why, missing=True)
-        endpoint = self._endpoint(provider, known, self.task.base_url)
-        return Resolution(endpoint=endpoint, main=main, why=f"auxiliary.compression.provider is {provider}")
+            missing = f"{provider} is configured, but {self._variable(known)} is not set"
+            return Resolution(why=missing, missing=True)
+        return self._asked(self._endpoint(provider, known, self.task.base_url), why)
 
-    def _auto(self, main: Endpoint | None) -> Resolution:
-        own = provider_of(self.model)
-        named = self.task.api_key_env
-        for name in self._owners(own):
-            known = KNOWN[name]
-            if self._key(known):
-                because = f"auto: {self._variable(known)} is set"
-                if name == own:
-                    because += ", and the conversation's own model is served there"
-                return Resolution(endpoint=self._endpoint(name, known, None), main=main, why=because)
-        if named is not None:
-            return Resolution(why=f"auto: {named} is not set, or nothing says whose key it is", missing=True)
-        names = ", ".join(known.key_variable for known in KNOWN.values())
-        return Resolution(why=f"auto: none of {names} is set")
+    def _asked(self, endpoint: Endpoint, why: str) -> Resolution:
+        main = self._main()
+        same_place = main is not None and main.base_url.rstrip("/") == endpoint.base_url.rstrip("/")
+        return Resolution(endpoint=endpoint, main=main if same_place else None, why=why)
 
-    def _owners(self, own: str | None) -> list[str]:
-        """Whose key may be used, the best first: a key that is named goes to its owner and to nobody else."""
-        named = self.task.api_key_env
-        if named is None:
-            return list(dict.fromkeys([*([own] if own else []), *KNOWN]))
-        owners = [name for name, known in KNOWN.items() if known.key_variable == named]
-        return owners or ([own] if own else [])
+    def _small_model(self, endpoint: Endpoint) -> str:
+        """The small model of a provider everybody knows; elsewhere nothing is known but the conversation's own."""
+        known = KNOWN.get(endpoint.name)
+        return endpoint.model if known is None or endpoint.name in self.config.providers else known.small_model
 
     def _as_main(self, main: Endpoint | None) -> Resolution:
         if main is None:
@@ -151,6 +177,8 @@ class _Choice:
 
     def _main(self) -> Endpoint | None:
         """The conversation's own model, where its provider and key are known."""
+        if self.talking_to is not None:
+            return msgspec.structs.replace(self.talking_to, timeout=self.task.timeout)
         name = provider_of(self.model)
         if name is None or self.model is None or not self._own_key(KNOWN[name]):
             return None

@@ -22,6 +22,7 @@ from midfold.config import Config
 from midfold.config.schema import AgentSettings
 from midfold.core import jsonio
 from midfold.core.handoff import recognise
+from midfold.summarize import local_summarizer
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
@@ -44,7 +45,9 @@ class System:
         self.events: list[Event] = []
         self.reads = 0
         config = Config(agent=AgentSettings(max_steps=60))
-        self.workshop = Workshop(folder, config, os.environ, store="memory:", window=WINDOW)
+        self.workshop = Workshop(
+            folder, config, os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer
+        )
         self.agent = self.another()
 
     def another(self, resume: str | None = None) -> Agent:
@@ -206,7 +209,7 @@ def test_an_agent_that_is_restarted_overnight_leaves_it_to_the_gateway_again(
 def test_without_a_gateway_the_agent_folds_what_grew_overnight(tmp_path: Path) -> None:
     with RulesProvider(lambda request: Turn(text="Yes."), window=WINDOW) as provider:
         base = Endpoint(name="openai", wire="openai", base_url=f"{provider.url}/v1", model="gpt-4o", key="none")
-        workshop = Workshop(tmp_path, Config(), os.environ, store="memory:", window=WINDOW)
+        workshop = Workshop(tmp_path, Config(), os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer)
         events: list[Event] = []
         agent = workshop.agent(workshop.session(base), base, watch=events.append)
         agent.run("Good evening.")

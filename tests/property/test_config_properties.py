@@ -155,7 +155,7 @@ def values_for(field: Field) -> st.SearchStrategy[object]:
         strategy = st.sampled_from(["memory:", "sqlite:///a.db", "postgresql://host/name"])
     if field.path[-1] == "hash":
         strategy = st.just("sha256:" + "0a" * 32)
-    if field.path[-1] == "api_key_env":
+    if field.path[-1] in ("api_key_env", "shell_environment"):
         strategy = st.sampled_from(["LAB_KEY", "_K9"])
     if field.path[-1] == "provider":
         strategy = st.sampled_from(["auto", "local", "openai"])

@@ -46,6 +46,17 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode() + b"\r")
 
+    def answer(self, letter: str) -> None:
+        """A letter and the line end, as a hand types them: one after the other."""
+        for key in (letter.encode(), b"\r"):
+            time.sleep(0.2)
+            os.write(self._master, key)
+
+    def paste(self, text: str, *, bracketed: bool = True) -> None:
+        """Many keys at once, marked as a paste where the terminal was asked to do that."""
+        data = text.replace("\n", "\r").encode()
+        os.write(self._master, b"\x1b[200~" + data + b"\x1b[201~" if bracketed else data)
+
     def press(self, key: bytes) -> None:
         time.sleep(0.3)  # as a person would: not in the instant in which a prompt appears
         os.write(self._master, key)

@@ -70,7 +70,8 @@ gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, key_header: bear
   largest_total: 2000, body_seconds: 5.5, log: requests, record: folded,
   hosts: "a.example, b.example", origins: "https://c.example"}
 agent: {model: big, provider: lab, longest_answer: 9, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
-  output_characters: 300, background: false, behind_gateway: true}
+  output_characters: 300, background: false, behind_gateway: true,
+  shell_environment: NPM_TOKEN}
 keys: {red: {hash: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}
 upstreams: {claude-*: {base_url: "https://a.example", api_key_env: A_KEY, wire: anthropic, timeout: 5.5,
   key_header: x-api-key}}

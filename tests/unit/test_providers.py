@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+import msgspec
 import pytest
 
 from midfold import ConfigError
@@ -13,6 +13,7 @@ from midfold.config.schema import Auxiliary, AuxiliaryTask, ModelSettings, Provi
 from midfold.providers import KNOWN, Resolution, provider_of, resolve, summarizer_for
 from midfold.summarize import local_summarizer
 from midfold.summarize.client import ModelSummarizer
+from midfold.summarize.endpoint import Endpoint
 
 KEY = "sk-" + "test" * 4
 OTHER = "sk-" + "other" * 4
@@ -28,28 +29,28 @@ def chosen(
     return resolve(settings, environment, own)
 
 
-def test_without_a_key_nobody_is_asked_and_it_says_which_keys_are_missing() -> None:
-    found = chosen({})
-    assert found.endpoint is None
-    assert found.main is None
-    assert all(known.key_variable in found.why for known in KNOWN.values())
-    assert found.told.startswith("local, without a model")
+EVERY_KEY = {known.key_variable: f"{KEY}-{name}" for name, known in KNOWN.items()}
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
-def test_auto_takes_whose_key_is_there(name: str) -> None:
-    known = KNOWN[name]
-    found = chosen({known.key_variable: KEY})
-    assert found.endpoint is not None
-    assert (found.endpoint.name, found.endpoint.base_url, found.endpoint.wire) == (name, known.base_url, known.wire)
-    assert (found.endpoint.model, found.endpoint.key) == (known.small_model, KEY)
-    assert known.key_variable in found.why
-    assert KEY not in f"{found} {found!r} {found.told}"
+@pytest.mark.parametrize("own", [None, "claude-opus-4-6", "gpt-4o", "meta-llama/llama-4", "my-own-model"])
+def test_a_key_alone_asks_nobody_and_it_says_which_key_was_not_used(own: str | None) -> None:
+    for name, known in KNOWN.items():
+        found = chosen({known.key_variable: KEY}, own)
+        assert (found.endpoint, found.main, found.missing) == (None, None, False), name
+        assert found.unused == (known.key_variable,)
+        assert f"{known.key_variable} is set, but a key alone sends nothing" in found.told
+        assert KEY not in f"{found} {found!r} {found.told}"
+    every = chosen(EVERY_KEY, own)
+    assert every.endpoint is None
+    assert every.unused == tuple(EVERY_KEY)
+    assert "NOUS_API_KEY are set, but keys alone" in every.why
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\n"])
 def test_an_empty_key_is_no_key(blank: str) -> None:
-    assert chosen({"OPENAI_API_KEY": blank}).endpoint is None
+    assert chosen({"OPENAI_API_KEY": blank}).unused == ()
+    assert chosen({"OPENAI_API_KEY": blank}).told == "local, without a model (auto asks nobody here)"
+    assert chosen({"OPENAI_API_KEY": blank}, provider="openai").missing
 
 
 @pytest.mark.parametrize(
@@ -61,43 +62,69 @@ def test_an_empty_key_is_no_key(blank: str) -> None:
         ("meta-llama/llama-4", "openrouter"),
     ],
 )
-def test_auto_prefers_who_serves_the_conversation(model: str, name: str) -> None:
-    environment = {known.key_variable: f"{KEY}-{key}" for key, known in KNOWN.items()}
-    found = chosen(environment, model)
+def test_a_model_that_is_named_is_asked_where_its_name_says_it_is_served(model: str, name: str) -> None:
+    found = chosen(EVERY_KEY, "claude-sonnet-4-5", model=model)
     assert provider_of(model) == name
     assert found.endpoint is not None
-    assert found.endpoint.name == name
-    assert found.endpoint.key == f"{KEY}-{name}"
-    assert found.main is not None
-    assert found.main.model == model
-    assert "own model is served there" in found.why
+    assert (found.endpoint.name, found.endpoint.model, found.endpoint.key) == (name, model, f"{KEY}-{name}")
+    assert found.why == f"auxiliary.compression.model is {model}"
+    missing = chosen({"NOUS_API_KEY": KEY}, model=model)
+    assert (missing.endpoint, missing.missing) == (None, True)
 
 
-def test_a_conversations_model_of_nobody_known_has_no_main() -> None:
-    found = chosen({"OPENAI_API_KEY": KEY}, "my-own-model")
+def test_a_named_model_that_nobody_is_known_to_serve_is_told() -> None:
     assert provider_of("my-own-model") is None
     assert provider_of(None) is None
-    assert found.main is None
+    found = chosen(EVERY_KEY, "claude-opus-4-6", model="my-own-model")
+    assert (found.endpoint, found.missing) == (None, True)
+    assert "does not say who serves it" in found.why
+
+
+def test_a_key_that_is_named_without_a_provider_is_sent_nowhere() -> None:
+    for variable in ("MY_KEY", "OPENAI_API_KEY"):
+        found = chosen({"MY_KEY": KEY, "OPENAI_API_KEY": OTHER}, "gpt-4o", api_key_env=variable)
+        assert (found.endpoint, found.missing) == (None, True)
+        assert "neither provider nor model is named" in found.why
+    named = chosen({"MY_KEY": KEY, "OPENAI_API_KEY": OTHER}, "gpt-4o", api_key_env="MY_KEY", provider="openai")
+    assert named.endpoint is not None
+    assert named.endpoint.key == KEY
+
+
+HELD = Endpoint(name="endpoint", wire="openai", base_url="http://127.0.0.1:8080/v1", model="qwen", key="held")
+
+
+def test_where_a_conversation_is_held_auto_asks_there_and_nowhere_else() -> None:
+    found = resolve(Config(), EVERY_KEY, "claude-opus-4-6", HELD)
     assert found.endpoint is not None
+    assert found.main is not None
+    assert (found.endpoint.base_url, found.endpoint.model, found.endpoint.key) == (HELD.base_url, "qwen", "held")
+    assert (found.main.base_url, found.main.model) == (HELD.base_url, "qwen")
+    known = msgspec.structs.replace(HELD, name="anthropic", wire="anthropic", model="claude-opus-4-6")
+    small = resolve(Config(), {}, None, known).endpoint
+    assert small is not None
+    assert (small.base_url, small.model, small.key) == (HELD.base_url, KNOWN["anthropic"].small_model, "held")
+    named = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(model="tiny", timeout=7.0)))
+    tiny = resolve(named, EVERY_KEY, None, known)
+    assert tiny.endpoint is not None
+    assert tiny.main is not None
+    assert (tiny.endpoint.base_url, tiny.endpoint.model, tiny.endpoint.timeout) == (HELD.base_url, "tiny", 7.0)
+    assert tiny.main.timeout == 7.0
+    local = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="local")))
+    assert resolve(local, EVERY_KEY, None, known).endpoint is None
+    main = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="main")))
+    own = resolve(main, EVERY_KEY, None, HELD).endpoint
+    assert own is not None
+    assert (own.base_url, own.model) == (HELD.base_url, "qwen")
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
-def test_a_key_is_only_ever_sent_to_the_provider_it_belongs_to(name: str) -> None:
-    """`api_key_env` names a known provider's variable: that provider is meant, not the first of the list."""
-    variable = KNOWN[name].key_variable
-    found = chosen({variable: KEY}, api_key_env=variable)
-    assert found.endpoint is not None
-    assert found.endpoint.base_url == KNOWN[name].base_url
-
-
-def test_a_key_of_ones_own_name_belongs_to_who_serves_the_conversation_or_to_nobody() -> None:
-    found = chosen({"MY_KEY": KEY}, "gpt-4o", api_key_env="MY_KEY")
-    assert found.endpoint is not None
-    assert found.endpoint.name == "openai"
-    nobody = chosen({"MY_KEY": KEY, "ANTHROPIC_API_KEY": OTHER}, api_key_env="MY_KEY")
-    assert nobody.endpoint is None
-    assert "MY_KEY" in nobody.why
-    assert chosen({}, "gpt-4o", api_key_env="MY_KEY").endpoint is None
+def test_the_conversations_own_model_stands_in_only_at_the_address_that_is_named() -> None:
+    same = chosen(EVERY_KEY, "claude-opus-4-6", provider="anthropic")
+    assert same.main is not None
+    assert same.main.model == "claude-opus-4-6"
+    for elsewhere in ({"provider": "openrouter"}, {"base_url": "http://127.0.0.1:8080/v1", "model": "qwen"}):
+        found = chosen(EVERY_KEY, "claude-opus-4-6", **elsewhere)
+        assert found.endpoint is not None
+        assert found.main is None
 
 
 def test_a_base_url_alone_is_an_endpoint_and_gets_only_the_key_that_is_named_for_it() -> None:
@@ -182,7 +209,7 @@ def test_a_section_of_ones_own_is_an_endpoint() -> None:
 
 
 def test_the_environment_may_move_a_known_provider() -> None:
-    found = chosen({"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://proxy:9/v1"}).endpoint
+    found = chosen({"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "http://proxy:9/v1"}, provider="openai").endpoint
     assert found is not None
     assert found.base_url == "http://proxy:9/v1"
 
@@ -190,9 +217,9 @@ def test_the_environment_may_move_a_known_provider() -> None:
 def test_windows_come_from_the_setting_then_the_users_table_then_ours() -> None:
     environment = {"OPENAI_API_KEY": KEY}
     table = Config(models={"gpt-5-mini": ModelSettings(context_window=77_000, max_output=3_000)})
-    ours = chosen(environment).endpoint
-    theirs = chosen(environment, config=table).endpoint
-    given = chosen(environment, config=table, context_length=9_000).endpoint
+    ours = chosen(environment, provider="openai").endpoint
+    theirs = chosen(environment, config=table, provider="openai").endpoint
+    given = chosen(environment, config=table, provider="openai", context_length=9_000).endpoint
     assert ours is not None
     assert theirs is not None
     assert given is not None
@@ -203,12 +230,12 @@ def test_windows_come_from_the_setting_then_the_users_table_then_ours() -> None:
 
 def test_an_extra_body_must_be_an_object() -> None:
     environment = {"OPENAI_API_KEY": KEY}
-    found = chosen(environment, extra_body='{"temperature": 0}').endpoint
+    found = chosen(environment, provider="openai", extra_body='{"temperature": 0}').endpoint
     assert found is not None
     assert found.extra_body == {"temperature": 0}
     for wrong in ("[1]", "{", "7"):
         with pytest.raises(ConfigError, match="extra_body"):
-            chosen(environment, extra_body=wrong)
+            chosen(environment, provider="openai", extra_body=wrong)
 
 
 def test_the_real_environment_is_read_only_where_settings_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,9 +244,8 @@ def test_the_real_environment_is_read_only_where_settings_were_given(monkeypatch
         monkeypatch.delenv(known.base_url_variable or "MIDFOLD_NOTHING", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert summarizer_for(None, "gpt-4o") is local_summarizer
-    chosen_by_key = summarizer_for(Config(), "gpt-4o")
-    assert isinstance(chosen_by_key, ModelSummarizer)
-    assert chosen_by_key.endpoint.key == KEY
-    monkeypatch.delenv("OPENAI_API_KEY")
     assert summarizer_for(Config(), "gpt-4o") is local_summarizer
-    assert "OPENAI_API_KEY" not in os.environ
+    named = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="main")))
+    own = summarizer_for(named, "gpt-4o")
+    assert isinstance(own, ModelSummarizer)
+    assert own.endpoint.key == KEY

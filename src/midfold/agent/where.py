@@ -93,9 +93,9 @@ def _known(config: Config, provider: str) -> Known:
 
 
 def secret_variables(config: Config) -> frozenset[str]:
-    """The environment variables that hold midfold's own keys: commands of the agent are not given them."""
+    """The environment variables that the settings name as keys: commands of the agent are not given them."""
     named = [section.api_key_env for section in config.providers.values()]
     named += [row.api_key_env for row in config.upstreams.values()]
     named += [config.auxiliary.compression.api_key_env, config.gateway.api_key_env]
     named += [known.key_variable for known in KNOWN.values()]
-    return frozenset([*filter(None, named), "PGPASSWORD"])
+    return frozenset(filter(None, named))

@@ -23,6 +23,7 @@ from midfold.agent.where import secret_variables
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.errors import ConfigError, NotStored
+from midfold.providers import summarizer_for
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 from midfold.summarize import Summarizer
@@ -84,7 +85,7 @@ class Workshop:
                     f"of {' and '.join(shapes.WIRES)}"
                 )
             dialect = known.dialect
-        return self.sessions.session(
+        session = self.sessions.session(
             resume or new_name(time.time()),
             model=endpoint.model,
             context_length=self.window,
@@ -92,13 +93,21 @@ class Workshop:
             tools=[tool.spec.value(shapes.WIRES[dialect]) for tool in self.tools(_no_session)],
             dialect=dialect,
         )
+        if self.sessions.summarizer is None:
+            session.host.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
+        return session
 
     def tools(self, session: Callable[[], Session]) -> list[Tool]:
         """All tools, for the session that a function gives."""
         settings = self.config.agent
         limit = settings.output_characters
         shell = Shell(
-            self.folder, settings.command_timeout, limit, self.environment, hidden=secret_variables(self.config)
+            self.folder,
+            settings.command_timeout,
+            limit,
+            self.environment,
+            hidden=secret_variables(self.config),
+            named=(settings.shell_environment or "").replace(",", " ").split(),
         )
         return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
 

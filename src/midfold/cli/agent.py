@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from midfold.agent.events import Event, Finished
 from midfold.agent.hands import agree, refuse
 from midfold.cli.chat_screen import Screen
+from midfold.cli.output import emit_exact, emit_words, harmless_console
 from midfold.cli.talking import Talk, with_talk
 from midfold.errors import ModelFailed
 
@@ -39,7 +39,7 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     if not said.strip():
         raise click.UsageError("the task is empty")
     last: list[Finished] = []
-    screen = None if as_json else Screen(Console(stderr=True, highlight=False))
+    screen = None if as_json else Screen(harmless_console(stderr=True))
 
     def watch(event: Event) -> None:
         if isinstance(event, Finished):
@@ -60,10 +60,10 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
         if screen is not None:
             screen.status(agent)
             screen.say(f"session {session.name}", "bright_black")
-            click.echo(answer)
+            emit_words(answer)
     sys.exit(code)
 
 
 def _written(event: Any) -> None:
-    click.echo(msgspec.json.encode(event))
+    emit_exact(msgspec.json.encode(event))
     sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ from midfold.agent.shapes import DIALECT, caching_provider
 from midfold.cache import status_line
 from midfold.cli.chat_commands import Chat, run
 from midfold.cli.chat_screen import Screen
+from midfold.cli.consent import answered
 from midfold.cli.output import console
 from midfold.cli.talking import Talk, with_talk
 from midfold.errors import ModelFailed
+from midfold.providers import resolve
 
 PROMPT = "> "
 CONTINUED = "\\"
+ANSWERS = {"y": "yes", "n": "no", "a": "always"}
 
 
 @click.command()
@@ -35,7 +38,7 @@ def command(talk: Talk, yes: bool) -> None:
     compression.threshold of the model's window. /help lists the commands.
     """
     screen = Screen(console())
-    asking = Asking()
+    asking = Asking(screen)
 
     def make(name: str | None, given: Talk) -> Agent:
         session = given.workshop.session(given.endpoint, name)
@@ -48,7 +51,7 @@ def command(talk: Talk, yes: bool) -> None:
         line = _read(screen)
         if line is None:
             break
-        if line.startswith("/"):
+        if line.startswith("/") and "\n" not in line:
             _interruptible(screen, lambda line=line: run(chat, line))
         elif line.strip():
             _interruptible(screen, lambda line=line: chat.agent.run(line))
@@ -61,22 +64,18 @@ def command(talk: Talk, yes: bool) -> None:
 class Asking:
     """Asks before something is changed; a tool may be allowed for the rest of the conversation."""
 
-    def __init__(self) -> None:
+    def __init__(self, screen: Screen) -> None:
         self.allowed: set[str] = set()
+        self.screen = screen
 
     def __call__(self, call: Call, about: str) -> bool:
         if call.name in self.allowed:
             return True
-        if not sys.stdin.isatty():
-            return False
-        while True:
-            answer = input(f"  run this {call.name}? [y]es, [n]o, [a]lways: ").strip().lower()
-            if answer in ("a", "always"):
-                self.allowed.add(call.name)
-            if answer in ("y", "yes", "a", "always"):
-                return True
-            if answer in ("n", "no"):
-                return False
+        self.screen.whole(about)
+        answer = answered(f"  run this {call.name}? [y]es, [n]o, [a]lways: ", ANSWERS)
+        if answer == "a":
+            self.allowed.add(call.name)
+        return answer in ("y", "a")
 
 
 def _interruptible(screen: Screen, work: Any) -> None:
@@ -110,7 +109,9 @@ def _read(screen: Screen) -> str | None:
 
 def _greet(chat: Chat) -> None:
     with suppress(ImportError):
-        import readline  # noqa: F401 - arrow keys and history, where the platform has them
+        import readline  # arrow keys and history, where the platform has them
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
     endpoint, host = agent.model.endpoint, agent.session.host
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
@@ -121,6 +122,9 @@ def _greet(chat: Chat) -> None:
         caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, DIALECT[endpoint.wire]
     )
     screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")
+    local = chat.talk.workshop.sessions.summarizer is not None
+    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).told
+    screen.say(f"summaries by {told}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
         screen.say(f"resumed with {len(agent.session.history()):,} messages", "bright_black")

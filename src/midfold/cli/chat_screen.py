@@ -10,12 +10,14 @@ from rich.text import Text
 from midfold.agent import Agent
 from midfold.agent import events as told
 from midfold.cli.render import bar, clean
+from midfold.cli.visible import visible
 from midfold.core.breakdown import by_kind
 from midfold.core.redact import redact
 from midfold.core.report import Receipt
 
 SHOWN_LINES = 4
 LONGEST_LINE = 120
+LONGEST_SHOWN = 10_000
 BAR = 20
 CONTEXT_BAR = 60
 GOOD = ("compacted", "pruned")
@@ -58,8 +60,7 @@ class Screen:
     def _said(self, text: str) -> None:
         """Straight to the terminal: what a model says must not be able to steer it."""
         self._in_text = not text.endswith("\n")
-        shown = "".join(piece if piece in "\n\t" else clean(piece) for piece in text)
-        self.out.print(Text(shown), end="", soft_wrap=True)
+        self.out.print(Text(visible(text, lines=True)), end="", soft_wrap=True)
 
     def _line(self, *pieces: Text | str) -> None:
         """A line of its own, also after words that did not end theirs."""
@@ -180,6 +181,15 @@ class Screen:
             self._line(Text(f"  {name:9}", style="bright_black"), str(value))
         for line in (*receipt.notices, *receipt.impossible):
             self._line(Text(f"  {clean(line)}", style="yellow"))
+
+    def whole(self, about: str) -> None:
+        """All of what one line had no room for: nobody should agree to what they did not see."""
+        if _cut(about) == about:
+            return
+        for line in about[:LONGEST_SHOWN].splitlines():
+            self._line(Text(f"    {clean(redact(line).expandtabs())}", style="yellow"))
+        if len(about) > LONGEST_SHOWN:
+            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
 
     def say(self, text: str, style: str = "") -> None:
         self._line(Text(clean(text), style=style))

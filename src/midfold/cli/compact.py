@@ -27,6 +27,9 @@ from midfold.wire import read
 @click.option("--force", is_flag=True, help="Fold even below the threshold.")
 @click.option("--preview", is_flag=True, help="Only show what would stay and what would be folded; write nothing.")
 @click.option("--local", is_flag=True, help="Make the summary without a model, whatever the settings say.")
+@click.option(
+    "--summarizer", metavar="NAME", help="Who writes it: local, main (the file's own model), or a provider's name."
+)
 @click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
@@ -42,6 +45,7 @@ def command(
     force: bool,
     preview: bool,
     local: bool,
+    summarizer: str | None,
     picture: str | None,
     config: str | None,
     as_json: bool,
@@ -49,12 +53,14 @@ def command(
     """Fold the middle of a transcript and show what happened.
 
     FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
-    Codex session (written as a plain list of messages); `-` reads standard input. The model that auxiliary.compression
-    chooses writes the summary (`midfold doctor` says which), else it is made locally. A preview asks no model. Nothing
-    is written without -o.
+    Codex session (written as a plain list of messages); `-` reads standard input. The summary is made on this machine,
+    unless --summarizer or auxiliary.compression names a model that writes it (`midfold doctor` says which): a key in
+    the environment alone sends nothing. A preview asks no model. Nothing is written without -o.
     """
     if keep is not None and here:
         raise click.UsageError("--keep and --here exclude each other")
+    if local and summarizer is not None:
+        raise click.UsageError("--local and --summarizer exclude each other")
     content, loaded = read_file(file), settings(config)
     own_model = model or read(content, name=name_of(file)).model
     result = compact(
@@ -66,7 +72,7 @@ def command(
         focus=focus,
         force=force,
         config=loaded,
-        summarizer=chosen(loaded, own_model, local=local or preview),
+        summarizer=chosen(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
         from midfold.cli.fold_picture import drawn

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.output import console, emit_json, notice
+from midfold.cli.output import console, echo, emit_json, notice
+from midfold.cli.visible import visible
 from midfold.config import Config
 from midfold.config.edit import render
 from midfold.config.table import field_at, split
@@ -74,7 +75,7 @@ def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for *cells, meaning in rows:
         padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        click.echo(f"{padded}  # {meaning}")
+        echo(f"{padded}  # {meaning}")
 
 
 def _overrides(flags: Iterable[str]) -> dict[str, config.FlagText]:
@@ -134,7 +135,7 @@ def check(file: Path | None, flags: tuple[str, ...]) -> None:
     loaded = config.load(file, overrides=_overrides(flags))
     for text in loaded.notices:
         notice(text)
-    click.echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
+    echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
 
 
 @command.command()
@@ -144,7 +145,7 @@ def path(file: Path | None) -> None:
     found = config.locate(file)
     if found is None:
         raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
-    click.echo(str(found))
+    echo(str(found))
     if config.is_missing(found):
         notice("this file does not exist")
 
@@ -161,12 +162,12 @@ def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:
     found = config.locate(file)
     named = file is not None or config.read_environment().path is not None
     if found is None or (not named and config.is_missing(found)):
-        click.echo("no configuration file: nothing to migrate")
+        echo("no configuration file: nothing to migrate")
         return
     text = config.read_text(found)
     new_text, notices = config.migrate(text, str(found))
     if new_text == text:
-        click.echo(f"{found}: nothing to migrate")
+        echo(f"{found}: nothing to migrate")
         return
     for line in notices:
         notice(line)
@@ -182,4 +183,4 @@ def _print_diff(old: str, new: str, file: Path) -> None:
     before, after = (text.splitlines() for text in (old, new))
     for line in difflib.unified_diff(before, after, f"{file} (before)", f"{file} (after)", lineterm=""):
         colour = {"-": "red", "+": "green", "@": "cyan"}.get(line[:1])
-        click.echo(click.style(line, fg=colour) if colour else line)
+        click.echo(click.style(visible(line), fg=colour) if colour else visible(line))

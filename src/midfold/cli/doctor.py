@@ -38,13 +38,17 @@ def command(context: click.Context, config: str | None, model: str | None, probe
 
 
 def _show(found: list[Finding]) -> None:
+    from rich.text import Text
+
     from midfold.cli.output import console
+    from midfold.cli.render import clean
 
     colours = {"ok": "green", "note": "cyan", "problem": "red"}
     out = console()
     width = max(len(finding.what) for finding in found)
     for what, status, told in found:
-        out.print(f"[{colours[status]}]{MARKS[status]}[/] [bold]{what:<{width}}[/]  {told}", soft_wrap=True)
+        named = Text(MARKS[status], style=colours[status]) + Text(f" {what:<{width}}", style="bold")
+        out.print(named + Text(f"  {clean(told)}", style="default"), soft_wrap=True)
 
 
 def _installation() -> list[Finding]:
@@ -85,7 +89,8 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
     except ConfigError as problem:
         return [Finding("summaries", "problem", str(problem))]
     if found.endpoint is None:
-        return [Finding("summaries", "problem" if found.missing else "ok", found.told)]
+        status = "problem" if found.missing else "note" if found.unused else "ok"
+        return [Finding("summaries", status, found.told)]
     if importlib.util.find_spec("httpx2") is None:
         told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
         return [Finding("summaries", "problem", told)]

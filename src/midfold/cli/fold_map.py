@@ -9,6 +9,7 @@ from rich.text import Text
 
 from midfold.api import Compaction
 from midfold.cli.render import clean
+from midfold.cli.visible import visible
 from midfold.core.handoff import recognise
 from midfold.core.message import Transcript
 
@@ -22,7 +23,7 @@ Segments = list[tuple[str, int, int]]
 def show(out: Console, result: Compaction) -> None:
     report = result.report
     colour = {"compacted": "green", "pruned": "green", "aborted": "red"}.get(report.status, "yellow")
-    out.print(Text(report.status, style=f"bold {colour}") + Text(f": {report.reason}"))
+    out.print(Text(report.status, style=f"bold {colour}") + Text(f": {clean(report.reason)}"))
     out.print(
         f"{report.old_messages:,} messages, {report.old_tokens:,} tokens  ->  "
         f"{report.new_messages:,} messages, {report.new_tokens:,} tokens ({report.token_basis})"
@@ -31,7 +32,7 @@ def show(out: Console, result: Compaction) -> None:
     for line in (*report.notices, *report.impossible):
         out.print(Text(clean(line), style="yellow"))
     for line in filter(None, (report.summary.done, report.summary.next)):
-        out.print(Text(line, style="yellow"))
+        out.print(Text(clean(line), style="yellow"))
     if report.boundary is None:
         if report.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")
@@ -53,7 +54,13 @@ def handoff(out: Console, result: Compaction) -> None:
         found = recognise(message)
         if found is not None and found.kind == "fold":
             out.print()
-            out.print(Panel(Text(found.body), title=f"handoff ({message.role})", border_style=COLOURS["handoff"]))
+            out.print(
+                Panel(
+                    Text(visible(found.body, lines=True)),
+                    title=f"handoff ({message.role})",
+                    border_style=COLOURS["handoff"],
+                )
+            )
 
 
 def segments(result: Compaction) -> tuple[Segments, Segments]:

@@ -66,8 +66,14 @@ def run() -> None:
     try:
         main(prog_name="midfold")
     except MidfoldError as error:
-        click.echo(f"midfold: {error}", err=True)
+        _tell(str(error))
         sys.exit(2)
     except OSError as error:
-        click.echo(f"midfold: {error.strerror or error}", err=True)
+        _tell(str(error.strerror or error))
         os._exit(1)  # the interpreter would try to flush the broken stream once more, and say so
+
+
+def _tell(text: str) -> None:
+    from midfold.cli.output import notice
+
+    notice(text)

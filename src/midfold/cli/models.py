@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.output import console, emit_json, notice
+from midfold.cli.output import console, echo, emit_json, notice
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, look_up
 
 LABELS = {
@@ -158,4 +158,4 @@ def _show_belief(belief: Belief) -> None:
     if not belief.known:
         out.print(Text("If you know better, say so in config.yaml:"))
         pattern = json.dumps(belief.name, ensure_ascii=False)
-        click.echo(f"\nmodels:\n  {pattern}:\n    context_window: {belief.model.context_window}")
+        echo(f"\nmodels:\n  {pattern}:\n    context_window: {belief.model.context_window}")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.output import console, emit_json, notice
+from midfold.cli.output import console, echo, emit_json, notice
 from midfold.cli.render import clean
 from midfold.errors import ConfigError, PluginError
 from midfold.plugins import EngineInfo, engines_directory, list_engines, name_problem, resolve_engine
@@ -92,7 +92,7 @@ def _list(state: State, as_json: bool) -> None:
         widths = [max(len(clean(text)) for text in column) for column in zip(*map(_cells, state.engines), strict=True)]
         for info in state.engines:
             padded = (clean(cell).ljust(width) for cell, width in zip(_cells(info), widths, strict=True))
-            click.echo("  ".join(padded).rstrip())
+            echo("  ".join(padded).rstrip())
     _warn(state)
 
 
@@ -154,12 +154,12 @@ def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load:
 
 
 def _print_engine(shown: dict[str, Any]) -> None:
-    click.echo(f"{clean(shown['name'])}: {'active' if shown['active'] else 'not active'}")
+    echo(f"{clean(shown['name'])}: {'active' if shown['active'] else 'not active'}")
     for found in shown["found"]:
         problem = f" ({found['problem']})" if found["problem"] else ""
-        click.echo(clean(f"  from {found['source']}{problem}"))
+        echo(clean(f"  from {found['source']}{problem}"))
     if shown.get("loaded"):
-        click.echo(clean(f"  loads; tools for the agent: {', '.join(shown['tools']) or 'none'}"))
+        echo(clean(f"  loads; tools for the agent: {', '.join(shown['tools']) or 'none'}"))
 
 
 @command.command()
@@ -185,12 +185,12 @@ def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
     text = "" if missing else config.read_text(path)
     new_text = config.set_value(text, KEY, name, str(path))
     if new_text == text:
-        click.echo(f"{path}: {KEY} is {name} already")
+        echo(f"{path}: {KEY} is {name} already")
     else:
         if missing:
             _create(path)
         saved = config.write_text(path, new_text, backup=not missing)
-        click.echo(f"{path}: {KEY} is now {name}" + (f"; the old text is in {saved}" if saved else ""))
+        echo(f"{path}: {KEY} is now {name}" + (f"; the old text is in {saved}" if saved else ""))
     _tell_what_wins(path, name)
 
 

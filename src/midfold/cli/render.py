@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from midfold.cli.visible import visible
+
 BAR_WIDTH = 32
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 COLOURS = {
@@ -27,8 +29,8 @@ MOST_TOOLS = 8
 
 
 def clean(text: str) -> str:
-    """Text from a file, made harmless for a terminal: no control characters, no escape sequences."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+    """Text from a file, made harmless for a terminal, on one line."""
+    return visible(text)
 
 
 def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:

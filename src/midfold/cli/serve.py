@@ -114,6 +114,14 @@ def _own(state: Any) -> str:
     return f"{state['owner'].name}/"
 
 
+def _writer(config: Config) -> str:
+    """Who writes summaries: with `main` that is another model for each conversation."""
+    task = config.auxiliary.compression
+    if task.provider == "main":
+        return f"{task.model or 'the model of each conversation'} (auxiliary.compression.provider is main)"
+    return resolve(config, os.environ, None).told
+
+
 def _greet(config: Config, sessions: Sessions) -> None:
     gateway = config.gateway
     place = f"http://{gateway.host}:{gateway.port}"
@@ -121,6 +129,6 @@ def _greet(config: Config, sessions: Sessions) -> None:
     targets += [f"{pattern} -> {row.base_url}" for pattern, row in config.upstreams.items()]
     notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
     notice(f"folded conversations are kept in {sessions.store.where}")
-    notice(f"summaries by {resolve(config, os.environ, None).told}")
+    notice(f"summaries by {_writer(config)}")
     notice(f"pages: {place}/  figures: {place}/metrics")
     notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

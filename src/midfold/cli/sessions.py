@@ -14,9 +14,11 @@ from typing import Any
 import click
 import msgspec
 
+from midfold.cli.consent import answered
 from midfold.cli.inspect import name_of, read_file
-from midfold.cli.output import emit_json, notice
+from midfold.cli.output import echo, emit_exact, emit_json, notice
 from midfold.cli.settings import settings
+from midfold.cli.visible import visible
 from midfold.config.home import store_url
 from midfold.errors import StoreError
 from midfold.service import Sessions, open_sessions
@@ -123,7 +125,7 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 
     shown = existing(sessions, name).view(at)
     if as_json:
-        click.echo(shown.json())
+        emit_exact(shown.json())
     else:
         view_table(shown)
 
@@ -164,7 +166,7 @@ def unfold(sessions: Sessions, name: str, handle: str) -> None:
     HANDLE is one of a receipt, a digest, a handoff or a search hit (mf-...), or its beginning.
     """
     for data in existing(sessions, name).unfold_bytes(handle):
-        click.echo(data)
+        emit_exact(data)
 
 
 @command.command()
@@ -179,7 +181,7 @@ def undo(sessions: Sessions, name: str, as_json: bool) -> None:
     if as_json:
         emit_json({"undone": record.seq, "view_messages": count})
     else:
-        click.echo(f"compaction {record.seq} of {name} is undone; the view has {count:,} messages")
+        echo(f"compaction {record.seq} of {name} is undone; the view has {count:,} messages")
 
 
 @command.command()
@@ -202,7 +204,7 @@ def export(sessions: Sessions, name: str, output: str | None) -> None:
     """Write a session as JSON lines: messages byte for byte, compactions, state."""
     if output is None:
         for line in sessions.export(name):
-            click.echo(line)
+            emit_exact(line)
         return
     target = Path(output)
     if target.exists():
@@ -223,7 +225,7 @@ def import_(sessions: Sessions, file: str, name: str | None) -> None:
         loaded = sessions.load(lines, name=name)
     except StoreError as error:
         raise StoreError(f"{name_of(file)}: {error}") from error
-    click.echo(f"{loaded}: {sessions.store.must(loaded).count:,} messages")
+    echo(f"{loaded}: {sessions.store.must(loaded).count:,} messages")
 
 
 @command.command()
@@ -239,7 +241,7 @@ def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None
     age = seconds(older_than)
     names = sessions.prune(age, dry_run=True)
     for name in names:
-        click.echo(name)
+        echo(name)
     if dry_run:
         return
     if names:
@@ -266,7 +268,8 @@ def _confirmed(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise StoreError(f"to {what}, say --yes")
-    click.confirm(f"{what}?", abort=True)
+    if answered(f"{visible(what)}? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
+        raise click.Abort
 
 
 def seconds(age: str) -> float:

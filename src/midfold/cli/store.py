@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from midfold.cli.output import emit_json
+from midfold.cli.output import echo, emit_json
 from midfold.cli.sessions import with_json, with_store
 from midfold.cli.settings import settings
 from midfold.config.home import store_url
@@ -50,7 +50,7 @@ def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -
         emit_json({"applied": [] if dry_run else names, "pending": names if dry_run else []})
     else:
         word = "would apply" if dry_run else "applied"
-        click.echo("\n".join(f"{word} {name}" for name in names) or "the schema is up to date")
+        echo("\n".join(f"{word} {name}" for name in names) or "the schema is up to date")
 
 
 @command.command()
@@ -67,7 +67,7 @@ def check(sessions: Sessions, deep: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"problems": problems})
     else:
-        click.echo("\n".join(problems) or "all is well")
+        echo("\n".join(problems) or "all is well")
     if problems:
         sys.exit(1)
 
@@ -82,7 +82,7 @@ def reindex(sessions: Sessions, as_json: bool) -> None:
     """
     with bar("indexing") as progress:
         count = sessions.reindex(progress)
-    emit_json({"indexed": count}) if as_json else click.echo(f"{count:,} different messages are indexed")
+    emit_json({"indexed": count}) if as_json else echo(f"{count:,} different messages are indexed")
 
 
 @contextmanager
@@ -105,4 +105,4 @@ def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
 def backup(sessions: Sessions, target: str) -> None:
     """Copy a SQLite store while it is used; PostgreSQL has pg_dump."""
     sessions.backup(target)
-    click.echo(target)
+    echo(target)

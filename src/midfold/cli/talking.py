@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from midfold.agent import Workshop
+from midfold.agent.tools.surroundings import hide_own_environment
 from midfold.agent.where import LOCAL, endpoint_for
 from midfold.cli.settings import settings
 from midfold.config import Config
@@ -70,6 +71,7 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
         config: str | None,
         **rest: Any,
     ) -> Any:
+        hide_own_environment()
         known = settings(config)
         endpoint = endpoint_for(known, os.environ, model=model, provider=provider, base_url=base_url, wire=wire)
         summarizer = local_summarizer if local else None

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from midfold.cli.output import harmless_console
 from midfold.cli.render import clean
 from midfold.trajectory.job import Finished
 from midfold.trajectory.report import STATUSES
@@ -20,7 +20,7 @@ COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "re
 def show(finished: Finished, places: Iterable[tuple[str, Path]]) -> None:
     """On standard error if the records themselves went to standard output."""
     listed = list(places)
-    out = Console(stderr=not listed and not sys.stdout.isatty(), highlight=False, width=None if _seen() else 110)
+    out = harmless_console(stderr=not listed and not sys.stdout.isatty(), width=None if _seen() else 110)
     totals = finished.totals
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()

@@ -22,7 +22,7 @@ def command(archive: str, handle: str | None, as_json: bool) -> None:
     ARCHIVE is the OUT.archive file of `midfold compact -o OUT`. With a HANDLE (`mf-…`, or its beginning) the original
     messages are written as JSON lines, byte for byte. Without one the handles are listed.
     """
-    from midfold.cli.output import emit_json
+    from midfold.cli.output import echo, emit_exact, emit_json
 
     found = load(archive)
     if handle is None:
@@ -31,14 +31,14 @@ def command(archive: str, handle: str | None, as_json: bool) -> None:
             emit_json(counts)
         else:
             for name, count in counts.items():
-                click.echo(f"{name}  {count:,} message{'' if count == 1 else 's'}")
+                echo(f"{name}  {count:,} message{'' if count == 1 else 's'}")
         return
     matching = [name for name in found if name == handle] or [name for name in found if name.startswith(handle)]
     if len(matching) != 1:
         problem = "has no handle" if not matching else "has several handles that begin with"
         raise TranscriptError(f"{archive} {problem} {handle}; midfold unfold {archive} lists them")
     for message in found[matching[0]]:
-        click.echo(bytes(message))
+        emit_exact(bytes(message))
 
 
 def load(path: str) -> dict[str, list[Raw]]:

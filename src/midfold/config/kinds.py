@@ -33,6 +33,13 @@ Variable = Annotated[
         pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
     ),
 ]
+Variables = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:, ?[A-Za-z_][A-Za-z0-9_]*)*$",
+        extra={"allowed": "NAMES of environment variables with commas between them", "words": True},
+    ),
+]
 JsonObject = Annotated[
     str,
     Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),

@@ -25,6 +25,7 @@ from midfold.config.kinds import (
     StoreUrl,
     Url,
     Variable,
+    Variables,
     Words,
 )
 
@@ -86,7 +87,7 @@ class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     provider: Annotated[
         Line,
         Meta(
-            description="who serves that model",
+            description="who serves that model; auto: in chat and agent whom they talk to, elsewhere nobody is asked",
             extra={"allowed": f"{', '.join(KNOWN_PROVIDERS)}, or the name of a section under providers"},
         ),
     ] = "auto"
@@ -215,6 +216,12 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Annotated[int, Meta(ge=200, le=LARGEST)],
         Meta(description="most characters of one tool result; the middle of longer ones is left out"),
     ] = 20_000
+    shell_environment: Annotated[
+        Variables | None,
+        Meta(
+            description="variables with keys, tokens or passwords that commands get all the same; others are kept back"
+        ),
+    ] = None
     background: Annotated[
         bool,
         Meta(description="whether folds are prepared in the background; off suits servers that answer one at a time"),

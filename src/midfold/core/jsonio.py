@@ -20,6 +20,7 @@ _any = msgspec.json.Decoder()
 _raw = msgspec.json.Decoder(Raw)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_NUMBERS = re.compile(rb"NaN|-?Infinity")
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -93,6 +94,46 @@ def _needs_care(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(_needs_care(item) for item in value)
     return False
+
+
+def no_number(value: Any) -> tuple[str, str] | None:
+    """Where in a value the first number stands that JSON does not have, as a path, and what it is; None if nowhere.
+
+    Exact bytes are looked into as well; a literal that is only too large for Python is JSON.
+    """
+    if isinstance(value, Raw):
+        data = bytes(value)
+        if not _NO_NUMBERS.search(data):
+            return None
+        try:
+            _any.decode(data)
+        except (*REFUSALS, UnicodeEncodeError):
+            return _found(_decode_leniently(data), "")
+        return None
+    try:
+        if b"null" not in msgspec.json.encode(value, enc_hook=str):
+            return None
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        pass
+    return _found(value, "")
+
+
+def _found(value: Any, path: str) -> tuple[str, str] | None:
+    """Iterative, because a client's value may be nested deeper than calls may be; what was seen is not seen again."""
+    todo: list[tuple[Any, str]] = [(value, path)]
+    seen: set[int] = set()
+    while todo:
+        item, place = todo.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return place, json.dumps(item)
+        if isinstance(item, Raw) and _NO_NUMBERS.fullmatch(bytes(item)):
+            return place, bytes(item).decode()
+        if isinstance(item, Mapping | list | tuple) and id(item) not in seen:
+            seen.add(id(item))
+            named = isinstance(item, Mapping)
+            inside = item.items() if isinstance(item, Mapping) else enumerate(item)
+            todo += reversed([(one, f"{place}.{key}" if named else f"{place}[{key}]") for key, one in inside])
+    return None
 
 
 class _Mark(NamedTuple):

@@ -96,6 +96,12 @@ class Tx(ABC):
             raise StoreDamaged("a row has a value of another kind than was written") from None
 
 
+def _unspeakable(error: UnicodeEncodeError) -> StoreError:
+    """A name, a model or a question that holds half a character: no database can."""
+    shown = ascii(error.object[max(error.start - 20, 0) : error.start + 20])
+    return StoreError(f"{shown} holds half a character (a lone surrogate); expected text that can be written as UTF-8")
+
+
 class Database(ABC):
     """What a store needs of a database."""
 
@@ -167,6 +173,9 @@ class Database(ABC):
                 if fresh or self.is_alive(connection):
                     raise self._final(error) from error
                 continue
+            except UnicodeEncodeError as error:
+                self._put_back(connection)
+                raise _unspeakable(error) from None
             self._put_back(connection)
             return found
 
@@ -190,6 +199,8 @@ class Database(ABC):
             self._put_back(connection)
             if isinstance(error, self.errors):
                 raise self.translated(error) from error
+            if isinstance(error, UnicodeEncodeError):
+                raise _unspeakable(error) from None
             raise
         self._put_back(connection)
 

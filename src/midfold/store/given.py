@@ -10,6 +10,7 @@ from msgspec import Raw
 from midfold.core import jsonio
 from midfold.core.compaction import Redactor
 from midfold.core.message import Message, Transcript
+from midfold.errors import TranscriptError
 from midfold.store.bodies import Entry
 from midfold.store.protocol import Prompt
 from midfold.store.redacting import redacted
@@ -35,11 +36,13 @@ def given(
 ) -> Given:
     """From anything a conversation can be; `otherwise` gives the dialect of messages that nobody has read.
 
-    With a `redactor` nothing is stored as it was given if it holds a secret.
+    What is stored is JSON: a number that JSON does not have is refused. With a `redactor` nothing is stored as it was
+    given if it holds a secret.
     """
     if isinstance(messages, Given):
         return messages
     document = _document(messages, dialect, otherwise)
+    document.refuse_what_is_no_json()
     entries = [Entry(message, document.dialect) for message in document.messages]
     if redactor is not None:
         entries = [_redacted(entry, document.dialect, redactor) for entry in entries]
@@ -68,7 +71,7 @@ def _prompt(document: Document, redactor: Redactor | None) -> Prompt | None:
 
 def prompt_of(system: Any, tools: Any, redactor: Redactor | None = None) -> Prompt:
     """A system prompt and tools, as values or as exact bytes."""
-    return Prompt(*(_json(value, redactor) for value in (system, tools or None)))
+    return Prompt(_json("system", system, redactor), _json("tools", tools or None, redactor))
 
 
 def values_of(prompt: Prompt) -> tuple[Any, list[Any]]:
@@ -78,9 +81,11 @@ def values_of(prompt: Prompt) -> tuple[Any, list[Any]]:
     return system, tools if isinstance(tools, list) else []
 
 
-def _json(value: Any, redactor: Redactor | None) -> bytes | None:
+def _json(name: str, value: Any, redactor: Redactor | None) -> bytes | None:
     if value is None:
         return None
+    if found := jsonio.no_number(value):
+        raise TranscriptError(f"{name}{found[0]}: {found[1]} is not JSON; expected a finite number, null or text")
     data = bytes(value) if isinstance(value, Raw) else jsonio.encode(value)
     if data in (b"null", b"[]", b'""'):
         return None

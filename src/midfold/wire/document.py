@@ -98,6 +98,15 @@ class Document:
         value = self.body.get(key) if self.body is not None else None
         return _value(value) if isinstance(value, Raw) else value
 
+    def refuse_what_is_no_json(self) -> None:
+        """Raises TranscriptError where a message holds NaN or an infinity: nobody could read what is written of it."""
+        for index, message in enumerate(self.messages):
+            if message.wire is not None and (found := jsonio.no_number(message.wire)):
+                path, literal = found
+                raise TranscriptError(
+                    f"{self.list_key}[{index}]{path}: {literal} is not JSON; expected a finite number, null or text"
+                )
+
     @cached_property
     def problems(self) -> tuple[Problem, ...]:
         """Everything that is wrong with the conversation, with paths such as `messages[12].tool_calls[0].function`."""

@@ -179,4 +179,4 @@ def test_sessions_have_a_home(tmp_path: Any) -> None:
 def test_every_key_that_midfold_reads_is_hidden_from_commands() -> None:
     config = Config(providers={"home": Provider(api_key_env="HOME_MODEL_KEY")})
     hidden = secret_variables(config)
-    assert {"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HOME_MODEL_KEY", "PGPASSWORD"} <= hidden
+    assert {"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "HOME_MODEL_KEY"} <= hidden

@@ -20,6 +20,7 @@ from midfold.core.handoff import recognise
 from midfold.core.laws import violations
 from midfold.core.message import Message, Text, ToolResult
 from midfold.errors import ConfigError, ModelFailed, NotStored
+from midfold.summarize import local_summarizer
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error
 from midfold.testing.turns import turn
@@ -35,7 +36,9 @@ class Bench:
     def __init__(self, folder: Path, wire: str, window: int | None = None, config: Config | None = None) -> None:
         self.wire: Any = wire
         self.config = config or Config(agent=AgentSettings(max_steps=60))
-        self.workshop = Workshop(folder, self.config, os.environ, store="memory:", window=window)
+        self.workshop = Workshop(
+            folder, self.config, os.environ, store="memory:", window=window, summarizer=local_summarizer
+        )
         self.events: list[Event] = []
 
     def agent(self, provider: ScriptedProvider, resume: str | None = None, consent: Any = agree) -> Agent:

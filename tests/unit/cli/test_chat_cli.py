@@ -70,10 +70,10 @@ def test_a_conversation_with_tools_consent_and_status(folder: Path) -> None:
         terminal.type("Look at my notes.")
         terminal.wait_for("[a]lways: ")
         assert not (folder / "made.txt").exists()
-        terminal.type("y")
+        terminal.answer("y")
         terminal.wait_for("90 notes.txt")
         terminal.wait_for("[a]lways: ")
-        terminal.type("n")
+        terminal.answer("n")
         status = terminal.wait_for("0 compactions")
         assert "declined" in status
         assert "As you like." in status

@@ -34,8 +34,22 @@ def test_without_keys_it_says_that_summaries_are_made_locally_and_proves_a_compa
 
 def test_a_key_is_named_by_its_variable_and_never_shown() -> None:
     result = run("--json", "--model", "claude-opus-4-6", ANTHROPIC_API_KEY=KEY)
-    assert "claude-haiku-4-5 at api.anthropic.com (auto: ANTHROPIC_API_KEY is set" in told(result, "summaries")["told"]
+    assert told(result, "summaries") == {
+        "what": "summaries",
+        "status": "note",
+        "told": "local, without a model (auto: ANTHROPIC_API_KEY is set, but a key alone sends nothing; "
+        "auxiliary.compression.provider (main, or a provider's name) does)",
+    }
     assert KEY not in result.output
+
+
+def test_who_is_named_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("auxiliary: {compression: {provider: anthropic}}\n")
+    result = run("--json", "--config", str(file), ANTHROPIC_API_KEY=KEY)
+    assert told(result, "summaries")["told"].startswith(
+        "claude-haiku-4-5 at api.anthropic.com (auxiliary.compression.provider is anthropic)"
+    )
 
 
 def test_a_provider_without_its_key_is_a_problem_with_exit_code_1(tmp_path: Path) -> None:

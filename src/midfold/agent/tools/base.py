@@ -47,9 +47,9 @@ class Toolbox:
     def run(self, call: Call) -> Result:
         """Runs one call. Only an interrupt of the user's is not made a result."""
         try:
-            return Result(call, bounded(self._run(call), self.limit))
-        except (MidfoldError, OSError, UnicodeError) as error:
-            return Result(call, bounded(f"error: {_words(error)}", self.limit), is_error=True)
+            return Result(call, bounded(_speakable(self._run(call)), self.limit))
+        except (MidfoldError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+            return Result(call, bounded(_speakable(f"error: {_words(error)}"), self.limit), is_error=True)
 
     def _run(self, call: Call) -> str:
         tool = self.tools.get(call.name)
@@ -89,6 +89,11 @@ def _problem(spec: ToolSpec, given: Mapping[str, Any]) -> str:
 
 def _words(error: Exception) -> str:
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+
+
+def _speakable(text: str) -> str:
+    """Text that can be sent: names of files may hold half characters, which no request can."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def bounded(text: str, limit: int) -> str:

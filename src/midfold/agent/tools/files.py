@@ -1,21 +1,16 @@
-"""Reading, writing, patching and searching files of the working directory."""
+"""Reading, writing and patching files of the working directory; searching them is next door."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 
 from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
-from midfold.agent.tools.folder import Folder
+from midfold.agent.tools.folder import LARGEST_FILE, Folder
+from midfold.agent.tools.search import Search
 from midfold.errors import ToolRefused
 
-LARGEST_FILE = 2_000_000
 MOST_LINES = 600
-MOST_HITS = 100
-LONGEST_HIT = 200
 KEPT = "surrogateescape"
 """How bytes that are no UTF-8 get through a patch unchanged."""
 PATH = {"type": "string", "description": "Path relative to the working directory."}
@@ -28,7 +23,7 @@ def file_tools(folder: Folder) -> list[Tool]:
         Tool(spec=READ, run=files.read, told=lambda given: given["path"]),
         Tool(spec=WRITE, run=files.write, changes=True, told=lambda given: _size(given["path"], given["content"])),
         Tool(spec=PATCH, run=files.patch, changes=True, told=lambda given: given["path"]),
-        Tool(spec=SEARCH, run=files.search, told=lambda given: f"{given['pattern']} in {given.get('path', '.')}"),
+        Search(folder).tool(),
     ]
 
 
@@ -75,34 +70,6 @@ class Files:
         target.write_bytes(text.replace(old, new).encode("utf-8", KEPT))
         line = text[: text.index(old)].count("\n") + 1
         return f"patched {self.folder.name(target)}: {_plural(count, 'place')}, the first in line {line}"
-
-    def search(self, pattern: str, path: str = ".", files: str = "*") -> str:
-        """Lines that match, as path:line: text."""
-        try:
-            wanted = re.compile(pattern)
-        except re.error as problem:
-            raise ToolRefused(f"the pattern is no regular expression: {problem}") from None
-        hits: list[str] = []
-        for hit in self._hits(wanted, self.folder.existing(path), files):
-            if len(hits) == MOST_HITS:
-                return "\n".join(
-                    [*hits, f"[more than {MOST_HITS} hits; search for something rarer, or in fewer files]"]
-                )
-            hits.append(hit)
-        return "\n".join(hits) or "nothing found"
-
-    def _hits(self, wanted: re.Pattern[str], start: Path, files: str) -> Iterator[str]:
-        for file in self.folder.files(start):
-            name = self.folder.name(file)
-            if not fnmatch(name, files) and not fnmatch(file.name, files):
-                continue
-            try:
-                text = _text(file)
-            except (ToolRefused, OSError):
-                continue
-            for number, line in enumerate(text.splitlines(), 1):
-                if wanted.search(line[:10_000]):
-                    yield f"{name}:{number}: {line.strip()[:LONGEST_HIT]}"
 
 
 def _text(path: Path, errors: str = "replace") -> str:
@@ -164,14 +131,4 @@ PATCH = ToolSpec(
         "all": {"type": "boolean", "description": "Replace every occurrence."},
     },
     required=("path", "old", "new"),
-)
-SEARCH = ToolSpec(
-    name="search",
-    description="Search files for a regular expression; gives path:line: text.",
-    properties={
-        "pattern": {"type": "string", "description": "A regular expression, matched line by line."},
-        "path": {"type": "string", "description": "File or directory to search in (default: everything)."},
-        "files": {"type": "string", "description": "Only files whose name matches, such as *.py."},
-    },
-    required=("pattern",),
 )

@@ -8,11 +8,15 @@ Rules of this file:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from midfold.errors import ToolRefused
 
+LARGEST_FILE = 2_000_000
+"""Bytes of a file that is read or searched."""
 SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache"})
 
 
@@ -28,7 +32,10 @@ class Folder:
         """The path inside the folder that `given` means."""
         if "\x00" in given or not given.strip():
             raise ToolRefused("a path must not be empty")
-        path = (self.root / given).resolve()
+        try:
+            path = (self.root / given).resolve()
+        except RuntimeError:
+            raise ToolRefused(f"{given} is a link that leads to itself") from None
         if path != self.root and self.root not in path.parents:
             raise ToolRefused(f"{given} is outside of the working directory")
         return path
@@ -49,11 +56,21 @@ class Folder:
         """Every file below a path, in order; no version control, no caches, no links."""
         if start.is_file():
             yield start
-            return
-        for item in sorted(start.iterdir()):
-            if item.is_symlink() or item.name in SKIPPED:
-                continue
-            if item.is_dir():
-                yield from self.files(item)
-            elif item.is_file():
+        left = [(start, True)] if start.is_dir() else []
+        while left:
+            item, is_folder = left.pop()
+            if is_folder:
+                left += reversed(_children(item))
+            else:
                 yield item
+
+
+def _children(folder: Path) -> list[tuple[Path, bool]]:
+    """Files and folders in a folder, in order, and which of them are folders; nothing of one that may not be read."""
+    found: list[tuple[Path, bool]] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name not in SKIPPED and (is_folder or entry.is_file(follow_symlinks=False)):
+                found.append((Path(entry.path), is_folder))
+    return sorted(found)

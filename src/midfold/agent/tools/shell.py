@@ -6,7 +6,7 @@ Rules of this file:
 2. Output is kept at both ends while it is read: a command that prints for ever costs no memory.
 3. A path check does not contain a shell. A command may read and write whatever the user may, and a program that
    leaves its process group on purpose outlives it.
-4. The keys midfold was given are not passed on.
+4. The environment is what `surroundings.py` passes on: no keys, no passwords, nothing of midfold's own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import suppress
 from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
 from midfold.agent.tools.folder import Folder
+from midfold.agent.tools.surroundings import passed_on
 from midfold.errors import ToolRefused
 
 CHUNK = 65_536
@@ -35,12 +36,19 @@ class Shell:
     """Runs commands of one folder."""
 
     def __init__(
-        self, folder: Folder, timeout: float, limit: int, environment: Mapping[str, str], hidden: Collection[str] = ()
+        self,
+        folder: Folder,
+        timeout: float,
+        limit: int,
+        environment: Mapping[str, str],
+        *,
+        hidden: Collection[str] = (),
+        named: Collection[str] = (),
     ) -> None:
         self.folder = folder
         self.timeout = timeout
         self.limit = limit
-        self.environment = {name: value for name, value in environment.items() if name not in hidden}
+        self.environment = passed_on(environment, hidden=hidden, named=named)
 
     def tool(self) -> Tool:
         return Tool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])

@@ -1,0 +1,69 @@
+"""A regular expression of a model's, matched in a process of its own: no pattern can hold more than that.
+
+Run as a script, with nothing but the standard library. Standard input is one JSON object; each hit is one JSON line on
+standard output, as it is found. Python's engine cannot be interrupted from inside: whoever started this kills it.
+
+Rules of this file:
+1. Only ordinary files are read, and no link is followed.
+2. A long line is matched up to a limit, so that a harmless pattern stays harmless on any file.
+3. The kernel ends the process when its processor time or memory is used up, also if nobody is left to kill it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import stat
+import sys
+from typing import Any
+
+MEMORY = 1_000_000_000
+
+
+def main() -> None:
+    asked: dict[str, Any] = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CPU, (asked["seconds"] + 1,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    try:
+        wanted = re.compile(asked["pattern"])
+    except (re.error, OverflowError, RecursionError, MemoryError) as problem:
+        _tell({"problem": f"{problem}" or type(problem).__name__})
+        return
+    left = asked["hits"]
+    for name, path in asked["files"]:
+        text = _text(path, asked["largest"])
+        if text is None:
+            _tell({"unread": name})
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if wanted.search(line[: asked["line"]]):
+                _tell({"hit": [name, number, line.strip()[: asked["shown"]]]})
+                left -= 1
+                if not left:
+                    return
+    _tell({"done": True})
+
+
+def _text(path: str, largest: int) -> str | None:
+    """What an ordinary text file says; None for everything else."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > largest:
+            return None
+        data = file.read(largest)
+    return None if b"\x00" in data[:8_000] else data.decode("utf-8", "replace")
+
+
+def _tell(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
