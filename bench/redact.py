@@ -34,6 +34,13 @@ HOSTILE = {
     "Telegram": "123456789:AAaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ", "AWS keys": "AKIAABCDEFGHIJKLMNOP ",
     "Cyrillic": "пароль password=ж", "paths": "password=a/a/a/", "attributes": "password=a.a.",
     "dates": "password: 1-1-1-", "runs of 20": "aaaaaaaaaaaaaaaaaaaa ", "elements": "<password>abc</password>",
+    "YAML lines": "password: word\n", "YAML words": "password: word ", "full-width names": "ｐａｓｓｗｏｒｄ＝",
+    "full-width runs": "ｅ：", "密码：": "密码：", "密码：x1x": "密码：x1x", "mot de passe:": "mot de passe : x",
+    "encoded names": "token%3D", "encoded JSON": "%22api_key%22%3A%22", "encoded values": "password%3Dabcd",
+    "encoded %25": "password%25", "PuTTY heads": "key private-lines: 1\n",
+    "PuTTY keys": "key private-lines: 1\nAAAAAAAAAAAAAAAAAAAAAAAA\n", "mfk_mfk_": "mfk_",
+    "inner mfk_": "-mfk_aaaaaaaaaaaaaaaa-",
+    "ATATT": "ATATT3x", "age": "AGE-SECRET-KEY-1",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LONGEST_FILE = 400
+LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
 FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (ROOT / folder).rglob("*.py"))
 
@@ -51,7 +51,7 @@ def test_files_and_functions_are_small_and_exceptions_are_named(path: Path) -> N
 def test_the_check_can_fail() -> None:
     long_function = "def f():\n" + "    x = 1\n" * 70
     broad = "try:\n    pass\nexcept Exception:\n    pass\n"
-    found = list(problems(long_function + broad + "# TODO\n" + "raise NotImplementedError\n" + "x = 1\n" * 400))
+    found = list(problems(long_function + broad + "# TODO\n" + "raise NotImplementedError\n" + "x = 1\n" * 600))
     assert len(found) == 5
 
 

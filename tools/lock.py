@@ -17,9 +17,12 @@ COMMON = [
     "--custom-compile-command=make lock",
     "--quiet",
 ]
-EXTRAS = ["--extra=gateway", "--extra=models", "--extra=postgres", "--extra=tokens", "--extra=trajectories"]
+SERVED = ["--extra=gateway", "--extra=models", "--extra=postgres", "--extra=tokens"]
+"""What a gateway is deployed with: requirements/gateway.txt and deploy/Containerfile."""
+EXTRAS = [*SERVED, "--extra=trajectories"]
 SETS = {
     "run": ["pyproject.toml", "--group=build"],
+    "gateway": ["pyproject.toml", *SERVED],
     "dev": ["pyproject.toml", "--group=build", "--group=dev", *EXTRAS],
     "all": ["pyproject.toml", "--group=build", "--group=dev", "--group=all", *EXTRAS],
     "uv": ["-"],

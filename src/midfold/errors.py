@@ -9,6 +9,7 @@
     ├── StoreError              a store could not do what was asked; what it holds is as it was
     │   ├── StoreUnavailable    it cannot be reached, written, or is full; the next call may work
     │   ├── SchemaError         the database is not midfold's, or of another version
+    │   ├── StoreDamaged        what it holds is not what was written; nothing of it is given out
     │   ├── NotStored           there is no such session, compaction or handle
     │   ├── StoreConflict       what is there contradicts what was given
     │   └── LeaseLost           a compaction came too late: its lease is expired, released or taken over
@@ -97,6 +98,15 @@ class StoreUnavailable(StoreError):
 
 class SchemaError(StoreError):
     """The database is not one this version of midfold can use."""
+
+
+class StoreDamaged(StoreError):
+    """What the store holds is not what was written to it."""
+
+    NEXT = "midfold store check --deep says what is affected; restore the database from a backup"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(f"{message or type(self).__doc__}: the database is damaged. {self.NEXT}")
 
 
 class NotStored(StoreError):

@@ -13,6 +13,7 @@ from midfold.cache.health import Health
 from midfold.core.compaction import CompactionRequest, CompactionState, Outcome
 from midfold.core.message import Message, Transcript
 from midfold.core.tally import Calibration, Tally
+from midfold.errors import StoreDamaged
 from midfold.host import EngineHost
 from midfold.store import SqlStore
 from midfold.store.committing import FRESH
@@ -37,6 +38,14 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def calibration(self) -> Calibration:
         return Calibration(self.ratio, self.samples, self.anchor, self.anchor_tokens, self.anchor_fixed)
+
+
+def memory_of(info: SessionInfo) -> Memory:
+    """What a session has learnt, from its row."""
+    try:
+        return msgspec.json.decode(info.memory, type=Memory) if info.memory else Memory()
+    except (msgspec.MsgspecError, ValueError):
+        raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
 
 
 class Live(NamedTuple):
@@ -94,8 +103,7 @@ class Kept:
             items = (
                 (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
             )
-        memory = msgspec.json.decode(info.memory, type=Memory) if info.memory else Memory()
-        self._seen = Live(info, items, memory)
+        self._seen = Live(info, items, memory_of(info))
         return self._seen
 
     def measured(self) -> Live | None:

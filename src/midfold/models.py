@@ -18,7 +18,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
@@ -302,13 +302,16 @@ def _limits() -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(phrase.replace("GAP", _GAP).replace("NUMBER", _NUMBER)) for phrase in _LIMITS)
 
 
-def learn_limit(message: str) -> int | None:
-    """The size of the context, in tokens, that a provider's overflow error names; None if it names none."""
+def learn_limit(message: str, *, is_quoted: Callable[[str], bool] | None = None) -> int | None:
+    """The size of the context, in tokens, that a provider's overflow error names; None if it names none.
+
+    `is_quoted` tells of a phrase in the error whether it is somebody else's, repeated: such a phrase teaches nothing.
+    """
     text = " ".join(message[:_READ_AT_MOST].lower().split())
     for phrase in _limits():
         for match in phrase.finditer(text):
             scale = {"k": 1_000, "m": 1_000_000}.get(match["unit"], 1)
             limit = int(re.sub(r"\D", "", match["number"])) * scale
-            if limit in _PLAUSIBLE:
+            if limit in _PLAUSIBLE and (is_quoted is None or not is_quoted(match[0])):
                 return limit
     return None

@@ -18,6 +18,7 @@ from midfold.core.handoff import MARKER, SYSTEM_NOTE
 from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.gateway.exchange import Exchange
+from midfold.gateway.owner import Owner
 from midfold.service import Sessions
 from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value
@@ -479,7 +480,7 @@ def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None
 
 def test_namespaces_share_nothing_even_where_their_histories_are_equal() -> None:
     def admit(exchange: Exchange) -> None:
-        exchange.namespace = dict(exchange.headers).get(b"x-team", b"").decode()
+        exchange.owner = Owner(dict(exchange.headers).get(b"x-team", b"").decode())
 
     with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW) as gateway:
         gateway.app.gateway.admit.append(admit)

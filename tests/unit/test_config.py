@@ -66,7 +66,8 @@ models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, fact
   input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}
 gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, mode: manage, recall: "on", host: 0.0.0.0, port: 80,
   hygiene_hard_message_limit: 10, retries: 0, connect_timeout: 1.5, timeout: 9.5, largest_body: 1000,
-  largest_total: 2000, body_seconds: 5.5, log: requests, record: folded}
+  largest_total: 2000, body_seconds: 5.5, log: requests, record: folded,
+  hosts: "a.example, b.example", origins: "https://c.example"}
 agent: {model: big, provider: lab, longest_answer: 9, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
   output_characters: 300, background: false, behind_gateway: true}
 keys: {red: {hash: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}
@@ -394,3 +395,24 @@ def test_the_reference_page_is_up_to_date():
 def test_importing_midfold_does_not_import_yaml():
     code = "import sys, midfold; sys.exit('yaml' in sys.modules or 'midfold.config' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gateway:\n  hosts: [a.example, b.example]\n",
+        "gateway:\n  hosts:\n    - a.example\n    - b.example\n",
+        "gateway:\n  hosts: a.example, b.example\n",
+        "gateway:\n  hosts: a.example,b.example\n",
+    ],
+)
+def test_a_list_may_be_written_as_one_or_with_commas(text: str):
+    assert (parse(text).config.gateway.hosts or "").replace(" ", "") == "a.example,b.example"
+    assert parse("gateway:\n  hosts: []\n").config.gateway.hosts is None
+
+
+@pytest.mark.parametrize(
+    "value", ["[1]", "[a, [b]]", '["a,b"]', "[null]", "'a  b'", "','", "{a: b}", '["a b"]', "[x: y]"]
+)
+def test_a_list_with_something_else_in_it_is_refused_with_its_place(value: str):
+    assert "gateway.hosts" in problem(f"gateway:\n  hosts: {value}\n")

@@ -99,9 +99,16 @@ def server_options(config: Config) -> dict[str, Any]:
 def _pages(config: Config, sessions: Sessions) -> list[Any]:
     """Pages and /api; with keys, everybody sees their own sessions."""
     from midfold.dashboard import Everything, Under, routes
+    from midfold.gateway.browsers import Browsers
 
-    mine = Under(lambda request: f"{request.scope['state']['owner'].name}/") if config.keys else Everything()
-    return list(routes(sessions, config=config, access=mine))
+    if config.keys:
+        return list(routes(sessions, config=config, access=Under(lambda request: _own(request.scope["state"]))))
+    return list(routes(sessions, config=config, access=Everything(Browsers.of(config).hosts)))
+
+
+def _own(state: Any) -> str:
+    """What the names of a caller's sessions begin with."""
+    return f"{state['owner'].name}/"
 
 
 def _greet(config: Config, sessions: Sessions) -> None:

@@ -21,6 +21,7 @@ from midfold.config.home import store_url
 from midfold.errors import StoreError
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
+from midfold.store.addresses import file_of
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
@@ -51,7 +52,8 @@ def opened(url: str | None, config: str | None) -> Iterator[Sessions]:
     known = settings(config)
     asked = url or known.store.url
     address = asked or store_url(known, os.environ)
-    if address.startswith("sqlite:///") and not Path(address.removeprefix("sqlite:///").partition("?")[0]).exists():
+    file = file_of(address)
+    if file is not None and not Path(file).exists():
         hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
         raise StoreError(f"{address}: there is no such file{hint}")
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:

@@ -193,8 +193,7 @@ def _entry(layer: Layer, key: ScalarNode, value: Node, path: Path, name: str) ->
     old_section = isinstance(value, MappingNode) and bool(value.value) and any(old[:-1] == path for old in OLD)
     if field_at(path) or path in OLD:
         try:
-            field = field_at(path)
-            scalar = values.as_json(value) if field is not None and field.json else values.from_node(value)
+            scalar = values.read(value, field_at(path))
         except values.Refused as found:
             layer.refused(path, str(found), _place(value, name))
             return

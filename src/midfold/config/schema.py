@@ -19,8 +19,9 @@ CHOICES_NOT_PROVIDERS = ("auto", "main")
 _NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
 _LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
-_STORE = r"^(?:memory:|sqlite:///[^\s]+|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
+_STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
+_WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
 
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -42,6 +43,10 @@ Variable = Annotated[
 JsonObject = Annotated[
     str,
     Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
+]
+Words = Annotated[
+    str,
+    Meta(pattern=_WORDS, extra={"allowed": "a list of words, or words with commas between them", "words": True}),
 ]
 StoreUrl = Annotated[
     str,
@@ -299,6 +304,20 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Positive, Meta(description="messages from which a conversation is compacted whatever its size")
     ] = 5_000
     host: Annotated[Line, Meta(description="address to listen on")] = "127.0.0.1"
+    hosts: Annotated[
+        Words | None,
+        Meta(
+            description="names this gateway may be called by besides this machine's own, for a proxy in front of it; "
+            "without keys a request for any other name is refused"
+        ),
+    ] = None
+    origins: Annotated[
+        Words | None,
+        Meta(
+            description="pages, editors and extensions that may use the gateway from inside a browser: "
+            "https://chat.example.com, vscode-webview://*"
+        ),
+    ] = None
     port: Annotated[Annotated[int, Meta(ge=1, le=65_535)], Meta(description="port to listen on")] = 8787
     retries: Annotated[
         Annotated[int, Meta(ge=0, le=10)],

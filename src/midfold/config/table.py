@@ -48,6 +48,7 @@ class Field(Struct, frozen=True, kw_only=True):
     text: str | None = None
     url: bool = False
     json: bool = False
+    words: bool = False
 
     @property
     def allowed(self) -> str:
@@ -92,6 +93,7 @@ def _leaf(path: Path, kind: inspect.Type, default: Any) -> Field:
         "text": notes.get("allowed"),
         "url": notes.get("url", False),
         "json": notes.get("json", False),
+        "words": notes.get("words", False),
     }
     match kind:
         case inspect.BoolType():

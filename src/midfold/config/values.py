@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from msgspec import Struct
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from midfold.config.schema import LARGEST
 from midfold.config.table import Field, is_secret, looks_secret, printable
@@ -64,10 +64,25 @@ def from_node(node: Node) -> Scalar:
     return Scalar(value, text if plain else None)
 
 
-def as_json(node: Node) -> Scalar:
-    """A mapping as the text of a JSON object; everything else as it is."""
-    if not isinstance(node, MappingNode):
-        return from_node(node)
+def read(node: Node, field: Field | None) -> Scalar:
+    """The value of a node, as its field takes it: some also take a mapping, or a list."""
+    if field is not None and field.json and isinstance(node, MappingNode):
+        return _as_json(node)
+    if field is not None and field.words and isinstance(node, SequenceNode):
+        return _as_words(node)
+    return from_node(node)
+
+
+def _as_words(node: SequenceNode) -> Scalar:
+    """A list of words as one text, with commas between them."""
+    words = [from_node(item).value for item in node.value]
+    if not all(isinstance(word, str) and "," not in word for word in words):
+        raise Refused("a list with something in it that is no word")
+    return Scalar(", ".join(words) or None)
+
+
+def _as_json(node: MappingNode) -> Scalar:
+    """A mapping as the text of a JSON object."""
     try:
         value = yaml.constructor.SafeConstructor().construct_document(node)
         return Scalar(json.dumps(value, allow_nan=False))

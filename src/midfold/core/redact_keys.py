@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from midfold.core.redact_lines import is_alone_in_yaml
+
 LONGEST_BARE = 96
 LONGEST_NAME = 64
 MARK = "[REDACTED:"
@@ -38,7 +40,7 @@ class _Word(NamedTuple):
 
 _KEY = _Word((b"key",), True)
 WORDS = {
-    b"pass": _Word((b"password", b"passwd", b"passphrase"), True),
+    b"pass": _Word((b"password", b"passwd", b"passphrase", b"passwort"), True),
     b"pwd": _Word((b"pwd",), True),
     b"secret": _Word((b"secret",), True),
     b"key": _KEY,
@@ -62,6 +64,8 @@ _TOKEN_NOT_OF = _words(
     " current cancel cancellation max min num per each total count input output prompt completion image sample new"
     " old this that sync resume cursor pagination lex lexer parser syntax"
 )
+FOREIGN = ("密码", "密碼", "口令", "パスワード", "비밀번호", "пароль", "contraseña", "mot de passe")
+"""A password in other languages; those that are letters of names of ours are found as these."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NOT_WORD = re.compile(r"[^a-z0-9]+")
 
@@ -69,11 +73,13 @@ _NOT_WORD = re.compile(r"[^a-z0-9]+")
 @lru_cache(maxsize=4096)
 def kind_of_name(name: str) -> str | None:
     """What a value under this name is (`password`, `secret`, `token`, ...), or None where the name is harmless."""
+    if name.lower().endswith(FOREIGN):
+        return "password"
     words = [word for word in _NOT_WORD.split(_CAMEL.sub("_", name[-LONGEST_NAME:]).lower()) if word]
     if not words:
         return None
     last, before, flat = words[-1], words[-2] if len(words) > 1 else "", "".join(words[-3:])
-    if flat.endswith(("password", "passwd", "passphrase", "passwords")) or last == "pwd":
+    if flat.endswith(("password", "passwd", "passphrase", "passwords", "passwort")) or last == "pwd":
         return "password"
     if flat.endswith("secret") or last == "secrets":
         return "secret"
@@ -90,7 +96,15 @@ _SEPARATOR = re.compile(
     r"""(?:\\{0,7}+["'`]\]?|\]|\*\*)?+[ \t]{0,8}+"""
     r"""(?:=>|:=|:[ ]?&?[sS]tr(?:ing)?(?:[ ]?\|[ ]?None)?[ ]?=(?!=)|[:=](?![:=~]))(?:\*\*)?[ \t]{0,8}+"""
 )
-_AFTER_NAME = frozenset(b"\"'`]\\*:= \t>")
+_AFTER_NAME = frozenset(b"\"'`]\\*:= \t>%")
+_ENCODED_SEPARATOR = re.compile(
+    r"(?:%(?:25){0,3}(?:5C)){0,7}(?:%(?:25){0,3}2[27])?(?:%(?:25){0,3}20|\+){0,4}%(?:25){0,3}3[AD]"
+    r"(?:%(?:25){0,3}20|\+){0,4}((?:%(?:25){0,3}(?:5C)){0,7}%(?:25){0,3}2[27])?",
+    re.IGNORECASE,
+)
+_ENCODED = r"(?:[A-Za-z0-9_.~!*+$-]|%(?!(?:25){0,3}(?:0[AD]|2[0267C]|3B|5[BCD]|7[BD]))[0-9A-F]{2})"
+_ENCODED_VALUE = re.compile(rf"{_ENCODED}{{3,{LONGEST_BARE}}}+", re.IGNORECASE)
+_ENCODED_REST = re.compile(rf"{_ENCODED}*+", re.IGNORECASE)
 _QUOTED = {
     '"': re.compile(rf'"([^"\\\s]*+(?:\\[^\s][^"\\\s]*+)*+)(?:"|{END})'),
     "'": re.compile(rf"'([^'\\\s]*+(?:\\[^\s][^'\\\s]*+)*+)(?:'|{END})"),
@@ -161,6 +175,8 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
         return None
     if low[end] == 0x5D and low[at - 1] == 0x3A:
         return None
+    if low[end] == 0x25:
+        return _encoded(text, low, at, end, strong=word.strong)
     separator = _SEPARATOR.match(text, end)
     if separator is None:
         if low[end] not in _BEFORE_VALUE:
@@ -182,6 +198,25 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
         return None
     kind = kind_of_name(text[start:end].rpartition(".")[2])
     return Span(*found, kind) if kind is not None else None
+
+
+def _encoded(text: str, low: bytes, at: int, end: int, *, strong: bool) -> Span | None:
+    """The value in `%22api_key%22%3A%22value%22` or `password%3Dvalue`: JSON and queries as addresses carry them."""
+    separator = _ENCODED_SEPARATOR.match(text, end)
+    if separator is None:
+        return None
+    before = low[max(0, at - LONGEST_NAME) : at]
+    start = at - len(before) + len(before.rstrip(_NAME_BYTES))
+    while low[start - 1 : start] == b"%" and start + 2 <= at:
+        start += 2
+    value = _ENCODED_VALUE.match(text, separator.end())
+    kind = kind_of_name(text[start:end])
+    if kind is None or value is None or not _in_quotes(value[0], strong=strong):
+        return None
+    if not separator[1] and len(value[0]) < 4:
+        return None
+    rest = _ENCODED_REST.match(text, value.end())
+    return Span(value.start(), value.end() if rest is None else rest.end(), kind)
 
 
 def _is_hopeless(text: str, at: int) -> bool:
@@ -222,7 +257,15 @@ def _value(text: str, separator: re.Match[str], start: int, end: int, *, strong:
     stop = bare.start() + len(value)
     following = text[stop : stop + 1]
     place = _Place(text[start:end], separator[0], text[max(0, start - 1) : start], following)
-    if following in _OPENERS or not _is_bare_credential(value, place, strong=strong):
+    if following in _OPENERS:
+        return None
+    if not _is_bare_credential(value, place, strong=strong) and not (
+        strong
+        and separator[0].startswith(":")
+        and not _is_no_credential(value)
+        and kind_of_name(place.name) == "password"
+        and is_alone_in_yaml(text, start, value, stop)
+    ):
         return None
     return bare.start(), _end_of_bare(text, stop)
 
@@ -329,6 +372,11 @@ def _is_bare_credential(value: str, place: _Place, *, strong: bool) -> bool:
     if value.lower().rstrip("0123456789_") in (own, "password", "secret", "token", "key"):
         return False
     return len(value) >= 5 and (_is_mixed(value) or (_SPECIAL.search(value) is not None and len(value) >= 6))
+
+
+def is_value(value: str) -> bool:
+    """Whether a value may be a credential at all: no placeholder, word of code, name of a variable or path."""
+    return len(value) >= 3 and not _is_no_credential(value[:LONGEST_BARE])
 
 
 def _is_word_credential(value: str, place: _Place, *, strong: bool, query: bool) -> bool:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from midfold.core.redact_forms import folded, foreign, phrases
 from midfold.core.redact_keys import MARK, WORDS, Span, assignments
 
 SHORTEST_RUN = 20
@@ -35,10 +36,16 @@ _TOKENS = (
     ("pypi-token", r"pypi-[\w-]{40}"),
     ("api-key", r"glsa_[\w]{30}|dckr_pat_[\w-]{20}"),
     ("google-secret", r"GOCSPX-[\w-]{20}"),
+    ("midfold-key", r"mfk_[\w-]{40}"),
+    ("api-key", r"ntn_[A-Za-z0-9]{36}|PMAK-[0-9a-f]{24}-[0-9a-f]{30}"),
+    ("age-key", r"AGE-SECRET-KEY-1[0-9A-Z]{50}"),
 )  # fmt: skip
 _TOKENS_AT_START = (
     ("aws-key", r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("google-key", r"AIza[\w-]{35}(?![\w-])"),
+    ("atlassian-token", r"AT[AC]TT3x[\w-]{24,}+(?:=[0-9A-F]{8}(?![\w-]))?"),
+    ("databricks-token", r"dapi[0-9a-f]{32}(?:-[0-9])?(?![\w-])"),
+    ("api-key", r"secret_[A-Za-z0-9]{43}(?![\w-])|key-[0-9a-f]{32}(?![\w-])"),
     ("twilio-key", r"SK[0-9a-f]{32}(?![\w-])"),
     ("jwt", r"eyJ[\w-]{16,}+\.[\w-]{4,}+(?:\.[\w-]*+){0,4}+"),
     ("discord-token", r"[MNO][\w-]{23,27}+\.[\w-]{6}\.[\w-]{27,}+"),
@@ -49,9 +56,9 @@ def _any_of(*groups: tuple[tuple[str, str], ...]) -> str:
     return "(?:" + "|".join(pattern for group in groups for _, pattern in group) + ")"
 
 
-_FIRST = frozenset(b"srwghxnpldGAeMNOS")
+_FIRST = frozenset(b"srwghxnpldGAeMNOSmkP")
 _AT_START = re.compile(_any_of(_TOKENS, _TOKENS_AT_START), re.ASCII)
-_INSIDE = re.compile("[_-](?=[srwghxnpldG])" + _any_of(_TOKENS), re.ASCII)
+_INSIDE = re.compile("[_-](?=[srwghxnpldGmPA])" + _any_of(_TOKENS), re.ASCII)
 _KINDS = tuple((re.compile(pattern, re.ASCII), kind) for kind, pattern in (*_TOKENS, *_TOKENS_AT_START))
 _DOTTED = {b"SG.": "sendgrid-key", b"ya29.": "google-token", b"hvs.": "vault-token", b"dp.pt.": "api-key"}
 _DOTTED_ENDS = tuple(_DOTTED)
@@ -141,6 +148,23 @@ def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[S
         start = following
 
 
+_PUTTY = re.compile(
+    rf"private-lines:[ \t]{{0,4}}+[0-9]{{1,4}}+((?:{_GAP}[A-Za-z0-9+/=]{{20,}}+)*+"
+    rf"(?:{_GAP}[A-Za-z0-9+/=]{{1,76}}+(?={_GAP}(?:Private-|\.\.\.|…|\0|\Z)))?"
+    rf"(?:{_GAP}Private-(?:MAC|Hash):[ \t]{{0,4}}+[0-9a-f]{{32,64}}+)?)",
+    re.IGNORECASE,
+)
+
+
+def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
+    """The private lines of a PuTTY key file, and the code over them."""
+    while at >= 0:
+        found = _PUTTY.match(text, at)
+        if found is not None and found.end() - found.start(1) > SHORTEST_RUN:
+            yield Span(found.start(1) + len(found[1]) - len(found[1].lstrip()), found.end(1), "private-key")
+        at = low.find(needle, at + len(needle))
+
+
 _USER_INFO = re.compile(
     r"""([^\s:/@"'`<>\\?#\[\]{}|^]{0,128}+)(?::([^\s/@"'`<>\\?#]{1,256}+))?@((?:[^\s/"'`<>\\@?#]{1,256}+@)?+)"""
 )
@@ -218,8 +242,9 @@ def _is_credential(value: str) -> bool:
 
 Finder = Callable[[str, bytes, bytes, int], Iterable[Span]]
 _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
-    *((word, ((word, assignments),)) for word in WORDS if word != b"key"),
-    (b"key", ((b"key", assignments), (b"-----begin ", private_keys))),
+    (b"pass", ((b"pass", assignments), (b"mot de passe", phrases))),
+    *((word, ((word, assignments),)) for word in WORDS if word not in (b"key", b"pass")),
+    (b"key", ((b"key", assignments), (b"-----begin ", private_keys), (b"private-lines:", putty_keys))),
     (b"auth", ((b"auth", headers), (b"authorization", headers))),
     (b"bearer ", ((b"bearer ", headers),)),
     (b"cookie", ((b"cookie", headers),)),
@@ -231,9 +256,13 @@ _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
 
 def credentials(text: str) -> list[Span]:
     """Every credential in the text, in no order; spans may overlap. A needle that is absent costs one search."""
+    own: Iterable[Span] = ()
+    if not text.isascii():
+        text = folded(text)
+        own = foreign(text)
     raw = text.encode("ascii", "replace")
-    spans = tokens(text, raw)
-    if b":" not in raw and b"=" not in raw and b" " not in raw and b">" not in raw:
+    spans = [*tokens(text, raw), *own]
+    if b":" not in raw and b"=" not in raw and b" " not in raw and b">" not in raw and b"%" not in raw:
         return spans
     low = raw.lower()
     for gate, finders in _FINDERS:

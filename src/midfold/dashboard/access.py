@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.exceptions import HTTPException
@@ -33,7 +33,7 @@ class Access(Protocol):
 class Everything:
     """For loopback, where the only caller is the owner of the store. `hosts` are the names it may be called by."""
 
-    def __init__(self, hosts: Sequence[str] = LOOPBACK) -> None:
+    def __init__(self, hosts: Iterable[str] = LOOPBACK) -> None:
         self.hosts = frozenset(host.lower() for host in hosts)
 
     def sees(self, request: Request, /) -> Sees:

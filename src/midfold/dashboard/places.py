@@ -9,7 +9,7 @@ from typing import NamedTuple
 from midfold.core.message import Message
 from midfold.dashboard.facts import Fate
 from midfold.store import SqlStore
-from midfold.store.bodies import ROLES, stored_message
+from midfold.store.bodies import ROLES, linked_message, stored_message
 from midfold.store.protocol import Piece, Record, SessionInfo
 from midfold.wire.sniff import DIALECTS
 
@@ -132,15 +132,15 @@ class Shelf:
     def _run(self, run: list[Place]) -> Iterator[Found]:
         first = run[0].position or 0
         values = {"session": self.info.id, "start": first, "stop": first + len(run), "most": len(run)}
-        for position, role, at, codec, data in self.store.database.rows("messages", **values):
-            message = stored_message(codec, data, self.dialect)
+        for position, role, at, *stored in self.store.database.rows("messages", **values):
+            message = linked_message(self.dialect, *stored)
             yield Found(Place(position), message, ROLES[role], at)
 
     def _bodies(self, run: list[Place]) -> Iterator[Found]:
         for place in run:
             row = self.store.database.row("body", id=place.body)
             if row is not None:
-                message = stored_message(row[0], row[1], self.dialect)
+                message = stored_message(self.dialect, *row)
                 yield Found(place, message, message.role, None)
 
 

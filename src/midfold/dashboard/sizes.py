@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
-import msgspec
-
 from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
 from midfold.core.breakdown import by_kind
@@ -19,7 +17,7 @@ from midfold.core.message import Message
 from midfold.core.tokens import Meter
 from midfold.dashboard.facts import Share, Size, SizeBasis
 from midfold.dashboard.places import Place, Places, Shelf
-from midfold.live import Memory
+from midfold.live import memory_of
 from midfold.models import Model
 from midfold.store.given import values_of
 from midfold.store.protocol import Piece, Record, SessionInfo
@@ -33,10 +31,6 @@ MOST_MODELS = 256
 """Names of models that are looked up once only."""
 BLOCK = 40
 """Messages of a sample are neighbours, so that it takes few queries."""
-
-
-def memory_of(info: SessionInfo) -> Memory:
-    return msgspec.json.decode(info.memory, type=Memory) if info.memory else Memory()
 
 
 def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:

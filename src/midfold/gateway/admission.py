@@ -5,8 +5,7 @@ looks at it. Rules of this file:
 1. A key of the gateway is taken off the request here; no upstream ever sees one.
 2. A refusal says what is wrong and never how close a key was.
 3. All requests together hold at most `total_bytes` of unread bodies; one more is asked to come back.
-4. Without keys only this machine is listened to, and a page of another site that a browser here shows is not: it could
-   spend the provider's key that the gateway holds.
+4. Without keys only this machine is listened to. Pages that a browser shows are `browsers`' to judge.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from midfold.gateway.browsers import Browsers, Refused, answer_preflight, is_preflight, readable_by
 from midfold.gateway.keys import Keys
 from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.routes import route_of
@@ -33,7 +33,6 @@ Header = tuple[bytes, bytes]
 
 OWN_HEADER = b"x-midfold-key"
 BEARER, BASIC = "bearer ", "basic "
-LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,14 +41,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 64 * 1024 * 1024
     body_seconds: float = 60.0
     total_bytes: int = 512 * 1024 * 1024
-
-
-class Refused(Exception):
-    """The request is answered here."""
-
-    def __init__(self, status: int, told: str) -> None:
-        super().__init__(told)
-        self.status = status
 
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -63,10 +54,16 @@ class Admission:
     """
 
     def __init__(
-        self, app: App, keys: Keys, limits: Limits | None = None, refused: Callable[[int], None] | None = None
+        self,
+        app: App,
+        keys: Keys,
+        limits: Limits | None = None,
+        refused: Callable[[int], None] | None = None,
+        browsers: Browsers | None = None,
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits or Limits()
         self.refused = refused
+        self.browsers = browsers or Browsers(keyed=bool(keys))
         self.held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +72,13 @@ class Admission:
             return
         taken: list[bytes] = []
         try:
+            if scope["path"] not in OPEN_PATHS:
+                page = self.browsers.check(scope["method"], scope["headers"])
+                if page is not None:
+                    if is_preflight(scope["method"], scope["headers"]):
+                        await answer_preflight(page, scope["headers"], send)
+                        return
+                    send = readable_by(page, send)
             owner, headers = self._owner(scope)
             await self._body(scope, receive, taken)
         except Refused as refused:
@@ -92,7 +96,6 @@ class Admission:
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
         if not self.keys:
-            _same_site(scope)
             return owner_of(headers), headers
         presented, rest = presented_key(headers)
         name = self.keys.who(presented)
@@ -156,14 +159,6 @@ def _key_in(text: str) -> str:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     return text.strip()
-
-
-def _same_site(scope: Scope) -> None:
-    for name, value in scope["headers"]:
-        if name == b"origin":
-            host = value.decode("latin-1").partition("://")[2]
-            if host.rpartition(":")[0] not in LOOPBACK and host not in LOOPBACK:
-                raise Refused(403, "pages of other sites may not use this gateway")
 
 
 def _declared(headers: list[Header]) -> int:

@@ -218,7 +218,7 @@ class Gateway:
             if exchange.route.kind == "generate":
                 usage = exchange.account.usage = tap.usage()
                 if usage is not None and answer.status == 200:
-                    self.steward.scales.observe(prepared, usage)
+                    self.steward.observe(exchange, prepared, usage)
 
     def _accounted(self, exchange: Exchange) -> None:
         account = exchange.account

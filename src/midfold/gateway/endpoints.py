@@ -48,7 +48,7 @@ async def compacted(exchange: Exchange, steward: Steward) -> None:
     conversation = Conversation(document, steward.policy.redactor)
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
-    limits = steward.policy.limits(exchange.peek.name, exchange.peek.output)
+    limits = steward.policy.limits_of(exchange)
     name = steward.scales.name(exchange, conversation)
     weighed = await steward.in_thread(steward.scales.weighed, conversation, name, limits)
     before = weighed.size.tokens
@@ -91,7 +91,7 @@ def _usage(before: int, after: int) -> dict[str, Any]:
 async def counted(exchange: Exchange, steward: Steward) -> None:
     """Answers a count that the upstream does not make."""
     assert exchange.peek is not None
-    limits = steward.policy.limits(exchange.peek.name, exchange.peek.output)
+    limits = steward.policy.limits_of(exchange)
     weighed: Weighed | None = await steward.in_thread(steward.scales.weigh, exchange, limits)
     if weighed is None:
         raise TranscriptError("the request has no messages to count")

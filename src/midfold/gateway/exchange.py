@@ -79,11 +79,14 @@ class Exchange:
         """The request as it was read, where it was."""
         self.owner: Owner = scope.get("state", {}).get("owner") or owner_of(self.headers)
         """As the door has found."""
-        self.namespace = self.owner.name
-        """Whose sessions these are; no name reaches beyond it."""
         self.begun = False
         self.started = time.perf_counter()
-        self.account = Account(self.method, self.path, owner=self.namespace, route=route.name)
+        self.account = Account(self.method, self.path, owner=self.owner.name, route=route.name)
+
+    @property
+    def namespace(self) -> str:
+        """Whose sessions these are; no name reaches beyond it."""
+        return self.owner.name
 
     @property
     def wire(self) -> str | None:

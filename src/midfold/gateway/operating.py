@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError
-from midfold.gateway.admission import LOOPBACK, Admission, Limits
+from midfold.gateway.admission import Admission, Limits
+from midfold.gateway.browsers import LOOPBACK, Browsers
 from midfold.gateway.exchange import Account
 from midfold.gateway.figures import Figures
 from midfold.gateway.keys import Keys
@@ -65,9 +66,8 @@ class Operations:
         app.gateway.accountants.append(self.figures)
         if self._log is not None:
             app.gateway.accountants.append(self.write)
-        door = Admission(
-            app, Keys({name: key.hash for name, key in self.config.keys.items()}), limits, self.figures.refuse
-        )
+        keys = Keys({name: key.hash for name, key in self.config.keys.items()})
+        door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config))
         self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held)
         if importlib.util.find_spec("resource") is not None:
             self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)

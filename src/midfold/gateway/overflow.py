@@ -13,7 +13,7 @@ from typing import NamedTuple
 from midfold.core.archive import handle_of
 from midfold.core.media import replace_historical_media
 from midfold.core.message import Transcript
-from midfold.summarize.trouble import failure_of
+from midfold.summarize.trouble import LONGEST_READ, failure_of
 
 STATUSES = frozenset((400, 413, 422, 500))
 _BYTES = re.compile(
@@ -29,11 +29,15 @@ MOST_OVER = 50
 
 
 class Overflow(NamedTuple):
-    """A refusal because of size; `limit` is the size of the context where the error names it, `asked` the request's."""
+    """A refusal because of size; `limit` is the size of the context where the error names it, `asked` the request's.
+
+    Both may be words of the client that the error repeats: they are good for this request alone.
+    """
 
     limit: int
     is_bytes: bool
     asked: int = 0
+    error: bytes = b""
 
 
 def may_be(status: int) -> bool:
@@ -43,10 +47,11 @@ def may_be(status: int) -> bool:
 
 def overflow_of(status: int, body: bytes) -> Overflow | None:
     """What an error says about size; None if it is about something else."""
-    about_bytes = bool(_BYTES.search(body[:20_000]))
-    failed = failure_of(status, {}, body, "upstream")
+    read = body[:LONGEST_READ]
+    about_bytes = bool(_BYTES.search(read))
+    failed = failure_of(status, {}, read, "upstream")
     if failed.kind == "overflow":
-        return Overflow(failed.limit, about_bytes and not failed.limit, _asked(body[:20_000], failed.limit))
+        return Overflow(failed.limit, about_bytes and not failed.limit, _asked(read, failed.limit), read)
     return Overflow(0, True) if about_bytes and status in (400, 413) else None
 
 

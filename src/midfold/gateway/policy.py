@@ -6,7 +6,7 @@ Rules of this file:
 2. `manage` acts at the engine's own threshold, and before it where folds are scheduled.
 3. A body with fewer than two bytes for each token of the trigger is not looked at. Text has three to five bytes a
    token; what is denser and overflows all the same is what the recovery is for.
-4. A limit that a provider's error names is believed from then on.
+4. A limit that a provider's error names is believed as `learned` says.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from midfold.api import believe, budget_for
 from midfold.config import Config
 from midfold.core.compaction import Redactor
 from midfold.core.tokens import Meter
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.learned import Learned, Whose
 from midfold.gateway.moments import looked_at_from
 from midfold.models import Belief
 
@@ -52,6 +54,12 @@ class Limits(NamedTuple):
         return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
 
 
+def whose(exchange: Exchange) -> Whose:
+    """What a limit that is learned from this request holds for."""
+    place = exchange.upstream.place if exchange.upstream is not None else ""
+    return Whose(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
+
+
 class Policy:
     """The limits by model."""
 
@@ -64,8 +72,8 @@ class Policy:
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self.engine_config = self._engine_config()
         self._meters: dict[tuple[float, int], Meter] = {}
-        self._known: dict[tuple[str | None, int], Limits] = {}
-        self._learned: dict[str | None, int] = {}
+        self._known: dict[tuple[str | None, int, int], Limits] = {}
+        self.learned = Learned()
 
     def _engine_config(self) -> Config:
         """The settings compactions run with: in hygiene mode the trigger is the threshold."""
@@ -77,18 +85,24 @@ class Policy:
         caching = msgspec.structs.replace(self.config.prompt_caching, schedule="threshold")
         return msgspec.structs.replace(self.config, compression=compression, prompt_caching=caching)
 
-    def limits(self, model: str | None, output: int) -> Limits:
-        key = (model, output)
+    def limits_of(self, exchange: Exchange) -> Limits:
+        """The numbers for a request whose body was peeked into."""
+        assert exchange.peek is not None
+        return self.limits(exchange.peek.name, exchange.peek.output, self.learned.window(whose(exchange)))
+
+    def limits(self, model: str | None, output: int, learned: int = 0) -> Limits:
+        """The numbers; `learned` is what is known better than the table, if anything."""
+        key = (model, output, learned)
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST_REMEMBERED:
                 self._known.clear()
-            found = self._known[key] = self._limits(model, output)
+            found = self._known[key] = self._limits(model, output, learned)
         return found
 
-    def _limits(self, model: str | None, output: int) -> Limits:
+    def _limits(self, model: str | None, output: int, learned: int) -> Limits:
         belief = believe(model, self.config)
-        window = min(self._learned.get(model, belief.model.context_window), belief.model.context_window)
+        window = min(learned or belief.model.context_window, belief.model.context_window)
         meter = self.meter(belief)
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
@@ -105,13 +119,6 @@ class Policy:
         if key not in self._meters:
             self._meters[key] = Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
         return self._meters[key]
-
-    def learn(self, model: str | None, limit: int) -> None:
-        """A provider named the size of this model's context."""
-        if len(self._learned) >= MOST_REMEMBERED:
-            self._learned.clear()
-        self._learned[model] = limit
-        self._known = {key: value for key, value in self._known.items() if key[0] != model}
 
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""

@@ -212,7 +212,7 @@ class Recall:
         """What is still to be sent of the last turn, and its account."""
         usage = exchange.account.usage = read_usage(joined.all_usage)
         if usage is not None and not joined.hidden_usage and answer.status == 200:
-            self.steward.scales.observe(prepared, usage)
+            self.steward.observe(exchange, prepared, usage)
         if _is_stream(answer):
             await self._sent(exchange, answer, joined.rest())
             self._rename(exchange, joined.renamed)

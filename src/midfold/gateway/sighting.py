@@ -61,7 +61,7 @@ def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
         return None
     if exchange.asked.bypass or peek.is_continued:
         return None
-    limits = policy.limits(peek.name, peek.output)
+    limits = policy.limits_of(exchange)
     conversation, body = exchange.conversation, exchange.body
 
     def named_later() -> Named | None:

@@ -26,13 +26,15 @@ import msgspec
 
 from midfold.config import Config
 from midfold.core.message import Transcript
+from midfold.core.usage import Usage
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
+from midfold.gateway.learned import named_limit
 from midfold.gateway.moments import Moments
 from midfold.gateway.overflow import Overflow, without_old_media
-from midfold.gateway.policy import Limits, Policy
+from midfold.gateway.policy import Limits, Policy, whose
 from midfold.gateway.weighing import Prepared, Scales, Weighed
 from midfold.service import Sessions
 
@@ -95,7 +97,7 @@ class Steward:
             exchange.account.action, exchange.account.reason = reason
             return Prepared(exchange.body)
         assert exchange.peek is not None
-        limits = self.policy.limits(exchange.peek.name, exchange.peek.output)
+        limits = self.policy.limits_of(exchange)
         if not self._is_worth_reading(exchange, limits):
             return Prepared(exchange.body)
         try:
@@ -234,6 +236,11 @@ class Steward:
         until, enough = self._resting.get(weighed.name, (0.0, 0.0))
         return time.monotonic() < until and weighed.size.tokens < enough
 
+    def observe(self, exchange: Exchange, prepared: Prepared, usage: Usage) -> None:
+        """What the provider counted for a request that it has answered."""
+        self.policy.learned.answered(whose(exchange), usage.prompt_tokens)
+        self.scales.observe(prepared, usage)
+
     def tell(self, exchange: Exchange, weighed: Weighed) -> None:
         """The account of a request that was looked at."""
         account = exchange.account
@@ -265,11 +272,10 @@ class Steward:
 
     async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> Prepared | None:
         """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
-        assert exchange.peek is not None
-        model, output = exchange.peek.name, exchange.peek.output
-        if 0 < found.limit < self.policy.limits(model, output).window:
-            self.policy.learn(model, found.limit)
-        limits = self.policy.limits(model, output)
+        named = await self.in_thread(named_limit, found.error, exchange.body) if found.limit else 0
+        if 0 < named < self.policy.limits_of(exchange).window:
+            self.policy.learned.learn(whose(exchange), named)
+        limits = self.policy.limits_of(exchange)
         weighed = await self.in_thread(self.scales.weigh, exchange, limits)
         if weighed is None:
             return None

@@ -15,6 +15,7 @@ import msgspec
 
 from midfold.core.message import DIGEST_SIZE
 from midfold.errors import StoreConflict
+from midfold.store import seals
 from midfold.store.bodies import Entry, chain_of
 from midfold.store.database import Tx
 from midfold.store.protocol import Appended, Kind
@@ -53,6 +54,7 @@ def made(tx: Tx, name: str, dialect: str, model: str | None = None, **more: Any)
     found = tip(tx, name)
     if found is None:
         values = {"kind": "root", "parent": None, "root": None, "forked": None, **more}
+        values["memory"] = seals.memory_of(b"", name, 0, 0)
         tx.all("create_session", name=name, dialect=dialect, model=model, **values)
         found = tip(tx, name)
         assert found is not None

@@ -3,7 +3,7 @@
 Rules of this file:
 1. A body is the exact bytes of a message; a dict is written compactly. Its digest is blake2b of these bytes.
 2. A chain value stands for a message and everything before it: chain(n) = blake2b(chain(n-1) + digest(n)).
-3. Compression is a matter of storage only: what is read has the digest it was stored under.
+3. Compression is a matter of storage only: what is read has the digest it was stored under, or is not given out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import Raw
 from midfold.core import jsonio
 from midfold.core.message import DIGEST_SIZE, Message, Role
 from midfold.core.words import search_text
+from midfold.errors import StoreDamaged
 from midfold.wire.dialect import Dialect
 from midfold.wire.splice import message_bytes
 
@@ -68,8 +69,29 @@ def deflated(data: bytes) -> tuple[int, bytes]:
     return PLAIN, data
 
 
-def inflated(codec: int, data: bytes) -> bytes:
-    return bytes(data) if codec == PLAIN else zlib.decompressobj(-15, zdict=DICTIONARY).decompress(data)
+def inflated(digest: bytes, codec: int, data: bytes) -> bytes:
+    """The bytes of a stored body; raises if they are not what was stored."""
+    data = blob(data)
+    try:
+        body = data if codec == PLAIN else zlib.decompressobj(-15, zdict=DICTIONARY).decompress(data)
+    except zlib.error:
+        body = None
+    if body is None or digest_of(body) != digest:
+        raise StoreDamaged("a stored text has another hash than when it was written")
+    return body
+
+
+def blob(value: Any) -> bytes:
+    """A value of a row that is bytes, unless the row is damaged: then it may be anything."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise StoreDamaged("a row has a value of another kind than was written")
+    return bytes(value)
+
+
+def linked(before: bytes | None, chain: bytes | None, digest: bytes) -> None:
+    """Raises unless a message has the chain it should have after the one before it."""
+    if chained(b"" if before is None else blob(before), blob(digest)) != chain:
+        raise StoreDamaged("a history has another message at a position than was written there")
 
 
 class Entry:
@@ -133,9 +155,18 @@ def _inside(value: Any) -> Any:
         return value
 
 
-def stored_message(codec: int, data: bytes, dialect: type[Dialect]) -> Message:
+def stored_message(dialect: type[Dialect], digest: bytes, codec: int, data: bytes) -> Message:
     """A message over its stored bytes, read when somebody asks."""
-    return Message.over(Raw(inflated(codec, data)), dialect.read)
+    return Message.over(Raw(inflated(digest, codec, data)), dialect.read)
+
+
+def linked_message(
+    dialect: type[Dialect], before: bytes | None, chain: bytes | None, digest: bytes, codec: int, data: bytes
+) -> Message:
+    """The same for a message of a history: it is the one that was written at its position."""
+    message = stored_message(dialect, digest, codec, data)
+    linked(before, chain, digest)
+    return message
 
 
 def source_of(message: Message) -> bytes:

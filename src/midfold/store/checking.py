@@ -4,59 +4,88 @@
 2. Every message is in the view, or covered by a compaction: a handle of one in force stands for it.
 3. Every piece of a view and every handle leads to messages and bodies that are there.
 4. No row belongs to nothing: bodies, index rows, pieces, handles.
-5. Hidden turns are what was stored.
+5. Compactions and what sessions remember are as they were sealed.
+6. Hidden turns are what was stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from midfold.core.words import VERSION
-from midfold.store import hidden_turns
-from midfold.store.bodies import chained, digest_of, inflated
-from midfold.store.database import Database, Tx
-from midfold.store.protocol import SessionInfo
+from midfold.errors import StoreDamaged, StoreError
+from midfold.store import hidden_turns, seals
+from midfold.store.bodies import blob, chained, inflated
+from midfold.store.database import FOREVER, Database, Tx
+from midfold.store.rows import info_of
 
 PAGE = 1000
+STALE = "{} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
 
 
-def problems(database: Database, sessions: list[SessionInfo], *, deep: bool) -> Iterator[str]:
+def problems(database: Database, *, deep: bool) -> Iterator[str]:
     """What is wrong; nothing if all is well. `deep` also reads every body and hashes it."""
+    yield from database.damage()
     for name, what in (
         ("orphan_bodies", "bodies that nothing refers to"),
         ("missing_bodies", "messages whose body is missing or not in the search index"),
         ("orphan_rows", "rows that belong to no session or compaction"),
         ("orphan_words", "bodies that the search index does not agree with"),
     ):
-        count = database.read(lambda tx, name=name: tx.number(name))  # type: ignore[misc]
-        if count:
-            yield f"{count} {what}"
-    stale = database.read(lambda tx: tx.number("stale_words", words=VERSION))
-    if stale:
-        yield f"{stale} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
+        yield from _told(database, lambda tx, name=name, what=what: _counted(tx, f"{{}} {what}", name))  # type: ignore[misc]
+    yield from _told(database, lambda tx: _counted(tx, STALE, "stale_words", words=VERSION))
     if deep:
-        yield from database.read(lambda tx: list(hidden_turns.problems(tx)))
-    for session in sessions:
-        found = database.read(lambda tx, session=session: list(_session(tx, session, deep)))  # type: ignore[misc]
-        yield from (f"session {session.name}: {problem}" for problem in found)
+        yield from _told(database, lambda tx: list(hidden_turns.problems(tx)))
+    try:
+        rows = database.rows("sessions", before=FOREVER, most=1 << 31)
+    except StoreError as error:
+        yield str(error)
+        return
+    for row in rows:
+        found = _told(database, lambda tx, row=row: list(_session(tx, row, deep)))  # type: ignore[misc]
+        yield from (f"session {row[1]}: {problem}" for problem in found)
 
 
-def _session(tx: Tx, session: SessionInfo, deep: bool) -> Iterator[str]:
-    row = tx.one("session", name=session.name)
+def _told(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
+    """What was found; where looking is impossible, why."""
+    try:
+        return database.read(look)
+    except StoreError as error:
+        return [str(error)]
+
+
+def _counted(tx: Tx, told: str, query: str, **values: Any) -> list[str]:
+    count = tx.number(query, **values)
+    return [told.format(count)] if count else []
+
+
+def _session(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[str]:
+    row = tx.one("session", name=listed[1])
     if row is None:
         return
-    count, chain, current = row[11], bytes(row[12]), row[13]
-    yield from _history(tx, session.id, count, chain)
+    try:
+        info_of(row, listed[1])
+    except StoreDamaged as error:
+        yield str(error)
+    session, count, chain, current = row[0], row[11], blob(row[12]), row[13]
+    if not all(isinstance(number, int) for number in (session, count, current)):
+        return
+    yield from _history(tx, session, count, chain)
     if deep:
-        yield from _bodies(tx, session.id, count)
+        yield from _bodies(tx, session, count)
     covered: set[int] = set()
-    known = {seq: (base, upto) for seq, base, upto, *_ in tx.all("compactions", session=session.id)}
+    known = {seq: (base, upto) for seq, base, upto, *_ in tx.all("compactions", session=session)}
     seq, lines = current, 0
     while seq:
         if seq not in known or lines > len(known):
             yield f"compaction {seq} is in force and not there"
             return
-        for handle, _, _, first, length, body in tx.all("handles", session=session.id, seq=seq):
+        try:
+            seals.require(tx, session, seq)
+        except StoreDamaged as error:
+            yield str(error)
+        for handle, _, _, first, length, body in tx.all("handles", session=session, seq=seq):
             if first is not None and first + length > count:
                 yield f"handle {handle} stands for positions up to {first + length}, there are {count}"
             covered.update(range(first or 0, (first or 0) + length) if first is not None else ())
@@ -64,7 +93,7 @@ def _session(tx: Tx, session: SessionInfo, deep: bool) -> Iterator[str]:
                 yield f"handle {handle} stands for a body that is not there"
         seq, lines = known[seq][0], lines + 1
     if current:
-        yield from _view(tx, session.id, current, known[current][1], count, covered)
+        yield from _view(tx, session, current, known[current][1], count, covered)
 
 
 def _view(tx: Tx, session: int, seq: int, upto: int, count: int, covered: set[int]) -> Iterator[str]:
@@ -86,11 +115,11 @@ def _history(tx: Tx, session: int, count: int, chain: bytes) -> Iterator[str]:
     while True:
         rows = tx.all("chained", session=session, start=expected, most=PAGE)
         for position, stored, digest in rows:
-            last = chained(last, bytes(digest))
+            last = chained(last, blob(digest))
             if position != expected:
                 yield f"position {expected} is missing"
                 return
-            if last != bytes(stored):
+            if last != stored:
                 yield f"the chain is broken at position {position}"
                 return
             expected += 1
@@ -104,8 +133,9 @@ def _history(tx: Tx, session: int, count: int, chain: bytes) -> Iterator[str]:
 
 def _bodies(tx: Tx, session: int, count: int) -> Iterator[str]:
     for start in range(0, count, PAGE):
-        digests = [bytes(row[2]) for row in tx.all("chained", session=session, start=start, most=PAGE)]
         rows = tx.all("messages", session=session, start=start, stop=start + PAGE, most=PAGE)
-        for (position, *_, codec, data), digest in zip(rows, digests, strict=True):
-            if digest_of(inflated(codec, bytes(data))) != digest:
+        for position, *_, digest, codec, data in rows:
+            try:
+                inflated(digest, codec, data)
+            except StoreDamaged:
                 yield f"the body at position {position} is not what was stored"

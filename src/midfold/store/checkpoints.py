@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Raw
 
 from midfold.core.message import Message, Transcript
-from midfold.store.bodies import inflated
+from midfold.store import seals
+from midfold.store.bodies import blob, inflated
 from midfold.store.database import Database
 from midfold.wire.dialect import Dialect
 
@@ -53,14 +54,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 def longest(database: Database, name: str, chains: Mapping[bytes, int]) -> Checkpoint | None:
     """The checkpoint of a session or its branches that replaces most of a history; `chains` -> number of messages."""
-    fitting = [row for row in database.rows("checkpoints", name=name) if chains.get(bytes(row[5])) == row[4]]
+    fitting = [row for row in database.rows("checkpoints", name=name) if chains.get(blob(row[5])) == row[4]]
     if not fitting:
         return None
     session, found, seq, noted, count, chain = max(fitting, key=lambda row: (row[4], row[2]))
+    row = database.row("compaction", session=session, seq=seq)
     rows = database.rows("checkpoint_pieces", session=session, seq=seq)
+    if row is None:
+        return None
+    seals.require_view(row, (piece[:4] for piece in rows))
     stands = tuple(
-        Stand(first or 0, number, None if data is None else inflated(codec, data))
-        for _, first, number, codec, data in rows
-        if data is not None or first < count
+        Stand(first or 0, number, None if body[0] is None else inflated(*body))
+        for _, first, number, *body in rows
+        if body[0] is not None or first < count
     )
-    return Checkpoint(found, seq, count, bytes(chain), bool(noted), stands)
+    return Checkpoint(found, seq, count, blob(chain), bool(noted), stands)

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from midfold.errors import LeaseLost, NotStored, StoreConflict
+from midfold.store import seals
 from midfold.store.appending import Tip, extend, made, tip
-from midfold.store.bodies import Entry, stored_message
+from midfold.store.bodies import Entry, blob, linked_message
 from midfold.store.database import Tx
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, Piece
@@ -53,13 +54,18 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
         receipt=msgspec.json.encode(new.receipt),
         state=msgspec.json.encode(new.state),
     )
-    _set(tx, session, seq, seq, new.memory, ended=session.now if child else None)
+    seals.seal(tx, session.id, seq)
+    set_compaction(tx, session, name, seq, seq, new.memory, ended=session.now if child else None)
     return seq
 
 
-def _set(tx: Tx, session: Tip, compaction: int, compactions: int, memory: bytes, ended: int | None) -> None:
-    values = {"compaction": compaction, "compactions": compactions, "memory": memory, "ended": ended}
-    tx.run("set_compaction", id=session.id, now=session.now, **values)
+def set_compaction(
+    tx: Tx, session: Tip, name: str, compaction: int, compactions: int, memory: bytes, ended: int | None = None
+) -> None:
+    """Which compaction is in force, of how many, and what the session remembers."""
+    values = {"compaction": compaction, "compactions": compactions, "ended": ended}
+    memory = seals.memory_of(memory, name, compaction, compactions)
+    tx.run("set_compaction", id=session.id, now=session.now, memory=memory, **values)
 
 
 def _continued(tx: Tx, name: str, session: Tip, new: Commit, child: str, dialect: type[Dialect]) -> int:
@@ -68,11 +74,12 @@ def _continued(tx: Tx, name: str, session: Tip, new: Commit, child: str, dialect
     begun = made(tx, child, session.dialect, kind="continuation", parent=session.id)
     entries = [Entry(item.message, dialect) for item in new.view]
     values = {"session": session.id, "start": new.upto, "stop": session.count, "most": session.count}
-    for _, _, at, codec, data in tx.all("messages", **values):
-        entries.append(Entry(stored_message(codec, data, dialect), dialect, at))
+    for _, _, at, *stored in tx.all("messages", **values):
+        entries.append(Entry(linked_message(dialect, *stored), dialect, at))
     extend(tx, begun, entries, dialect=session.dialect)
     tx.run("carry_prompts", source=session.id, target=begun.id)
-    tx.run("set_memory", id=begun.id, memory=new.memory, compaction=0, compactions=0)
+    memory = seals.memory_of(new.memory, child, 0, 0)
+    tx.run("set_memory", id=begun.id, memory=memory, compaction=0, compactions=0)
     return begun.id
 
 
@@ -122,7 +129,7 @@ def pieces(items: Iterable[Item], ids: dict[int, int]) -> Iterator[Piece]:
 def memory_at(compaction: tuple[Any, ...]) -> bytes:
     """What a session knew right after a compaction, from that compaction's row."""
     noted = b"true" if compaction[5] else b"false"
-    return b'{"state":' + bytes(compaction[9]) + b',"noted":' + noted + b"}"
+    return b'{"state":' + seals.unsealed(blob(compaction[9])).plain + b',"noted":' + noted + b"}"
 
 
 def undo(tx: Tx, name: str) -> int:
@@ -132,11 +139,13 @@ def undo(tx: Tx, name: str) -> int:
         raise NotStored(f"there is no session {name}")
     if not session.compaction:
         raise NotStored(f"session {name}: there is no compaction to undo")
+    seals.require(tx, session.id, session.compaction)
     row = tx.one("compaction", session=session.id, seq=session.compaction)
     assert row is not None
     base = row[1]
     before = tx.one("compaction", session=session.id, seq=base) if base else None
     tx.run("undo_compaction", session=session.id, seq=session.compaction, now=session.now)
+    seals.seal(tx, session.id, session.compaction)
     memory = b"" if before is None else memory_at(before)
-    _set(tx, session, base, session.compactions, memory, ended=None)
+    set_compaction(tx, session, name, base, session.compactions, memory)
     return session.compaction

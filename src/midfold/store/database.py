@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.core.words import Query
-from midfold.errors import StoreError, StoreUnavailable
+from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry
 from midfold.store.queries import Flavour, queries
 from midfold.store.turns import Turns
@@ -90,7 +90,10 @@ class Tx(ABC):
 
     def number(self, query: str, **values: Any) -> int:
         row = self.one(query, **values)
-        return int(row[0]) if row else 0
+        try:
+            return int(row[0]) if row else 0
+        except (TypeError, ValueError):
+            raise StoreDamaged("a row has a value of another kind than was written") from None
 
 
 class Database(ABC):
@@ -128,6 +131,10 @@ class Database(ABC):
 
     @abstractmethod
     def backup(self, target: str) -> None: ...
+
+    def damage(self) -> list[str]:
+        """What the database itself finds wrong with its files."""
+        return []
 
     begin: ClassVar[dict[How, str]]
     """The statement that begins a transaction that reads, writes, or deletes and therefore writes alone."""

@@ -13,8 +13,8 @@ import json
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from midfold.errors import StoreError
-from midfold.store.bodies import deflated, digest_of, inflated
+from midfold.errors import StoreDamaged
+from midfold.store.bodies import blob, deflated, digest_of, inflated
 from midfold.store.database import Database, Tx
 
 NOTED_EVERY = 24 * 3600 * 1000
@@ -50,7 +50,7 @@ class HiddenTurns:
         old = [chain for chain, _, is_old in rows if is_old]
         if old:
             self._database.write(lambda tx: tx.run("use_hidden_turns", place=place, chains=json.dumps(old)))
-        return [Kept(chain, bytes(digest)) for chain, digest, _ in rows]
+        return [Kept(chain, blob(digest)) for chain, digest, _ in rows]
 
     def read(self, place: str, chains: Collection[str]) -> dict[Kept, bytes]:
         """The records themselves. What is not what was stored is an error, and never given out."""
@@ -58,13 +58,8 @@ class HiddenTurns:
         for chain, digest, codec, data in self._database.rows(
             "hidden_turns_data", place=place, chains=json.dumps(list(chains))
         ):
-            found[Kept(chain, bytes(digest))] = self._checked(inflated(codec, bytes(data)), bytes(digest))
+            found[Kept(chain, blob(digest))] = inflated(digest, codec, data)
         return found
-
-    def _checked(self, data: bytes, digest: bytes) -> bytes:
-        if digest_of(data) != digest:
-            raise StoreError(f"{self._database.where}: hidden turns are not what was stored")
-        return data
 
     def delete_unused(self, age: int) -> int:
         """Deletes what was not used for so many milliseconds; says how many records that were."""
@@ -76,5 +71,7 @@ def problems(tx: Tx) -> Iterator[str]:
     place = chain = ""
     while rows := tx.all("page_of_hidden_turns", place=place, chain=chain, most=PAGE):
         for place, chain, digest, codec, data in rows:  # noqa: B007 - the last ones are where the next page begins
-            if digest_of(inflated(codec, bytes(data))) != bytes(digest):
+            try:
+                inflated(digest, codec, data)
+            except StoreDamaged:
                 yield f"the hidden turns after {chain[:12]} are not what was stored"

@@ -18,9 +18,10 @@ from msgspec import Raw
 
 from midfold.core.compaction import Redactor
 from midfold.core.message import Message
-from midfold.errors import StoreConflict, StoreError
-from midfold.store import appending, prompts
+from midfold.errors import StoreConflict, StoreDamaged, StoreError
+from midfold.store import appending, prompts, seals
 from midfold.store.bodies import Entry, inflated
+from midfold.store.committing import set_compaction
 from midfold.store.database import Tx
 from midfold.store.prompts import Prompted
 from midfold.store.protocol import PromptKind, SessionInfo
@@ -138,6 +139,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
+    seals.require(tx, info.id, seq)
     row = tx.one("compaction", session=info.id, seq=seq)
     assert row is not None
     seq, base, upto, at, fence, noted, undone, _, receipt, state = row
@@ -153,7 +155,8 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
     bodies: list[str] = []
     for body in numbers:
         stored = tx.one("body", id=body)
-        assert stored is not None
+        if stored is None:
+            raise StoreDamaged(f"session {info.name}: a text of compaction {seq} is not there")
         bodies.append(b64encode(inflated(*stored)).decode())
     return Compaction(
         seq=seq,
@@ -164,7 +167,7 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
         noted=noted,
         undone=undone,
         receipt=Raw(bytes(receipt)),
-        state=Raw(bytes(state)),
+        state=Raw(seals.unsealed(state).plain),
         pieces=pieces,
         handles=handles,
         bodies=bodies,
@@ -196,8 +199,8 @@ def imported(
         for compaction in compactions:
             bodies = [clean(b64decode(body)) for body in compaction.bodies]
             _load_compaction(tx, session.id, compaction, bodies, dialect)
-        values = {"compaction": header.compaction, "compactions": header.compactions, "memory": bytes(header.memory)}
-        tx.run("set_compaction", id=session.id, ended=None, now=session.now, **values)
+        memory = bytes(header.memory)
+        set_compaction(tx, session, target, header.compaction, header.compactions, memory)
 
     store.database.write(load)
     return target
@@ -263,3 +266,4 @@ def _load_compaction(tx: Tx, session: int, compaction: Compaction, datas: list[b
     tx.many("add_piece", rows(compaction.pieces, **at))
     for handle, runs in compaction.handles.items():
         tx.many("add_handle", rows(runs, **at, handle=handle))
+    seals.seal(tx, session, compaction.seq)

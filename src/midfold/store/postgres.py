@@ -36,7 +36,9 @@ UNAVAILABLE = {
 }
 """States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
 FIND = """
-SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
+SELECT s.name, m.position, m.role, m.at, s.dialect,
+       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
+       m.chain, b.digest, b.codec, b.data
 FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
 WHERE {having} AND (%(session)s::bigint IS NULL OR m.session = %(session)s)
   AND (%(role)s::smallint IS NULL OR m.role = %(role)s) AND m.at >= %(since)s AND m.at < %(until)s
@@ -114,7 +116,7 @@ class PostgresTx(Tx):
     def index_some(self, after: int, most: int) -> list[int]:
         rows = self.all("old_words", after=after, most=most, version=VERSION)
         mine = [row for row in rows if self.run("unindex_old_words", id=row[0], version=VERSION)]
-        self.many("index_words", _chunks((body, _tokens(codec, data)) for body, codec, data in mine))
+        self.many("index_words", _chunks((body, _tokens(*found)) for body, *found in mine))
         return [body for body, *_ in rows]
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
@@ -132,8 +134,8 @@ def _body(entry: Entry, index: bool) -> dict[str, Any]:
     return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
 
 
-def _tokens(codec: int, data: bytes) -> str:
-    return search_text(searchable(inflated(codec, bytes(data))))
+def _tokens(digest: bytes, codec: int, data: bytes) -> str:
+    return search_text(searchable(inflated(digest, codec, data)))
 
 
 def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:

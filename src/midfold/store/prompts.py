@@ -65,6 +65,6 @@ def add(tx: Tx, session: int, number: int, prompted: Prompted) -> None:
 def history(tx: Tx, session: int) -> list[Prompted]:
     """Every change, the oldest first."""
     return [
-        Prompted(kind, position, at, None if data is None else inflated(codec, bytes(data)))
-        for kind, position, at, codec, data in tx.all("prompts", session=session)
+        Prompted(kind, position, at, None if body is None else inflated(*stored))
+        for kind, position, at, body, *stored in tx.all("prompts", session=session)
     ]

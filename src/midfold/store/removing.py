@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from midfold.core.words import search_text
-from midfold.errors import NotStored
+from midfold.errors import NotStored, StoreDamaged
 from midfold.store.appending import tip
 from midfold.store.bodies import inflated, searchable
 from midfold.store.database import Tx
@@ -27,9 +29,11 @@ def delete(tx: Tx, name: str) -> None:
         row = tx.one("unreferenced", id=body)
         if row is None:
             continue
-        _, indexed, codec, data = row
+        _, indexed, *stored = row
         if indexed:
-            tx.unindex(body, search_text(searchable(inflated(codec, data))))
+            # Of a damaged text nobody knows what it was found by: `store check` will ask for a new index.
+            with suppress(StoreDamaged):
+                tx.unindex(body, search_text(searchable(inflated(*stored))))
         tx.run("delete_body", id=body)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from midfold.core.words import Query, search_text
-from midfold.errors import SchemaError, StoreError, StoreUnavailable
+from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
 from midfold.store.bodies import Entry, deflated, inflated, searchable
 from midfold.store.database import CONNECTIONS, FOREVER, Database, How, Tx
 from midfold.store.queries import Flavour
@@ -39,7 +39,7 @@ MEANINGS = {
     "SQLITE_CANTOPEN": "the file cannot be opened",
     "SQLITE_PERM": "the file may not be opened",
     "SQLITE_NOTADB": "the file is not a SQLite database",
-    "SQLITE_CORRUPT": "the file is damaged",
+    "SQLITE_CORRUPT": "the file cannot be read",
 }
 MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
 """Bodies, and their stored bytes, that wait for the index at most."""
@@ -49,7 +49,9 @@ FEW = 2 * MOST_WAITING
 """Bodies one append indexes at most: after a new beginning there may be many."""
 PAGES_PER_CHECKPOINT = 600
 """Some ninety appends. A log that is written over again costs one wait for the disk, one that still grows costs two."""
-MINE = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
+KINDS: dict[str, type[StoreError]] = {"SQLITE_NOTADB": SchemaError, "SQLITE_CORRUPT": StoreDamaged}
+MOST_TOLD = 20
+"""Faults of the file that a check tells."""
 Clock = Callable[[], float]
 T = TypeVar("T")
 
@@ -135,8 +137,8 @@ class SQLiteTx(Tx):
         match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
         waiting = [
             body
-            for body, codec, data in self.all("waiting", after=0, most=-1)
-            if query.matches(set(_tokens(codec, data).split()))
+            for body, *found in self.all("waiting", after=0, most=-1)
+            if query.matches(set(_tokens(*found).split()))
         ]
         # Without a filter every body is a hit, and the newest ones are enough; with one, any of them may be.
         narrow = filters["session"] or filters["role"] is not None or filters["since"] or filters["until"] < FOREVER
@@ -144,13 +146,14 @@ class SQLiteTx(Tx):
         return self.all("find", match=match, waiting=json.dumps(waiting), reach=reach, **filters)
 
 
-def _tokens(codec: int, data: bytes) -> str:
-    return search_text(searchable(inflated(codec, data)))
+def _tokens(digest: bytes, codec: int, data: bytes) -> str:
+    return search_text(searchable(inflated(digest, codec, data)))
 
 
 class SQLite(Database):
     flavour: ClassVar[Flavour] = "sqlite"
-    errors = (sqlite3.Error,)
+    errors = (sqlite3.Error, UnicodeDecodeError)
+    """The driver cannot tell what is wrong where a damaged name is part of it."""
     begin: ClassVar[dict[How, str]] = {"read": "BEGIN", "write": "BEGIN IMMEDIATE", "alone": "BEGIN IMMEDIATE"}
 
     def __init__(
@@ -192,7 +195,7 @@ class SQLite(Database):
                 self._to_wal(connection)
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {PAGES_PER_CHECKPOINT}")
-        except sqlite3.Error:
+        except self.errors:
             connection.close()
             raise
         return connection
@@ -218,16 +221,24 @@ class SQLite(Database):
         return SQLiteTx(connection, self.flavour, self.clock)
 
     def translated(self, error: Exception) -> StoreError:
+        if isinstance(error, UnicodeDecodeError):
+            return StoreDamaged(f"{self.where}: {MEANINGS['SQLITE_CORRUPT']}")
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
         for known, meaning in MEANINGS.items():
             if name.startswith(known):
-                kind = SchemaError if known in MINE else StoreUnavailable
-                return kind(f"{self.where}: {meaning} ({name})")
+                return KINDS.get(known, StoreUnavailable)(f"{self.where}: {meaning} ({name})")
         return StoreError(f"{self.where}: {name}: {error}")
 
     def is_alive(self, connection: sqlite3.Connection) -> bool:
         """Out of any transaction: a connection that could not roll back is not used again."""
         return not connection.in_transaction
+
+    def damage(self) -> list[str]:
+        try:
+            rows = self.read(lambda tx: tx.connection.execute(f"PRAGMA quick_check({MOST_TOLD})").fetchall())
+        except StoreError as error:
+            return [str(error)]
+        return [f"the file: {told}" for (told,) in rows if told != "ok"]
 
     def backup(self, target: str) -> None:
         """A consistent copy while others write."""

@@ -7,17 +7,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 from msgspec import Raw
 
 from midfold.core.archive import DIGITS, PREFIX
-from midfold.core.compaction import CompactionState
 from midfold.core.message import Message, Transcript
-from midfold.core.report import Receipt
 from midfold.core.words import parse_query
-from midfold.errors import NotStored, SchemaError, StoreError
-from midfold.store import appending, checking, checkpoints, committing, indexing, prefixes, prompts, removing, syncing
-from midfold.store.bodies import ROLES, Entry, chain_of, inflated, stored_message
+from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
+from midfold.store import (
+    appending,
+    checking,
+    checkpoints,
+    committing,
+    indexing,
+    prefixes,
+    prompts,
+    removing,
+    seals,
+    syncing,
+)
+from midfold.store.addresses import file_of, is_memory
+from midfold.store.bodies import ROLES, Entry, chain_of, inflated, linked
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import TTL, Lease, StoredLeases
@@ -25,9 +34,9 @@ from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
 from midfold.store.prefixes import Prefix
 from midfold.store.protocol import Appended, Commit, Found, Item, Prompt, Record, SessionInfo, Stored, Synced
+from midfold.store.rows import dialect_of, found_of, info_of, record_of, stored_of
 from midfold.store.sqlite import SQLite
 from midfold.wire.dialect import Dialect
-from midfold.wire.sniff import DIALECTS
 
 PAGE = 500
 
@@ -52,7 +61,7 @@ class SqlStore:
 
     def info(self, name: str) -> SessionInfo | None:
         row = self.database.row("session", name=name)
-        return None if row is None else _info(row)
+        return None if row is None else info_of(row, name)
 
     def must(self, name: str) -> SessionInfo:
         found = self.info(name)
@@ -63,7 +72,7 @@ class SqlStore:
     def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]:
         """The newest first; `before`: only those not touched since."""
         values = {"before": FOREVER if before is None else before, "most": limit}
-        return [_info(row) for row in self.database.rows("sessions", **values)]
+        return [info_of(row) for row in self.database.rows("sessions", **values)]
 
     def append(
         self,
@@ -115,7 +124,7 @@ class SqlStore:
     def prompt(self, info: SessionInfo) -> Prompt:
         """The system prompt and the tools that were last sent with the session."""
         rows = self.database.rows("current_prompts", session=info.id)
-        return Prompt(**{kind: inflated(codec, bytes(data)) for kind, codec, data in rows})
+        return Prompt(**{kind: inflated(*stored) for kind, *stored in rows if kind in prompts.KINDS})
 
     def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None:
         """The session that has the longest beginning of this history, of at least `least` messages.
@@ -134,15 +143,15 @@ class SqlStore:
 
     def history_of(self, session: SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
         """The same, as far as this row of the session knows."""
-        dialect, end = _dialect(session), session.count if stop is None else min(stop, session.count)
+        dialect, end = dialect_of(session), session.count if stop is None else min(stop, session.count)
         while start < end:
             values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
             rows = self.database.rows("messages", **values)
-            for position, role, at, codec, data in rows:
-                yield Stored(position, ROLES[role], at, stored_message(codec, data, dialect))
             if not rows:
-                return
-            start = rows[-1][0] + 1
+                raise self._missing(session, f"the message at position {start} is not there")
+            for place, row in enumerate(rows, start):
+                yield stored_of(row, place, dialect)
+            start += len(rows)
 
     def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]:
         """What the model sees; `at`: what it saw right after that compaction."""
@@ -152,12 +161,24 @@ class SqlStore:
         record = self.database.row("compaction", session=info.id, seq=seq)
         if record is None:
             raise NotStored(f"session {info.name}: there is no compaction {seq}")
+        pieces = self.database.rows("seal_of_pieces", session=info.id, seq=seq)
         rows = self.database.rows("view_messages", session=info.id, seq=seq)
-        dialect = _dialect(info)
-        kept = tuple(
-            Item(stored_message(codec, data, dialect), position, body) for _, position, codec, data, body in rows
-        )
+        try:
+            seals.require_view(record, pieces)
+        except StoreDamaged as damaged:
+            raise self._missing(info, f"compaction {seq} is not what was written") from damaged
+        if len(rows) != sum(piece[2] for piece in pieces):
+            raise self._missing(info, f"some of what compaction {seq} left is not there")
+        dialect = dialect_of(info)
+        kept = tuple(Item(_message(stored, dialect), position, body) for _, position, body, *stored in rows)
         return kept if at is not None else (*kept, *self.tail(info, record[2]))
+
+    def _missing(self, info: SessionInfo, what: str) -> StoreError:
+        """Why rows are not there: somebody has deleted the session meanwhile, or the database is damaged."""
+        now = self.database.row("session", name=info.name)
+        if now is None or now[0] != info.id:
+            return NotStored(f"{self.where}: session {info.name} was deleted")
+        return StoreDamaged(f"{self.where}: session {info.name}: {what}")
 
     def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]:
         """The messages from `start` up to what `info` counts."""
@@ -167,7 +188,7 @@ class SqlStore:
 
     def commit(self, name: str, lease: Lease, commit: Commit) -> int:
         """The compaction's number. LeaseLost or StoreConflict if it came too late; then nothing was written."""
-        dialect = _dialect(self.must(name))
+        dialect = dialect_of(self.must(name))
         return self.database.write(lambda tx: committing.commit(tx, name, lease, commit, dialect))
 
     def undo(self, name: str) -> Record:
@@ -178,11 +199,12 @@ class SqlStore:
     def remember(self, info: SessionInfo, memory: bytes) -> bool:
         """What was learnt since; not if a compaction was committed or undone meanwhile, which knows better."""
         seen = {"id": info.id, "compaction": info.compaction, "compactions": info.compactions}
+        memory = seals.memory_of(memory, info.name, info.compaction, info.compactions)
         return self.database.write(lambda tx: tx.run("set_memory", memory=memory, **seen)) == 1
 
     def records(self, name: str) -> list[Record]:
         session = self.must(name)
-        return [_record(row) for row in self.database.rows("compactions", session=session.id)]
+        return [record_of(row) for row in self.database.rows("compactions", session=session.id)]
 
     def checkpoint(self, name: str, chains: Mapping[bytes, int]) -> checkpoints.Checkpoint | None:
         """The compaction that replaces most of a history with these chains, in a session or its branches."""
@@ -204,7 +226,7 @@ class SqlStore:
             found = self._unfolded(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
             at = stop = None
             if found:
-                dialect = _dialect(session)
+                dialect = dialect_of(session)
                 return tuple(Message.over(Raw(data), dialect.read) for data in found)
             session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
         raise NotStored(f"session {name}: there is no handle {handle}")
@@ -227,8 +249,7 @@ class SqlStore:
         if len(names) > 1 and names[0][0] != full:
             raise NotStored(f"session {session.name}: several handles begin with {handle}")
         if names:
-            rows = self.database.rows("handle_messages", session=session.id, handle=names[0][0], seq=seq)
-            return [inflated(codec, data) for *_, codec, data in rows]
+            return self._behind(session, *names[0])
         digests = _digests(full.removeprefix(PREFIX))
         if digests is None:
             return []
@@ -236,7 +257,17 @@ class SqlStore:
         found = self.database.rows("message_by_digest", **values)
         if len(found) > 1:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
-        return [inflated(codec, data) for _, codec, data in found]
+        return [inflated(*stored) for stored in found]
+
+    def _behind(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
+        row = self.database.row("compaction", session=session.id, seq=seq)
+        handles = self.database.rows("seal_of_handles", session=session.id, seq=seq)
+        found = self.database.rows("handle_messages", session=session.id, handle=handle, seq=seq)
+        wanted = sum(own[3] for own in handles if own[0] == handle)
+        if row is None or len(found) != wanted:
+            raise self._missing(session, f"some of what {handle} stands for is not there")
+        seals.require_handles(row, handles)
+        return [_bytes(*stored) for _, _, *stored in found]
 
     def find(
         self,
@@ -259,10 +290,7 @@ class SqlStore:
             "most": most,
         }
         rows = self.database.read(lambda tx: tx.find(query, **filters))
-        return [
-            Found(session, position, ROLES[kind], at, bytes(digest), stored_message(codec, data, DIALECTS[dialect]))
-            for session, position, kind, at, digest, codec, data, dialect in rows
-        ]
+        return [found_of(row) for row in rows]
 
     # The whole
 
@@ -286,7 +314,7 @@ class SqlStore:
         return [name for name in names if unused(name)]
 
     def check(self, *, deep: bool = False) -> Iterator[str]:
-        return checking.problems(self.database, self.sessions(1 << 31), deep=deep)
+        return checking.problems(self.database, deep=deep)
 
     def reindex(self, progress: indexing.Progress | None = None) -> int:
         """Makes the search index anew while others read and write; says how many bodies it holds."""
@@ -302,9 +330,10 @@ class SqlStore:
 def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
     """`sqlite:///path.db`, `postgresql://...` or `memory:`; this process opens at most so many connections."""
     address, _, query = url.partition("?")
-    if address in ("memory:", "memory://"):
+    if is_memory(url):
         return Memory(clock=clock)
-    if address.startswith("sqlite:///"):
+    path = file_of(url)
+    if path is not None:
         options: dict[str, Any] = dict(parse_qsl(query))
         unknown = sorted(set(options) - {"synchronous", "timeout"})
         if unknown:
@@ -313,7 +342,9 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
             options["timeout"] = float(options.get("timeout", 30.0))
         except ValueError:
             raise StoreError(f"{address}: timeout is not a number of seconds") from None
-        return SQLite(address.removeprefix("sqlite:///"), connections=connections, clock=clock, **options)
+        if not path:
+            raise StoreError(f"{address}: expected a path behind it, as in sqlite:///sessions.db")
+        return SQLite(path, connections=connections, clock=clock, **options)
     if address.startswith(("postgresql://", "postgres://")):
         from midfold.store.postgres import Postgres
 
@@ -339,22 +370,13 @@ def _checked(name: str) -> None:
         raise StoreError("the name of a session is 1 to 200 printable characters")
 
 
-def _info(row: tuple[Any, ...]) -> SessionInfo:
-    values = dict(zip(SessionInfo.__struct_fields__, row, strict=True))
-    return SessionInfo(**{**values, "chain": bytes(values["chain"]), "memory": bytes(values["memory"])})
+def _bytes(before: bytes | None, chain: bytes | None, *stored: Any) -> bytes:
+    """A message of the history, which has a chain, or a text that is none."""
+    data = inflated(*stored)
+    if chain is not None:
+        linked(before, chain, stored[0])
+    return data
 
 
-def _record(row: tuple[Any, ...]) -> Record:
-    values = dict(zip(Record.__struct_fields__, row, strict=True))
-    return Record(
-        **{
-            **values,
-            "noted": bool(values["noted"]),
-            "receipt": msgspec.json.decode(bytes(values["receipt"]), type=Receipt),
-            "state": msgspec.json.decode(bytes(values["state"]), type=CompactionState),
-        }
-    )
-
-
-def _dialect(info: SessionInfo) -> type[Dialect]:
-    return DIALECTS[info.dialect]
+def _message(stored: Sequence[Any], dialect: type[Dialect]) -> Message:
+    return Message.over(Raw(_bytes(*stored)), dialect.read)

@@ -13,13 +13,14 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from midfold.store import seals
 from midfold.store.appending import Tip, extend, made, tip
 from midfold.store.bodies import Entry, chain_of
-from midfold.store.committing import memory_at
+from midfold.store.committing import memory_at, set_compaction
 from midfold.store.database import Tx
 from midfold.store.protocol import Synced
 
@@ -155,26 +156,31 @@ def _branch(tx: Tx, line: str, source: Tip, shared: int, rest: Sequence[Entry], 
     root = source.root or source.id
     fixed = {"kind": "branch", "parent": source.id, "root": root, "forked": shared}
     number = tx.number("branches", root=root) + 1
-    while not tx.all("create_session", name=_name(line, number), dialect=source.dialect, model=model, **fixed):
+    while not _created(tx, _name(line, number), dialect=source.dialect, model=model, **fixed):
         number += 1
-    branch = tip(tx, _name(line, number))
+    name = _name(line, number)
+    branch = tip(tx, name)
     assert branch is not None
     tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
     tx.run("copy_prompts", source=source.id, target=branch.id, stop=shared)
-    _copy_compactions(tx, source, branch, shared)
+    _copy_compactions(tx, source, branch, name, shared)
     grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))
     if not rest:
         values = {"count": shared, "chain": grown.chain, "dialect": source.dialect, "model": model}
         tx.run("grow_session", id=branch.id, now=branch.now, **values)
     extend(tx, grown, rest, dialect=dialect, model=model)
-    return _name(line, number)
+    return name
+
+
+def _created(tx: Tx, name: str, **values: Any) -> bool:
+    return bool(tx.all("create_session", name=name, memory=seals.memory_of(b"", name, 0, 0), **values))
 
 
 def _name(line: str, number: int) -> str:
     return f"{line.partition('~')[0]}~{number}"
 
 
-def _copy_compactions(tx: Tx, source: Tip, branch: Tip, shared: int) -> None:
+def _copy_compactions(tx: Tx, source: Tip, branch: Tip, name: str, shared: int) -> None:
     """The compactions in force that replace only shared messages; the newest of them is in force in the branch."""
     newest, memory = 0, b""
     seq = source.compaction
@@ -183,16 +189,17 @@ def _copy_compactions(tx: Tx, source: Tip, branch: Tip, shared: int) -> None:
         assert row is not None
         run = _last_run(tx, source.id, seq, row[2])
         if row[2] <= shared or (run is not None and run.first <= shared):
+            seals.require(tx, source.id, seq)
             for part in ("compaction", "pieces", "handles"):
                 tx.run(f"copy_{part}", source=source.id, target=branch.id, seq=seq)
             if row[2] > shared and run is not None:
                 _trim(tx, branch.id, seq, run, shared)
+            seals.seal(tx, branch.id, seq)
             if not newest:
                 newest, memory = seq, memory_at(row)
         seq = row[1]
     if newest:
-        values = {"compaction": newest, "compactions": source.compactions, "memory": memory}
-        tx.run("set_compaction", id=branch.id, ended=None, now=branch.now, **values)
+        set_compaction(tx, branch, name, newest, source.compactions, memory)
 
 
 class _Run(NamedTuple):

@@ -33,6 +33,16 @@ TOKENS = {
     "SK" + "0a1b" * 8: "twilio-key",
     "123456789:AA" + "aB3" * 11: "telegram-token",
     "MTIzNDU2Nzg5MDEyMzQ1Njc4.YabcDE." + "aB3" * 9: "discord-token",
+    "mfk_" + "aB3-_" * 8 + "xyz": "midfold-key",
+    "ATATT3xFfGF0" + "aB3_-" * 34 + "=1A2B3C4D": "atlassian-token",
+    "ATCTT3xFfGN0" + "aB3_-" * 34: "atlassian-token",
+    "dapi" + "0a1b" * 8: "databricks-token",
+    "dapi" + "0a1b" * 8 + "-2": "databricks-token",
+    "secret_" + "aB3" * 14 + "x": "api-key",
+    "ntn_" + "1234567890" + BODY: "api-key",
+    "PMAK-" + "0a1b2c" * 4 + "-" + "0a" * 17: "api-key",
+    "AGE-SECRET-KEY-1" + "QPZRY9X8GF" * 5 + "2TVDW0S3": "age-key",
+    "key-" + "0a1b" * 8: "api-key",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123": "jwt",
 }
 
@@ -73,6 +83,34 @@ ASSIGNED = [
     ('{{\\"authorization\\": \\"token {}\\"}}', "abcdef1234567"),
     ("Cookie: {}", "session=abcdef123456; theme=dark"),
     ("Set-Cookie: {}", "sid=abcdef123456; Path=/"),
+    ("password: {}", "hunter"),
+    ("database:\n  user: bob\n  password: {}\n  host: db", "postgres"),
+    ("    - db_password: {}  # of the test", "correct-horse"),
+    ("spring.datasource.password: {}\n", "sunshine"),
+    ("  password: '{}'", "hunter"),
+    ('  password: "{}"', "hunter"),
+    ("密码：{}", "hunter2"),
+    ("密码: {}", "hunter"),
+    ("我的密码：{}，不要告诉别人", "Tr0ub4dor"),
+    ("口令＝{}", "abcd1234"),
+    ("パスワード：{}", "himitsu"),
+    ("비밀번호: {}", "geheim12"),
+    ("Пароль: {}", "qwerty"),
+    ("contraseña: {}", "secreta1"),
+    ("Contraseña: {}", "sesamo"),
+    ("Mot de passe : {}", "sesame"),
+    ("mot de passe: {} svp", "s3same"),
+    ("Passwort: {}", "geheim1"),
+    ("Passwort={}", "geheim"),
+    ("ｐａｓｓｗｏｒｄ＝{}", "hunter2"),
+    ("ＡＰＩ＿ＫＥＹ＝{}", "ａｂｃ１２３ｄｅｆ"),
+    ("password：{}", "hunter2"),
+    ("%7B%22api_key%22%3A%22{}%22%7D", "abc123def"),
+    ("%7B%22password%22%3A%20%22{}%22%7D", "hunter"),
+    ("x=%7b%22token%22%3a%22{}%22%7d", "abc123def456"),
+    ("%257B%2522api_key%2522%253A%2522{}%2522", "abc123def"),
+    ("next=%2Flogin%3Fpassword%3D{}%26user%3Dme", "hunter2"),
+    ("%26access_token%3D{}", "abc123def456"),
 ]
 
 LEFT_ALONE = """
@@ -134,6 +172,48 @@ src/token.py:120: token = x
 "password": "Enter your password 2x"
 api_key: YOUR_API_KEY
 -----BEGIN PUBLIC KEY-----
+password: string
+password: ${DB_PASSWORD}
+password: ${{ secrets.DB_PASSWORD }}
+password: str
+password: SecretStr
+password: Password
+password: hashed
+  password: user_password
+password: the one that you chose
+the password: hunter is not here
+password: changeme
+password: int
+password: yes
+密码：请输入您的密码
+密码：<password>
+密码：${PASSWORD}
+忘记密码？
+パスワードを入力してください
+パスワード：必須
+пароль: обязательно
+密码：密码
+contraseña: la que elegiste
+mot de passe : voir plus bas
+ｐａｓｓｗｏｒｄ
+ｐａｓｓｗｏｒｄ＝ｐａｓｓｗｏｒｄ
+%22api_key%22%3A%22%22
+%22api_key%22%3A%22YOUR_API_KEY%22
+%22max_tokens%22%3A4096
+%22password%22%3A%7B%22type%22%3A%22string%22%7D
+password%s
+api_key%3d
+mfk_short
+ATATT3xshort
+dapi_client_connection_pool_name
+dapi0a1b0a1b0a1b0a1b0a1b
+ntn_name_of_something_else_here
+secret_name_of_the_thing_in_use
+PMAK-0a1b2c-not-a-key-of-theirs
+key-0a1b0a1b0a1b0a1b
+AGE-SECRET-KEY-1
+PuTTY-User-Key-File-3: ssh-ed25519
+Private-Lines: 1
 """.strip().splitlines()
 
 
@@ -183,6 +263,50 @@ def test_a_private_key_read_with_line_numbers_goes_too() -> None:
 def test_code_that_only_names_the_marks_of_a_key_stays() -> None:
     code = f'if text.startswith("{PEM}") and "{END}" in text: return True'
     assert redact(code) is code
+
+
+PUTTY = """PuTTY-User-Key-File-3: ssh-ed25519
+Encryption: none
+Comment: eddsa-key-20240101
+Public-Lines: 2
+AAAAC3NzaC1lZDI1NTE5AAAAIH8vVn1aB3aB3aB3aB3aB3aB3aB3aB3aB3aB3aB3
+aB3aB3==
+Private-Lines: 1
+AAAAIC0123456789abcdefghijABCDEFGHIJ0123456789=
+Private-MAC: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\\n", "\n    "])
+def test_the_private_lines_of_a_putty_key_go(newline: str) -> None:
+    for lines in ("1", "2"):
+        more = f"{newline}aBcD0123" if lines == "2" else ""
+        text = PUTTY.replace("6789=\n", f"6789={more}\n").replace("\n", newline)
+        after = redact(text)
+        assert "[REDACTED:private-key]" in after
+        assert "0123456789" not in after
+        assert "aBcD0123" not in after
+        assert "Public-Lines: 2" in after
+        assert redact(after) == after
+
+
+CODE = [
+    "create({\n  email,\n  password: hashed\n})",
+    "create({\n  email: email,\n  password: secretword\n})",
+    "def f(\n    user: name,\n    password: secretword\n):",
+    "f({\n  password: secretword,\n})",
+    "Args:\n    password: secret of the user\n",
+]
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_a_word_behind_a_name_stays_in_code(code: str) -> None:
+    assert redact(code) is code
+
+
+def test_keys_in_other_languages_are_sensitive() -> None:
+    value = {"密码": "abc", "Contraseña": "abc", "nuevo пароль": "abc", "Passwort": "abc", "码": "abc"}
+    assert [key for key in value if is_sensitive_key(key)] == ["密码", "Contraseña", "nuevo пароль", "Passwort"]
 
 
 def test_a_token_goes_to_its_end_however_long_it_is() -> None:

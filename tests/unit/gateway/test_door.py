@@ -77,7 +77,7 @@ def complete(answer: bytes) -> bool:
 
 
 def post(body: bytes = b"{}", *headers: bytes, path: bytes = b"/v1/chat/completions") -> bytes:
-    lines = [b"POST " + path + b" HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
+    lines = [b"POST " + path + b" HTTP/1.1", b"host: localhost", b"content-length: %d" % len(body), *headers]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
@@ -123,11 +123,13 @@ def test_a_refusal_has_the_shape_of_the_wire(keyed: tuple[int, dict[str, str]]) 
 
 def test_a_browser_is_asked_for_the_key_and_sends_it_as_a_password(keyed: tuple[int, dict[str, str]]) -> None:
     port, keys = keyed
-    asked = spoken(port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    asked = spoken(port, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert b" 401 " in asked.splitlines()[0]
     assert b"www-authenticate: Basic realm=" in asked
     given = b64encode(b"anybody:" + keys["red"].encode())
-    assert b"red|0|" in spoken(port, b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: Basic " + given + b"\r\n\r\n")
+    assert b"red|0|" in spoken(
+        port, b"GET / HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic " + given + b"\r\n\r\n"
+    )
     for broken in (b"authorization: Basic ???", b"authorization: Basic " + b64encode(b"\xff\xfe")):
         assert b" 401 " in spoken(port, post(b"{}", broken)).splitlines()[0]
 
@@ -151,7 +153,9 @@ def test_life_is_no_secret_and_paths_like_it_are(keyed: tuple[int, dict[str, str
 @pytest.mark.parametrize("declared", [b"10001", b"99999999999999999999"])
 def test_a_body_that_says_it_is_too_large_is_refused_unread(keyed: tuple[int, dict[str, str]], declared: bytes) -> None:
     port, keys = keyed
-    head = b"POST / HTTP/1.1\r\nhost: x\r\nx-api-key: " + keys["red"].encode() + b"\r\ncontent-length: " + declared
+    head = (
+        b"POST / HTTP/1.1\r\nhost: localhost\r\nx-api-key: " + keys["red"].encode() + b"\r\ncontent-length: " + declared
+    )
     first = spoken(port, head + b"\r\n\r\n").splitlines()[0]
     assert b" 413 " in first or b" 400 " in first
 
@@ -159,7 +163,9 @@ def test_a_body_that_says_it_is_too_large_is_refused_unread(keyed: tuple[int, di
 def test_a_body_that_grows_too_large_in_chunks_is_refused(keyed: tuple[int, dict[str, str]]) -> None:
     port, keys = keyed
     head = (
-        b"POST / HTTP/1.1\r\nhost: x\r\nx-api-key: " + keys["red"].encode() + b"\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"POST / HTTP/1.1\r\nhost: localhost\r\nx-api-key: "
+        + keys["red"].encode()
+        + b"\r\ntransfer-encoding: chunked\r\n\r\n"
     )
     chunk = b"1000\r\n" + b"x" * 4_096 + b"\r\n"
     assert b" 413 " in spoken(port, head, chunk, chunk, chunk, chunk).splitlines()[0]
@@ -167,7 +173,11 @@ def test_a_body_that_grows_too_large_in_chunks_is_refused(keyed: tuple[int, dict
 
 def test_a_body_that_never_comes_is_not_waited_for(keyed: tuple[int, dict[str, str]]) -> None:
     port, keys = keyed
-    head = b"POST / HTTP/1.1\r\nhost: x\r\nx-api-key: " + keys["red"].encode() + b"\r\ncontent-length: 10\r\n\r\nabc"
+    head = (
+        b"POST / HTTP/1.1\r\nhost: localhost\r\nx-api-key: "
+        + keys["red"].encode()
+        + b"\r\ncontent-length: 10\r\n\r\nabc"
+    )
     assert b" 408 " in spoken(port, head).splitlines()[0]
 
 
@@ -189,7 +199,7 @@ def test_a_connection_that_says_nothing_is_closed(keyed: tuple[int, dict[str, st
 @pytest.mark.parametrize("pieces", [1, 40])
 def test_a_head_too_large_is_refused(keyed: tuple[int, dict[str, str]], pieces: int) -> None:
     port, _ = keyed
-    head = b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x-long: " + b"a" * 9_000 + b"\r\n\r\n"
+    head = b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x-long: " + b"a" * 9_000 + b"\r\n\r\n"
     step = len(head) // pieces + 1
     answer = spoken(port, *[head[at : at + step] for at in range(0, len(head), step)])
     assert answer == b"" or b" 431 " in answer.splitlines()[0]
@@ -211,8 +221,8 @@ SMUGGLING = [
 @pytest.mark.parametrize("framing", SMUGGLING)
 def test_a_body_with_two_lengths_is_never_answered_twice(keyed: tuple[int, dict[str, str]], framing: bytes) -> None:
     port, keys = keyed
-    head = b"POST / HTTP/1.1\r\nhost: x\r\nx-api-key: " + keys["red"].encode() + b"\r\n" + framing + b"\r\n\r\n"
-    hidden = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\nx-api-key: " + keys["red"].encode() + b"\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\nx-api-key: " + keys["red"].encode() + b"\r\n" + framing + b"\r\n\r\n"
+    hidden = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: localhost\r\nx-api-key: " + keys["red"].encode() + b"\r\n\r\n"
     answer = spoken(port, head + hidden, pause=0.2)
     assert answer.count(b"HTTP/1.1 200") <= (1 if b"identity" in framing else 0), answer
 
@@ -221,7 +231,7 @@ def test_what_all_requests_hold_together_is_bounded() -> None:
     limits = Limits(body_bytes=10_000, total_bytes=12_000, body_seconds=5)
     door = Admission(echo, Keys({}), limits)
     with serving(door) as port:
-        half = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9000\r\n\r\n" + b"x" * 8_000
+        half = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\n" + b"x" * 8_000
         with socket.create_connection(("127.0.0.1", port), timeout=5) as first:
             first.sendall(half)
             deadline = time.monotonic() + 5

@@ -100,11 +100,9 @@ def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:
     assert not Policy(config(enabled=False)).enabled
 
 
-def test_a_limit_that_was_learnt_replaces_the_window() -> None:
+def test_a_limit_that_was_learnt_replaces_the_window_and_never_enlarges_it() -> None:
     policy = Policy(config())
-    before = policy.limits("m", 0)
-    policy.learn("m", 32_000)
-    assert (before.window, policy.limits("m", 0).window, policy.limits("other", 0).window) == (100_000, 32_000, 100_000)
+    assert [policy.limits("m", 0, learned).window for learned in (0, 32_000, 200_000)] == [100_000, 32_000, 100_000]
 
 
 def test_reports_are_bound_to_the_messages_and_the_checkpoint_they_measured() -> None:

@@ -185,3 +185,21 @@ def test_a_transaction_that_fails_half_way_leaves_nothing(store: SqlStore) -> No
     with pytest.raises(RuntimeError, match="stopped"):
         store.database.write(fail)
     assert store.must("s").memory == b""
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite://", "sqlite:///:memory:", "sqlite://:memory:", "sqlite:///:memory:?timeout=3", "memory:"]
+)
+def test_memory_is_memory_however_it_is_written(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SqlStore(open_database(address))
+    store.append("s", entries("a"), dialect=CHAT)
+    assert store.must("s").count == 1
+    assert SqlStore(open_database(address)).info("s") is None
+    assert list(tmp_path.iterdir()) == []
+    store.close()
+
+
+def test_an_address_without_a_path_is_refused() -> None:
+    with pytest.raises(StoreError, match="expected a path"):
+        open_database("sqlite:///")

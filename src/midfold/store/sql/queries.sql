@@ -2,7 +2,8 @@
 
 -- name: session
 SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,
-       s.chain, s.compaction, s.compactions, s.memory
+       s.chain, s.compaction, s.compactions, s.memory,
+       (SELECT m.chain FROM messages m WHERE m.session = s.id AND m.position = s.count - 1)
 FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
 WHERE s.name = :name
 
@@ -11,14 +12,15 @@ SELECT id, dialect, count, chain, compaction, compactions, kind, ended, root, {n
 FROM sessions WHERE name = :name {lock}
 
 -- name: create_session
-INSERT INTO sessions (name, kind, parent, root, forked, dialect, model, created, updated)
-VALUES (:name, :kind, :parent, :root, :forked, :dialect, :model, {now}, {now})
+INSERT INTO sessions (name, kind, parent, root, forked, dialect, model, created, updated, memory)
+VALUES (:name, :kind, :parent, :root, :forked, :dialect, :model, {now}, {now}, :memory)
 ON CONFLICT (name) DO NOTHING
 RETURNING id
 
 -- name: sessions
 SELECT s.id, s.name, s.kind, p.name, s.root, s.forked, s.dialect, s.model, s.created, s.updated, s.ended, s.count,
-       s.chain, s.compaction, s.compactions, s.memory
+       s.chain, s.compaction, s.compactions, s.memory,
+       (SELECT m.chain FROM messages m WHERE m.session = s.id AND m.position = s.count - 1)
 FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
 WHERE s.updated < :before
 ORDER BY s.updated DESC, s.id DESC LIMIT :most
@@ -70,19 +72,23 @@ ORDER BY CASE WHEN s.count = m.position + 1 THEN 0 ELSE 1 END, CASE WHEN s.ended
          s.updated DESC, s.id DESC LIMIT 1
 
 -- name: messages
-SELECT m.position, m.role, m.at, b.codec, b.data
+SELECT m.position, m.role, m.at,
+       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
+       m.chain, b.digest, b.codec, b.data
 FROM messages m JOIN bodies b ON b.id = m.body
 WHERE m.session = :session AND m.position >= :start AND m.position < :stop
 ORDER BY m.position LIMIT :most
 
 -- name: view_messages
-SELECT p.place, m.position, b.codec, b.data, p.body
+SELECT p.place, m.position, p.body,
+       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
+       m.chain, b.digest, b.codec, b.data
 FROM pieces p
 JOIN messages m ON m.session = p.session AND m.position >= p.first AND m.position < p.first + p.count
 JOIN bodies b ON b.id = m.body
 WHERE p.session = :session AND p.seq = :seq AND p.body IS NULL
 UNION ALL
-SELECT p.place, p.first, b.codec, b.data, p.body
+SELECT p.place, p.first, p.body, NULL, NULL, b.digest, b.codec, b.data
 FROM pieces p JOIN bodies b ON b.id = p.body
 WHERE p.session = :session AND p.seq = :seq
 ORDER BY 1, 2
@@ -124,13 +130,16 @@ SELECT 1 FROM sessions s JOIN compactions c ON c.session = s.id
 WHERE s.name = :name AND c.seq = :seq AND c.undone IS NULL
 
 -- name: checkpoint_pieces
-SELECT p.place, p.first, p.count, b.codec, b.data
+SELECT p.place, p.first, p.count, b.digest, b.codec, b.data
 FROM pieces p LEFT JOIN bodies b ON b.id = p.body
 WHERE p.session = :session AND p.seq = :seq ORDER BY p.place
 
 -- name: add_compaction
 INSERT INTO compactions (session, seq, base, upto, at, fence, noted, child, receipt, state)
 VALUES (:session, :seq, :base, :upto, :at, :fence, :noted, :child, :receipt, :state)
+
+-- name: set_state
+UPDATE compactions SET state = :state WHERE session = :session AND seq = :seq
 
 -- name: add_piece
 INSERT INTO pieces (session, seq, place, first, count, body) VALUES (:session, :seq, :place, :first, :count, :body)
@@ -201,18 +210,18 @@ WHERE p.session = :session
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: current_prompts
-SELECT p.kind, b.codec, b.data FROM prompts p JOIN bodies b ON b.id = p.body
-WHERE p.session = :session
+SELECT p.kind, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.body IS NOT NULL
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: prompts
-SELECT p.kind, p.position, p.at, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+SELECT p.kind, p.position, p.at, p.body, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
 WHERE p.session = :session ORDER BY p.kind, p.number
 
 -- name: handle
-SELECT DISTINCT handle FROM handles
+SELECT handle, max(seq) FROM handles
 WHERE session = :session AND handle >= :low AND handle < :high AND seq <= :seq
-ORDER BY handle LIMIT 2
+GROUP BY handle ORDER BY handle LIMIT 2
 
 -- name: handles
 SELECT handle, seq, place, first, count, body FROM handles WHERE session = :session AND seq = :seq
@@ -226,18 +235,28 @@ WHERE h.handle = :handle AND substr(s.name, 1, length(CAST(:under AS text))) = :
 -- name: pieces
 SELECT seq, place, first, count, body FROM pieces WHERE session = :session AND seq = :seq ORDER BY place
 
+-- name: seal_of_pieces
+SELECT p.place, p.first, p.count, b.digest FROM pieces p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.seq = :seq ORDER BY p.place
+
+-- name: seal_of_handles
+SELECT h.handle, h.place, h.first, h.count, b.digest FROM handles h LEFT JOIN bodies b ON b.id = h.body
+WHERE h.session = :session AND h.seq = :seq ORDER BY h.handle, h.place
+
 -- name: handle_messages
-SELECT h.place, m.position, b.codec, b.data
+SELECT h.place, m.position,
+       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
+       m.chain, b.digest, b.codec, b.data
 FROM handles h
 JOIN messages m ON m.session = h.session AND m.position >= h.first AND m.position < h.first + h.count
 JOIN bodies b ON b.id = m.body
 WHERE h.session = :session AND h.handle = :handle AND h.first IS NOT NULL
-  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle AND seq <= :seq)
+  AND h.seq = :seq
 UNION ALL
-SELECT h.place, 0, b.codec, b.data
+SELECT h.place, 0, NULL, NULL, b.digest, b.codec, b.data
 FROM handles h JOIN bodies b ON b.id = h.body
 WHERE h.session = :session AND h.handle = :handle AND h.first IS NULL
-  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle AND seq <= :seq)
+  AND h.seq = :seq
 ORDER BY 1, 2
 
 -- name: message_by_digest
@@ -250,7 +269,7 @@ SELECT 1 FROM bodies b JOIN messages m ON m.body = b.id
 WHERE b.digest >= :low AND b.digest < :high AND m.session = :session LIMIT 1
 
 -- name: body
-SELECT codec, data FROM bodies WHERE id = :id
+SELECT digest, codec, data FROM bodies WHERE id = :id
 
 -- name: mark_indexed
 UPDATE bodies SET indexed = 1 WHERE id = :id AND indexed = 0
@@ -306,7 +325,7 @@ UNION SELECT body FROM handles WHERE session = :session AND body IS NOT NULL
 UNION SELECT body FROM prompts WHERE session = :session AND body IS NOT NULL
 
 -- name: unreferenced
-SELECT b.id, b.indexed, b.codec, b.data FROM bodies b
+SELECT b.id, b.indexed, b.digest, b.codec, b.data FROM bodies b
 WHERE b.id = :id
   AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM pieces p WHERE p.body = b.id)

@@ -21,7 +21,7 @@ DELETE FROM words WHERE body = :id AND version <> :version
 UPDATE words SET version = 0
 
 -- name: old_words
-SELECT id, codec, data FROM bodies
+SELECT id, digest, codec, data FROM bodies
 WHERE id IN (SELECT DISTINCT body FROM words WHERE body > :after AND version <> :version ORDER BY body LIMIT :most)
 ORDER BY id FOR UPDATE
 

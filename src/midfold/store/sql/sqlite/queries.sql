@@ -16,7 +16,7 @@ INSERT INTO words (rowid, tokens) VALUES (?, ?)
 INSERT INTO words (words, rowid, tokens) VALUES ('delete', :id, :tokens)
 
 -- name: waiting
-SELECT b.id, b.codec, b.data FROM waiting w JOIN bodies b ON b.id = w.body
+SELECT b.id, b.digest, b.codec, b.data FROM waiting w JOIN bodies b ON b.id = w.body
 WHERE w.body > :after ORDER BY w.body LIMIT :most
 
 -- name: size_of_waiting
@@ -36,7 +36,9 @@ INSERT INTO waiting (body, size) SELECT id, length(data) FROM bodies WHERE index
 ON CONFLICT (body) DO NOTHING
 
 -- name: find
-SELECT s.name, m.position, m.role, m.at, b.digest, b.codec, b.data, s.dialect
+SELECT s.name, m.position, m.role, m.at, s.dialect,
+       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
+       m.chain, b.digest, b.codec, b.data
 FROM (SELECT body FROM (SELECT rowid AS body FROM words(:match) ORDER BY rowid DESC LIMIT :reach)
       UNION ALL SELECT value FROM json_each(:waiting)) w
 JOIN messages m ON m.body = w.body

@@ -1,0 +1,129 @@
+"""Which pages may use the gateway from inside a browser, and by which names it may be called.
+
+Rules of this file (the Fetch standard):
+1. A browser says where a request comes from: `Origin` with everything that can change something, `Sec-Fetch-Site` with
+   every request. Programs send neither, and are not concerned.
+2. A page of another site may not use the gateway. With keys the browser would add the one it was given as a password;
+   without, nobody is asked for one.
+3. Following a link to a page of ours is no use: it changes nothing, and the other page does not see the answer.
+4. Without keys the name a request is for must be ours: a foreign name that leads to this machine would make its pages
+   pages of ours.
+5. Who may come from elsewhere is answered here (CORS): what an upstream says about that concerns its own pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from midfold.config import Config
+
+Header = tuple[bytes, bytes]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
+FOREIGN = (b"cross-site", b"same-site")
+"""The same site with another port is another page."""
+READING = ("GET", "HEAD")
+CORS = b"access-control-"
+LONGEST = 300
+REFUSED_ORIGIN = "pages of other sites may not use this gateway: gateway.origins names those that may"
+REFUSED_NAME = "this gateway is not known by that name: gateway.hosts adds names to {}"
+
+
+class Refused(Exception):
+    """The request is answered at the door."""
+
+    def __init__(self, status: int, told: str) -> None:
+        super().__init__(told)
+        self.status = status
+
+
+def words_of(text: str | None) -> list[str]:
+    """The words of a setting that is a list."""
+    return [word.strip().lower() for word in (text or "").split(",") if word.strip()]
+
+
+class Browsers:
+    """What is checked of every request before its key."""
+
+    def __init__(self, *, keyed: bool = False, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self.hosts = LOOPBACK | frozenset(hosts)
+        self._keyed, self._origins = keyed, tuple(origins)
+
+    @classmethod
+    def of(cls, config: Config) -> Browsers:
+        settings = config.gateway
+        hosts = [settings.host.lower(), *words_of(settings.hosts)]
+        return cls(keyed=bool(config.keys), hosts=hosts, origins=words_of(settings.origins))
+
+    def check(self, method: str, headers: Iterable[Header]) -> bytes | None:
+        """The page elsewhere that may read the answer, if one asks. Raises Refused for others."""
+        found: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            if name in (b"host", b"origin") or name.startswith(b"sec-fetch-"):
+                found.setdefault(name, []).append(value)
+        hosts = [value.decode("latin-1").lower() for value in found.get(b"host", ())]
+        if not self._keyed and not (len(hosts) == 1 and name_in(hosts[0]) in self.hosts):
+            raise Refused(421, REFUSED_NAME.format(", ".join(sorted(self.hosts))))
+        origins = found.get(b"origin", [])
+        if origins:
+            return self._allowed(origins, hosts)
+        if any(value in FOREIGN for value in found.get(b"sec-fetch-site", ())):
+            follows = method in READING and found.get(b"sec-fetch-mode") == [b"navigate"]
+            if not follows:
+                raise Refused(403, REFUSED_ORIGIN)
+        return None
+
+    def _allowed(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
+        text = origins[0].decode("latin-1").lower()
+        if len(origins) == 1 and len(text) <= LONGEST:
+            place = text.partition("://")[2]
+            if place and [place] == hosts:
+                return None
+            own = not self._keyed and name_in(place) in LOOPBACK
+            if own or any(fnmatchcase(text, pattern) for pattern in self._origins):
+                return origins[0]
+        raise Refused(403, REFUSED_ORIGIN)
+
+
+def name_in(place: str) -> str:
+    """The name in `name:port`."""
+    name, colon, port = place.rpartition(":")
+    return name if colon and port.isdigit() else place
+
+
+def is_preflight(method: str, headers: Iterable[Header]) -> bool:
+    return method == "OPTIONS" and any(name == b"access-control-request-method" for name, _ in headers)
+
+
+async def answer_preflight(origin: bytes, headers: Iterable[Header], send: Send) -> None:
+    """Says that this page may ask what it wants to ask."""
+    asked = dict(headers)
+    told: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+    told.append((b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
+    told.append((b"access-control-max-age", b"600"))
+    if wanted := asked.get(b"access-control-request-headers"):
+        told.append((b"access-control-allow-headers", wanted))
+    if asked.get(b"access-control-request-private-network") == b"true":
+        told.append((b"access-control-allow-private-network", b"true"))
+    await send({"type": "http.response.start", "status": 204, "headers": told})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def readable_by(origin: bytes, send: Send) -> Send:
+    """Sends answers that a page of this origin may read."""
+
+    async def sending(event: MutableMapping[str, Any]) -> None:
+        if event["type"] == "http.response.start":
+            kept = [pair for pair in event["headers"] if not pair[0].lower().startswith(CORS)]
+            ours = [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", b"*"),
+                (b"vary", b"Origin"),
+            ]
+            event = {**event, "headers": [*kept, *ours]}
+        await send(event)
+
+    return sending

@@ -1,0 +1,167 @@
+"""Pages of other sites in a browser on this machine, against the gateway as `midfold serve` runs it.
+
+A browser tells the truth in `Host`, `Origin` and `Sec-Fetch-*`; what it would send is sent here over a socket.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midfold.gateway.keys import hashed, new_key
+from support.gateway_soak import MODEL, Process, gateway, upstream
+
+BODY = b'{"model":"' + MODEL.encode() + b'","messages":[{"role":"user","content":"S1. T1 spend"}]}'
+KEY = new_key()
+BASIC = b"authorization: Basic " + base64.b64encode(b"me:" + KEY.encode())
+EVIL = b"origin: https://evil.example"
+FORM = (EVIL, b"sec-fetch-site: cross-site", b"sec-fetch-mode: navigate", b"content-type: text/plain")
+
+
+class Door:
+    """One gateway, and the provider that must not hear of what is refused."""
+
+    def __init__(self, process: Process, provider: Process) -> None:
+        self.process, self.provider = process, provider
+        self.port = int(process.url.rpartition(":")[2])
+
+    def say(self, line: bytes, *headers: bytes, host: bytes | None = b"127.0.0.1", body: bytes = b"") -> bytes:
+        named = [] if host is None else [b"host: " + host]
+        lines = [line + b" HTTP/1.1", *named, b"content-length: %d" % len(body), b"connection: close", *headers]
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+            answer = b""
+            while piece := connection.recv(65_536):
+                answer += piece
+            return answer
+
+    def post(self, *headers: bytes, host: bytes | None = b"127.0.0.1") -> bytes:
+        return self.say(b"POST /v1/chat/completions", *headers, host=host, body=BODY)
+
+    @property
+    def asked(self) -> int:
+        import httpx2
+
+        tally: dict[str, Any] = httpx2.get(self.provider.url + "/soak", timeout=20).json()["tally"]
+        return sum(tally.values())
+
+
+def door(folder: Path, lines: str) -> Iterator[Door]:
+    provider = upstream(folder / "upstream.log", "good")
+    config = folder / "config.yaml"
+    config.write_text(lines)
+    process = gateway(config, provider.url, f"sqlite:///{folder}/s.db", folder / "gateway.log")
+    yield Door(process, provider)
+    process.stop()
+    provider.stop()
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    lines = (
+        f'gateway:\n  origins: [https://chat.example, "vscode-webview://*"]\nkeys:\n  me:\n    hash: "{hashed(KEY)}"\n'
+    )
+    yield from door(tmp_path_factory.mktemp("keyed"), lines)
+
+
+@pytest.fixture(scope="module")
+def keyless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    yield from door(tmp_path_factory.mktemp("keyless"), "gateway:\n  hosts: [gw.example]\n")
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        FORM,
+        (b"origin: null",),
+        (b"origin: http://localhost:3000",),
+        (b"origin: https://evil.example/127.0.0.1",),
+        (b"origin: https://chat.example.evil.example",),
+        (b"origin: https://chat.example", EVIL),
+        (b"origin: " + b"https://chat.example" + b"x" * 5_000,),
+        (b"sec-fetch-site: cross-site", b"sec-fetch-mode: no-cors"),
+        (b"sec-fetch-site: same-site", b"sec-fetch-mode: no-cors"),
+    ],
+)
+def test_with_keys_a_foreign_page_spends_nothing_though_the_browser_adds_the_key(
+    keyed: Door, given: tuple[bytes, ...]
+) -> None:
+    before = keyed.asked
+    answer = keyed.post(BASIC, *given)
+    assert status(answer) == 403
+    assert b"gateway.origins" in answer
+    assert keyed.asked == before
+
+
+def test_with_keys_the_pages_themselves_listed_pages_and_programs_are_served(keyed: Door) -> None:
+    own = b"origin: http://127.0.0.1"
+    assert status(keyed.post(BASIC, own, b"sec-fetch-site: same-origin")) == 200
+    assert status(keyed.post(BASIC)) == 200
+    for listed in (b"https://chat.example", b"vscode-webview://1a2b3c"):
+        answer = keyed.post(BASIC, b"origin: " + listed, b"sec-fetch-site: cross-site", b"sec-fetch-mode: cors")
+        assert status(answer) == 200
+        assert b"access-control-allow-origin: " + listed in answer
+    assert b"access-control" not in keyed.post(BASIC)
+
+
+def test_a_listed_page_may_ask_first_without_the_key_and_no_other_may(keyed: Door) -> None:
+    asks = (b"access-control-request-method: POST", b"access-control-request-headers: x-midfold-key")
+    before = keyed.asked
+    answer = keyed.say(b"OPTIONS /v1/messages", b"origin: https://chat.example", *asks)
+    assert status(answer) == 204
+    assert b"access-control-allow-headers: x-midfold-key" in answer
+    assert status(keyed.say(b"OPTIONS /v1/messages", EVIL, *asks)) == 403
+    assert keyed.asked == before
+
+
+def test_following_a_link_to_a_page_is_allowed_and_reading_it_from_another_page_is_not(keyed: Door) -> None:
+    link = (b"sec-fetch-site: cross-site", b"sec-fetch-mode: navigate", b"sec-fetch-dest: document")
+    assert status(keyed.say(b"GET /", BASIC, *link)) == 200
+    assert status(keyed.say(b"GET /api/sessions", BASIC, b"sec-fetch-site: cross-site", b"sec-fetch-mode: cors")) == 403
+    assert status(keyed.say(b"GET /api/sessions", BASIC, EVIL)) == 403
+
+
+@pytest.mark.parametrize("path", [b"POST /v1/chat/completions", b"GET /metrics", b"GET /", b"GET /v1/models"])
+@pytest.mark.parametrize("host", [b"evil.example", b"evil.example:8787", b"127.0.0.1.evil.example", b"", None])
+def test_without_keys_a_foreign_name_that_leads_here_gets_nothing(
+    keyless: Door, path: bytes, host: bytes | None
+) -> None:
+    before = keyless.asked
+    answer = keyless.say(path, host=host, body=BODY if path.startswith(b"POST") else b"")
+    assert status(answer) == 421
+    assert b"gateway.hosts" in answer
+    assert keyless.asked == before
+
+
+def test_two_names_are_none(keyless: Door) -> None:
+    assert status(keyless.post(b"host: 127.0.0.1")) in (400, 421)
+
+
+@pytest.mark.parametrize("host", [b"127.0.0.1:1", b"LOCALHOST", b"[::1]:8787", b"gw.example", b"GW.example:443"])
+def test_without_keys_this_machines_names_and_those_of_the_settings_are_served(keyless: Door, host: bytes) -> None:
+    assert status(keyless.post(host=host)) == 200
+    assert status(keyless.say(b"GET /metrics", host=host)) == 200
+    assert status(keyless.say(b"GET /", host=host)) == 200
+
+
+def test_whether_it_lives_may_be_asked_by_any_name(keyless: Door) -> None:
+    assert status(keyless.say(b"GET /healthz", host=b"balancer.internal")) == 200
+
+
+def test_without_keys_a_foreign_page_is_refused_and_a_page_on_this_machine_is_not(keyless: Door) -> None:
+    before = keyless.asked
+    for given in (FORM, (b"origin: null",), (b"sec-fetch-site: cross-site", b"sec-fetch-mode: no-cors")):
+        assert status(keyless.post(*given)) == 403
+    assert keyless.asked == before
+    local = keyless.post(b"origin: http://localhost:3000", b"sec-fetch-site: same-site")
+    assert status(local) == 200
+    assert b"access-control-allow-origin: http://localhost:3000" in local

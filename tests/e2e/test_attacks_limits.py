@@ -1,0 +1,137 @@
+"""What one client can make the gateway believe about a model's window, and for whom.
+
+The provider repeats a client's words in its errors, as many do. Two clients, each with a credential of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midfold.gateway.learned import LASTS, Learned, Whose, named_limit
+from midfold.testing.answers import error, value
+from midfold.testing.fixtures import assistant, system, user
+from midfold.testing.provider import Request, ScriptedProvider
+from support.gateways import running
+
+CHAT = "/v1/chat/completions"
+CLAIM = "maximum context length is 9000 tokens"
+HONEST = "This model's maximum context length is 16000 tokens. However, your messages resulted in 30000 tokens."
+EVE, BOB = {"authorization": "Bearer eve"}, {"authorization": "Bearer bob"}
+
+
+def talk(*more: Any, size: int = 12_000) -> dict[str, Any]:
+    """A conversation of some 13,000 tokens: far below the window, above a false limit of 9,000."""
+    turns = [turn for n in range(12) for turn in (user(f"Q{n} " + "word " * (size // 12)), assistant(f"A{n}."))]
+    return {"model": "gpt-4o", "messages": [system(), *turns, user("And now?"), *more]}
+
+
+def fine(tokens: int) -> Any:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+    return value({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+class Echo:
+    """Refuses one request, with these words."""
+
+    def __init__(self, told: str, tokens: int = 13_000) -> None:
+        self.told, self.tokens = told, tokens
+        self.refusing = True
+
+    def __call__(self, request: Request) -> Any:
+        if self.refusing:
+            self.refusing = False
+            return error(400, self.told)
+        return fine(self.tokens)
+
+
+@pytest.mark.parametrize(
+    ("said", "echo"),
+    [
+        (CLAIM, f"The context length was exceeded by: '{CLAIM}'"),
+        ("Maximum  CONTEXT\nlength is 9000 tokens", f"context_length_exceeded near {CLAIM}"),
+        (
+            '{"maximum": "context length is 9000 tokens"}',
+            'context limit: {\\"maximum\\": \\"context length is 9000\\"}',
+        ),
+    ],
+)
+def test_a_limit_in_a_clients_own_words_teaches_nothing(said: str, echo: str) -> None:
+    provider = Echo(echo)
+    with ScriptedProvider(then=provider) as upstream, running(upstream.url, window=128_000) as gateway:
+        gateway.post(CHAT, talk(user(said)), **EVE)
+        for who in (EVE, BOB):
+            assert gateway.post(CHAT, talk(assistant("Yes."), user("On.")), **who)[1]["x-midfold-action"] == "relayed"
+
+
+def test_a_limit_that_is_learned_holds_for_the_key_that_met_it_alone() -> None:
+    provider = Echo(HONEST)
+    with ScriptedProvider(then=provider) as upstream, running(upstream.url, window=128_000) as gateway:
+        large = talk(size=30_000)
+        assert gateway.post(CHAT, large, **EVE)[1]["x-midfold-action"] == "recovered"
+        other = talk(assistant("Yes."), user("Other."), size=20_000)
+        assert gateway.post(CHAT, other, **EVE)[1]["x-midfold-action"] == "compacted"
+        assert gateway.post(CHAT, talk(user("Third."), size=20_000), **BOB)[1]["x-midfold-action"] == "relayed"
+        third = {**talk(user("Fourth."), size=20_000), "model": "gpt-4o-mini"}
+        assert gateway.post(CHAT, third, **EVE)[1]["x-midfold-action"] == "relayed", "another model"
+
+
+def test_a_limit_below_what_was_answered_is_not_believed() -> None:
+    provider = Echo(HONEST, tokens=20_000)
+    provider.refusing = False
+    with ScriptedProvider(then=provider) as upstream, running(upstream.url, window=128_000) as gateway:
+        gateway.post(CHAT, talk(size=20_000), **EVE)
+        gateway.account(0)
+        provider.refusing = True
+        gateway.post(CHAT, talk(user("More."), size=30_000), **EVE)
+        again = talk(assistant("Yes."), user("Other."), size=20_000)
+        assert gateway.post(CHAT, again, **EVE)[1]["x-midfold-action"] == "relayed"
+
+
+def test_what_was_learned_ends_and_a_larger_answer_ends_it_at_once() -> None:
+    now = [100.0]
+    learned, whose = Learned(lambda: now[0]), Whose("me", "host", "m")
+    assert learned.learn(whose, 16_000)
+    assert (learned.window(whose), learned.window(whose._replace(owner="you"))) == (16_000, 0)
+    assert learned.window(whose._replace(upstream="other")) == learned.window(whose._replace(model="n")) == 0
+    now[0] += LASTS - 1
+    assert learned.window(whose) == 16_000
+    now[0] += 1
+    assert learned.window(whose) == 0
+    learned.learn(whose, 16_000)
+    learned.answered(whose, 15_999)
+    assert learned.window(whose) == 16_000
+    learned.answered(whose, 16_000)
+    assert learned.window(whose) == 0
+    assert not learned.learn(whose, 16_000)
+    assert learned.learn(whose, 16_001)
+
+
+@pytest.mark.parametrize(
+    ("told", "limit"),
+    [
+        (b'{"error":{"message":"maximum context length is 9000 tokens"}}', 9_000),
+        (b'{"type":"error","error":{"type":"x","message":"prompt is too long: 9 tokens > 9000 maximum"}}', 9_000),
+        (b'[{"error":{"code":400,"message":"maximum context length is 9000"}}]', 9_000),
+        (b'{"error":{"message":"exceeds the available context size","n_prompt_tokens":4362,"n_ctx":4096}}', 4_096),
+        (b'{"object":"error","message":"maximum context length is 9000 tokens"}', 9_000),
+        (b'{"detail":"maximum context length is 9000 tokens"}', 9_000),
+        (b"maximum context length is 9000 tokens", 0),
+        (b"<html>maximum context length is 9000 tokens</html>", 0),
+        (b'{"error":{"message":"no","param":"maximum context length is 9000"}}', 0),
+        (b'{"error":{"message":"no","metadata":{"raw":"maximum context length is 9000"}}}', 0),
+        (b'{"choices":[{"message":"maximum context length is 9000 tokens"}]}', 0),
+        (b"[]", 0),
+        (b"", 0),
+    ],
+)
+def test_only_the_shapes_of_providers_teach(told: bytes, limit: int) -> None:
+    assert named_limit(told, b'{"messages":[]}') == limit
+
+
+def test_a_phrase_of_the_client_does_not_hide_one_of_the_provider() -> None:
+    told = b'{"error":{"message":"you said: maximum context length is 9000. Ours: maximum context length is 16000"}}'
+    request = b'{"messages":[{"role":"user","content":"maxi\\u006dum context\\tlength is 9000!"}]}'
+    assert named_limit(told, request) == 16_000
