@@ -64,14 +64,16 @@ prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h, schedule
 store: {url: "postgresql://me@db.example/midfold", lease_seconds: 30, connections: 4, redact: true}
 models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, factor: 1.1, cache_minimum: 0,
   input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}
-gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, mode: manage, recall: "on", host: 0.0.0.0, port: 80,
+gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, key_header: bearer, routes: all,
+  mode: manage, recall: "on", host: 0.0.0.0, port: 80,
   hygiene_hard_message_limit: 10, retries: 0, connect_timeout: 1.5, timeout: 9.5, largest_body: 1000,
   largest_total: 2000, body_seconds: 5.5, log: requests, record: folded,
   hosts: "a.example, b.example", origins: "https://c.example"}
 agent: {model: big, provider: lab, longest_answer: 9, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
   output_characters: 300, background: false, behind_gateway: true}
 keys: {red: {hash: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}
-upstreams: {claude-*: {base_url: "https://a.example", api_key_env: A_KEY, wire: anthropic, timeout: 5.5}}
+upstreams: {claude-*: {base_url: "https://a.example", api_key_env: A_KEY, wire: anthropic, timeout: 5.5,
+  key_header: x-api-key}}
 """
     loaded = parse(text)
     plain = msgspec.to_builtins(loaded.config)

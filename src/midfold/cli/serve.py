@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import click
-import msgspec
 
 from midfold.cli.output import notice
 from midfold.cli.settings import settings
@@ -18,8 +17,14 @@ from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions
 
-OWN_PATHS = ("/", "/api", "/assets", "/cache", "/metrics", "/readyz", "/search", "/sessions")
-"""What the paths of pages and figures begin with; they are made when one of them is first asked for."""
+OWN_PATHS = (
+    "/",
+    *("/api/cache", "/api/openapi.json", "/api/overview", "/api/search", "/api/sessions"),
+    *("/assets", "/cache", "/metrics", "/readyz", "/search", "/sessions"),
+)
+"""What the paths of pages and figures begin with; they are made when one of them is first asked for.
+
+Other paths under /api are a provider's."""
 LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 
 
@@ -43,9 +48,7 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
     Originals stay in the store: `midfold sessions` shows them.
     """
-    known = settings(config)
-    asked = {key: value for key, value in given.items() if value is not None}
-    known = msgspec.structs.replace(known, gateway=msgspec.structs.replace(known.gateway, **asked))
+    known = settings(config, {f"gateway.{key}": value for key, value in given.items() if value is not None})
     try:
         import uvicorn
 

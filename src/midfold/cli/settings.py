@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from midfold.cli.output import notice
@@ -9,9 +12,9 @@ from midfold.config import Config, load
 from midfold.models import ModelOverride
 
 
-def settings(path: str | None) -> Config:
-    """The effective configuration; notices of migrated keys go to standard error."""
-    loaded = load(path)
+def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
+    """The effective configuration; `flags` are settings of the command line. Notices go to standard error."""
+    loaded = load(path, overrides=flags)
     for text in loaded.notices:
         notice(text)
     return loaded.config

@@ -11,54 +11,25 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-LARGEST = 2**53 - 1
+from midfold.config.kinds import (
+    LARGEST,
+    LINE,
+    NAME,
+    Count,
+    JsonObject,
+    KeyHeader,
+    Line,
+    Name,
+    Positive,
+    Price,
+    StoreUrl,
+    Url,
+    Variable,
+    Words,
+)
+
 KNOWN_PROVIDERS = ("auto", "openrouter", "nous", "main", "openai", "anthropic", "local")
 CHOICES_NOT_PROVIDERS = ("auto", "main")
-
-# Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
-_NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
-_LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
-_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
-_STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
-_VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
-_WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
-
-Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
-Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Line = Annotated[str, Meta(pattern=_LINE, extra={"allowed": "text on one line, not empty"})]
-Name = Annotated[str, Meta(pattern=_NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
-Url = Annotated[
-    str,
-    Meta(
-        pattern=_URL,
-        extra={"allowed": "an http:// or https:// address without a user name, password or query", "url": True},
-    ),
-]
-Variable = Annotated[
-    str,
-    Meta(
-        pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
-    ),
-]
-JsonObject = Annotated[
-    str,
-    Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
-]
-Words = Annotated[
-    str,
-    Meta(pattern=_WORDS, extra={"allowed": "a list of words, or words with commas between them", "words": True}),
-]
-StoreUrl = Annotated[
-    str,
-    Meta(
-        pattern=_STORE,
-        extra={
-            "allowed": "sqlite:///PATH, postgresql://HOST/DATABASE or memory:, without a password "
-            "(PGPASSWORD or a password file has it)"
-        },
-    ),
-]
-Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 
 
 class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -283,6 +254,15 @@ class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Variable | None,
         Meta(description="environment variable with the key for gateway.upstream; null sends the client's own key"),
     ] = None
+    key_header: KeyHeader = "auto"
+    routes: Annotated[
+        Literal["known", "all"],
+        Meta(
+            description="what clients reach with the keys of api_key_env: generation, counting, models, embeddings and "
+            "the files, batches and stored responses they made themselves (known), or everything that the provider's "
+            "account lets the key do, others' files and the organisation included (all)"
+        ),
+    ] = "known"
     mode: Annotated[
         Literal["hygiene", "manage", "passthrough"],
         Meta(
@@ -362,6 +342,7 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Variable | None,
         Meta(description="environment variable that holds the API key; null sends the client's own key"),
     ] = None
+    key_header: KeyHeader = "auto"
     wire: Annotated[
         Literal["any", "openai", "anthropic"],
         Meta(description="the wire format the provider speaks; requests of another one are refused"),
@@ -372,8 +353,8 @@ class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
-ProviderName = Annotated[str, Meta(pattern=_NAME.replace("^", f"^(?!(?:{'|'.join(CHOICES_NOT_PROVIDERS)})$)", 1))]
-ModelPattern = Annotated[str, Meta(pattern=_LINE)]
+ProviderName = Annotated[str, Meta(pattern=NAME.replace("^", f"^(?!(?:{'|'.join(CHOICES_NOT_PROVIDERS)})$)", 1))]
+ModelPattern = Annotated[str, Meta(pattern=LINE)]
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, inspect
 
-from midfold.config.schema import LARGEST, Config
+from midfold.config.kinds import LARGEST
+from midfold.config.schema import Config
 
 Path = tuple[str, ...]
 Kind = Literal["boolean", "integer", "number", "text", "choice"]

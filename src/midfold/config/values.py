@@ -12,7 +12,7 @@ import yaml
 from msgspec import Struct
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from midfold.config.schema import LARGEST
+from midfold.config.kinds import LARGEST
 from midfold.config.table import Field, is_secret, looks_secret, printable
 
 Value = bool | int | float | str | None

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from midfold.gateway.browsers import Browsers, Refused, answer_preflight, is_preflight, readable_by
+from midfold.gateway.keeping import is_in_address, without_keys
 from midfold.gateway.keys import Keys
 from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.routes import route_of
@@ -103,7 +104,9 @@ class Admission:
             if scope["path"] in OPEN_PATHS:
                 return Owner(), headers
             raise Refused(401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key")
-        return Owner(name), rest
+        if is_in_address(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
+            raise Refused(400, "a key of this gateway stands in the address; it belongs in the header x-midfold-key")
+        return Owner(name), without_keys(rest, self.keys)
 
     async def _body(self, scope: Scope, receive: Receive, taken: list[bytes]) -> None:
         declared = _declared(scope["headers"])
@@ -186,7 +189,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _answer(scope: Scope, send: Send, refused: Refused) -> None:
-    body = error_body(route_of(scope["method"], scope["path"]), refused.status, str(refused))
+    body = error_body(route_of(scope["method"], scope["path"]).wire, refused.status, str(refused))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))
     if refused.status == 503:

@@ -27,12 +27,13 @@ from midfold.gateway.front import Front, Later
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.logs import place_of
 from midfold.gateway.peek import peek
+from midfold.gateway.reach import Reach
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
 from midfold.gateway.sighting import Watcher, sighted
 from midfold.gateway.steward import Steward
 from midfold.gateway.tap import Tap, decoded
-from midfold.gateway.upstreams import Upstreams
+from midfold.gateway.upstreams import Target, Upstreams
 from midfold.gateway.weighing import Prepared
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.steward = Steward(config, sessions)
+        self.reach = Reach(sessions, is_everything_open=self.settings.routes == "all")
         self.recall = Recall(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
@@ -108,8 +110,7 @@ class Gateway:
             if refusal is not None:
                 await exchange.refuse(*refusal)
                 return
-        if exchange.is_upload:
-            await self._uploaded(exchange)
+        if exchange.is_upload and await self._uploaded(exchange):
             return
         try:
             await exchange.read(self.settings.largest_body)
@@ -125,6 +126,7 @@ class Gateway:
             await exchange.refuse(404, f"no upstream is configured for the model {model!r} on this route")
             return
         exchange.account.upstream = upstream.place
+        await self.reach.check(exchange)
         stop = exchange.watch()
         try:
             await self._relayed(exchange)
@@ -134,21 +136,25 @@ class Gateway:
         finally:
             stop()
 
-    async def _uploaded(self, exchange: Exchange) -> None:
-        """A file on its way to a route that is not ours: never kept, never looked at."""
-        upstream = exchange.upstream = self.upstreams.find(None, None)
+    async def _uploaded(self, exchange: Exchange) -> bool:
+        """A file on its way to a route that is not ours: never kept, never looked at. False if it must be."""
+        upstream = exchange.upstream = self.upstreams.find(None, exchange.route.wire)
         if upstream is None:
             await exchange.refuse(404, "no upstream is configured for this route")
-            return
+            return True
+        if not self.reach.passes_by(exchange, upstream):
+            return False
         exchange.account.upstream = upstream.place
+        await self.reach.check(exchange)
         length = [(name.decode(), value.decode()) for name, value in exchange.headers if name == b"content-length"]
-        headers = [*to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire), *length]
-        answer = await self.client.send(exchange.method, upstream, self._url(exchange), headers, exchange.pieces())
+        headers = [*to_upstream(exchange.headers, upstream.credential(exchange.route.wire)), *length]
+        answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, exchange.pieces())
         stop = exchange.watch()
         try:
-            await self._relay(exchange, Prepared(b""), answer)
+            await self._relay(exchange, Prepared(b""), self.reach.watched(exchange, answer))
         finally:
             stop()
+        return True
 
     async def _relayed(self, exchange: Exchange) -> None:
         if endpoints.is_compacted_here(exchange, self.steward):
@@ -190,16 +196,11 @@ class Gateway:
         """The request, with this body, to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
-        headers = to_upstream(exchange.headers, upstream.key, exchange.wire or upstream.wire)
+        headers = to_upstream(exchange.headers, upstream.credential(exchange.route.wire))
         body = await self.steward.marked(exchange, body)
         exchange.document = None
-        return await self.client.send(exchange.method, upstream, self._url(exchange), headers, body)
-
-    def _url(self, exchange: Exchange) -> str:
-        """The address at the upstream, with the path and the query as the client wrote them."""
-        assert exchange.upstream is not None
-        path = exchange.scope.get("raw_path", b"").decode("latin-1") or exchange.path
-        return exchange.upstream.url(path, exchange.scope.get("query_string", b""))
+        answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
+        return self.reach.watched(exchange, answer)
 
     async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
         """The answer as it arrives, with the tap beside it."""
@@ -233,6 +234,12 @@ class Gateway:
     async def close(self) -> None:
         await self.client.close()
         await self.steward.close()
+
+
+def _target(exchange: Exchange) -> Target:
+    """What is asked for at the upstream, with the path and the query as the client wrote them."""
+    assert exchange.upstream is not None
+    return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
 
 
 def create_app(

@@ -5,24 +5,33 @@ Rules of this file:
 2. A connection that fails before the first byte of an answer is tried again, a bounded number of times. An answer of
    any status is an answer; what has begun is never begun anew.
 3. No text of an error has a header, a body or a key in it.
+4. Nothing is sent but to the scheme, host and port of the upstream's configuration, and without user information.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from midfold.errors import MissingExtra, UpstreamError
+from midfold.errors import MidfoldError, MissingExtra, UpstreamError
 from midfold.gateway.headers import Raw
-from midfold.gateway.upstreams import Upstream
+from midfold.gateway.upstreams import Target, Upstream
 
 if TYPE_CHECKING:
     import aiohttp
+    from yarl import URL
 
 FIRST_PAUSE = 0.1
 AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
 """Headers the library would add where the client sent none."""
+
+
+class Misdirected(MidfoldError):
+    """The request would not have gone to the configured upstream; it was not sent."""
+
+    status = 400
 
 
 def aiohttp_module() -> Any:
@@ -33,14 +42,19 @@ def aiohttp_module() -> Any:
     return aiohttp
 
 
+Filter = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
+
+
 class Answer:
     """An upstream's answer, from its first byte on."""
 
-    __slots__ = ("_response", "headers", "status")
+    __slots__ = ("_response", "filter", "headers", "status")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
+        self.filter: Filter | None = None
+        """Sees the body as it passes."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
 
     @property
@@ -49,7 +63,8 @@ class Answer:
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises UpstreamError where it breaks off."""
-        return _guarded(self._response)
+        chunks = _guarded(self._response)
+        return chunks if self.filter is None else self.filter(chunks)
 
     async def read(self) -> bytes:
         """All of it; the connection is given back."""
@@ -74,6 +89,38 @@ async def _guarded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)
         raise UpstreamError(f"{response.url.host} broke off its answer", timed_out=timed_out) from None
+
+
+@lru_cache(maxsize=256)
+def _origin(base: str) -> URL:
+    from yarl import URL
+
+    return URL(base)
+
+
+def _address(upstream: Upstream, target: Target) -> URL:
+    """The target at its upstream, and at nobody else's."""
+    from yarl import URL
+
+    origin = _origin(upstream.base)
+    try:
+        built = URL.build(
+            scheme=origin.scheme,
+            authority=origin.raw_authority,
+            path=target.path,
+            query_string=target.query,
+            encoded=True,
+        )
+        address = URL(str(built), encoded=True)
+    except ValueError:
+        raise Misdirected from None
+    if _place(address) != _place(origin) or (address.raw_path, address.raw_query_string) != target:
+        raise Misdirected
+    return address
+
+
+def _place(address: URL) -> tuple[object, ...]:
+    return address.scheme, address.raw_host, address.port, address.raw_user, address.raw_password
 
 
 class Client:
@@ -102,15 +149,14 @@ class Client:
         self,
         method: str,
         upstream: Upstream,
-        url: str,
+        target: Target,
         headers: list[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
     ) -> Answer:
         """The answer, once it has begun. A body that is only passing by cannot be sent twice."""
-        from yarl import URL
-
         aiohttp = aiohttp_module()
-        session, address = self._session or self._open(), URL(url, encoded=True)
+        address = _address(upstream, target)
+        session = self._session or self._open()
         options: dict[str, Any] = {
             "headers": headers,
             "data": body if body != b"" else None,

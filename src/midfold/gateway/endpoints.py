@@ -113,9 +113,9 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
     """Answers with the models of all upstreams; one that does not answer is left out."""
 
     async def one(upstream: Upstream) -> list[Any]:
-        headers = to_upstream(exchange.headers, upstream.key, upstream.wire)
+        headers = to_upstream(exchange.headers, upstream.credential(None))
         try:
-            answer = await client.send("GET", upstream, upstream.url("/v1/models"), headers, b"")
+            answer = await client.send("GET", upstream, upstream.target("/v1/models"), headers, b"")
             return _listed(answer, await answer.read())
         except UpstreamError:
             return []

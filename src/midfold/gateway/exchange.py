@@ -68,6 +68,8 @@ class Exchange:
         self.route = route
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.raw_path: str = (scope.get("raw_path") or self.path.encode()).decode("latin-1")
+        """As the client wrote it."""
         self.headers: list[Raw] = scope["headers"]
         self.asked: Asked = asked(self.headers)
         self.body = b""
@@ -90,7 +92,7 @@ class Exchange:
 
     @property
     def wire(self) -> str | None:
-        """Whose protocol the client speaks, where its path or its headers tell."""
+        """Whose protocol the client speaks, as its path or its headers tell: for the shape of our errors alone."""
         if self.route.wire is not None:
             return self.route.wire
         return "anthropic" if any(name == b"anthropic-version" for name, _ in self.headers) else None
@@ -167,7 +169,7 @@ class Exchange:
     async def refuse(self, status: int, message: str, code: str | None = None) -> None:
         """An error of the gateway's own."""
         self.account.action, self.account.reason = "refused", ""
-        await self.answer(status, error_body(self.route, status, message, code))
+        await self.answer(status, error_body(self.wire, status, message, code))
 
     def watch(self) -> Callable[[], None]:
         """Cancels the current task when the client goes away; call the result to stop watching."""

@@ -17,6 +17,8 @@ import msgspec
 
 from midfold.gateway.client import aiohttp_module
 from midfold.gateway.exchange import JSON, Receive, Scope, Send
+from midfold.gateway.routes import NOT_A_PATH, UNSERVED, is_origin_form
+from midfold.gateway.shapes import error_body
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -49,6 +51,8 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
+        elif scope["type"] == "http" and (refusal := _unserved(scope)) is not None:
+            await _told(scope, send, *refusal)
         elif scope["type"] == "http" and scope["path"] == HEALTH:
             await self._healthy(scope, send)
         elif scope["type"] != "http" or self._is_own(scope["path"]):
@@ -76,10 +80,7 @@ class Front:
         told = (
             {"status": "ok", "mode": self.gateway.settings.mode} if reading else {"error": "only GET is answered here"}
         )
-        body = msgspec.json.encode(told)
-        headers = [JSON, (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 200 if reading else 405, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await _told(scope, send, 200 if reading else 405, msgspec.json.encode(told))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
@@ -91,6 +92,21 @@ class Front:
         loading.cancel()
         await self.gateway.close()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _unserved(scope: Scope) -> tuple[int, bytes] | None:
+    """What is wrong with a request that goes nowhere, whoever sends it."""
+    if scope["method"] in UNSERVED:
+        return 405, error_body(None, 405, f"{scope['method']} is not served here")
+    if not is_origin_form(scope.get("raw_path") or scope["path"].encode()):
+        return 400, error_body(None, 400, NOT_A_PATH)
+    return None
+
+
+async def _told(scope: Scope, send: Send, status: int, body: bytes) -> None:
+    headers = [JSON, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
 def path_of(route: BaseRoute) -> str:

@@ -2,7 +2,7 @@
 
 Rules of this file (RFC 9110, 7.6.1):
 1. What concerns one connection (`connection` and what it lists, `transfer-encoding`, ...) ends here.
-2. `host` and `content-length` are made anew. `x-midfold-*` is between the client and us.
+2. `host` and `content-length` are made anew. `x-midfold-*` is between the client and us, in both directions.
 3. Of `accept-encoding` only what the tap can read is passed on; the answer's own encoding is never changed.
 """
 
@@ -18,6 +18,7 @@ Raw = tuple[bytes, bytes]
 HOP_BY_HOP = frozenset(
     (
         b"connection",
+        b"http2-settings",
         b"keep-alive",
         b"proxy-authenticate",
         b"proxy-authorization",
@@ -29,6 +30,15 @@ HOP_BY_HOP = frozenset(
     )
 )
 _NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_NOT_WITH_OUR_KEY = CREDENTIALS | {
+    b"cookie",
+    b"x-http-method",
+    b"x-http-method-override",
+    b"x-method-override",
+    b"x-original-url",
+    b"x-rewrite-url",
+}
+"""What would speak for a client beside the gateway's key, or make another request of the one that was looked at."""
 OURS = b"x-midfold-"
 READABLE = ("gzip", "deflate", "identity")
 
@@ -50,18 +60,20 @@ def asked(headers: Iterable[Raw]) -> Asked:
     return Asked(session, bypass)
 
 
-def to_upstream(headers: Iterable[Raw], key: str | None = None, wire: str | None = None) -> list[tuple[str, str]]:
-    """The client's headers as they are sent on; with a `key`, that instead of the client's own."""
+def to_upstream(headers: Iterable[Raw], credential: tuple[str, str] | None = None) -> list[tuple[str, str]]:
+    """The client's headers as they are sent on; with a `credential`, that instead of the client's own."""
     given = list(headers)
     dropped = _NOT_SENT | _listed(given)
+    if credential is not None:
+        dropped |= _NOT_WITH_OUR_KEY
     sent: list[tuple[str, str]] = []
     for name, value in given:
-        if name in dropped or name.startswith(OURS) or (key is not None and name in CREDENTIALS):
+        if name in dropped or name.startswith(OURS):
             continue
         text = value.decode("latin-1")
         sent.append((name.decode("latin-1"), _readable(text) if name == b"accept-encoding" else text))
-    if key is not None:
-        sent.append(("x-api-key", key) if wire == "anthropic" else ("authorization", f"Bearer {key}"))
+    if credential is not None:
+        sent.append(credential)
     return sent
 
 
@@ -81,7 +93,7 @@ def to_client(headers: Iterable[Raw], *, without_length: bool = False) -> list[R
     dropped = HOP_BY_HOP | _listed(given)
     if without_length:
         dropped |= {b"content-length", b"content-encoding"}
-    return [(name, value) for name, value in given if name not in dropped]
+    return [(name, value) for name, value in given if name not in dropped and not name.startswith(OURS)]
 
 
 def encoding_of(headers: Iterable[Raw]) -> str:

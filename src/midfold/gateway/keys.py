@@ -37,9 +37,14 @@ class Keys:
                 expected = "expected sha256: and 64 hexadecimal digits"
                 raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` makes one")
         self._entries = tuple((name, value.encode()) for name, value in hashes.items())
+        self._hashes = frozenset(hashes.values())
 
     def __bool__(self) -> bool:
         return bool(self._entries)
+
+    def has(self, text: str) -> bool:
+        """Whether a text is one of the keys: to keep it back, never to let somebody in."""
+        return 0 < len(text) <= LONGEST and hashed(text) in self._hashes
 
     def who(self, presented: str | None) -> str | None:
         """The name that the key belongs to. Every entry is compared, in constant time, whatever was found before."""

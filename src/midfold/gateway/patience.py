@@ -1,8 +1,11 @@
-"""How long a client may take over a request's head, and how large that may be: below the application.
+"""What a request's head must be before the application sees it: in time, of a size, with a path, and plain HTTP.
 
 uvicorn waits for a request's head as long as the client likes and keeps as much of it as comes. Here:
 1. A head must be complete `HEAD_SECONDS` after its first byte, and hold at most `HEAD_BYTES`.
 2. A connection that says nothing at all is closed after the same time.
+3. A request target is a path. uvicorn would cut the host off an address, and hand on whatever follows a `*`.
+4. An upgrade is an offer that a server may ignore (RFC 9110, 7.8). The parser stops behind such a head, drops the body
+   and would read it as another request: the head is parsed once more without the offer, and the body after it.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ from asyncio import Transport
 from asyncio.events import TimerHandle
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from midfold.gateway.routes import NOT_A_PATH, UNSERVED, is_origin_form
 
 HEAD_SECONDS = 20.0
 HEAD_BYTES = 64 * 1024
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with a clock and a measure on each request's head."""
+    """uvicorn's HTTP protocol with a clock, a measure and a check of each request's head."""
 
     head_seconds = HEAD_SECONDS
     head_bytes = HEAD_BYTES
@@ -27,6 +33,8 @@ class PatientProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._head = 0
         self._in_head = True
+        self._plain = b""
+        """The head of a request that offers an upgrade, without the offer."""
         self._clock: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -42,11 +50,37 @@ class PatientProtocol(HttpToolsProtocol):
             if self._clock is None:
                 self._start_clock()
             self._head += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._in_head and self._head > self.head_bytes:
             self._let_go(431, b"the request's header fields are larger than the gateway accepts")
 
+    def _parse(self, data: memoryview) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as stopped:
+                data = data[stopped.args[0] :]
+            if not self.transport.is_closing():
+                self.parser.feed_data(self._plain)
+
     def on_headers_complete(self) -> None:
+        if self.transport.is_closing():
+            return
+        method = self.parser.get_method()
+        if method.decode("latin-1") in UNSERVED:
+            self._let_go(405, method + b" is not served here")
+            return
+        if not is_origin_form(self.url):
+            self._let_go(400, NOT_A_PATH.encode())
+            return
+        if self.parser.should_upgrade():
+            self._plain = self._without_upgrade(method)
+            return
         self._stop_clock()
         self._in_head = False
         if sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url) > self.head_bytes:
@@ -54,11 +88,19 @@ class PatientProtocol(HttpToolsProtocol):
             return
         super().on_headers_complete()
 
+    def _without_upgrade(self, method: bytes) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [method + b" " + self.url + b" HTTP/" + version]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
     def on_body(self, body: bytes) -> None:
         if not self.transport.is_closing():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         if not self.transport.is_closing():
             super().on_message_complete()
         self._in_head, self._head = True, 0

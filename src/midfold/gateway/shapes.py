@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.gateway.routes import Route
+from midfold.gateway.routes import ANTHROPIC
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
@@ -21,10 +21,10 @@ _ANTHROPIC_TYPES = {
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def error_body(route: Route, status: int, message: str, code: str | None = None) -> bytes:
-    """An error as JSON: Anthropic's shape on its routes, OpenAI's on all others."""
+def error_body(wire: str | None, status: int, message: str, code: str | None = None) -> bytes:
+    """An error as JSON: Anthropic's shape for its clients, OpenAI's for all others."""
     value: dict[str, Any]
-    if route.dialect == "anthropic":
+    if wire == ANTHROPIC:
         kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
         value = {"type": "error", "error": {"type": kind, "message": message}}
     else:

@@ -4,8 +4,7 @@
 2. Every message is in the view, or covered by a compaction: a handle of one in force stands for it.
 3. Every piece of a view and every handle leads to messages and bodies that are there.
 4. No row belongs to nothing: bodies, index rows, pieces, handles.
-5. Compactions and what sessions remember are as they were sealed.
-6. Hidden turns are what was stored.
+5. Compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
 """
 
 from __future__ import annotations

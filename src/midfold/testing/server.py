@@ -19,14 +19,13 @@ def uvicorn_module() -> Any:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """Runs `app` with uvicorn, as `midfold serve` does, until the block ends."""
+def served(app: Any, **options: Any) -> Iterator[str]:
+    """Runs `app` with uvicorn, as `midfold serve` does, until the block ends; `options` are uvicorn's."""
     uvicorn = uvicorn_module()
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, log_level="critical", lifespan="on", server_header=False, date_header=False, timeout_graceful_shutdown=2
-    )
+    usual = {"log_level": "critical", "lifespan": "on", "server_header": False, "date_header": False}
+    config = uvicorn.Config(app, **{**usual, "timeout_graceful_shutdown": 2, **options})
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
