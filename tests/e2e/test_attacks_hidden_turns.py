@@ -102,7 +102,7 @@ def test_the_same_words_in_another_dialect_are_another_conversation() -> None:
         assert not is_put_back(who, "bob", "anthropic", body("anthropic", LATER))
 
 
-def test_hidden_turns_are_in_no_list_and_go_with_their_session_or_with_age(tmp_path: Path) -> None:
+def test_hidden_turns_are_in_no_list_and_go_with_age(tmp_path: Path) -> None:
     with midfold.open(f"sqlite:///{tmp_path}/s.db") as sessions, owners("keys", sessions=sessions) as who:
         planted(who, "bob", "chat", body("chat", [FIRST]))
         assert sessions.all() == [] and sessions.search("TOUCAN") == []
@@ -112,6 +112,17 @@ def test_hidden_turns_are_in_no_list_and_go_with_their_session_or_with_age(tmp_p
         time.sleep(0.01)
         sessions.prune(0)
         assert not is_put_back(who, "bob", "chat", body("chat", LATER))
+
+
+def test_hidden_turns_of_a_folded_conversation_are_deleted_with_its_session() -> None:
+    talk = history("Nothing.")
+    with owners("keys") as who:
+        who.model.looks_for("HERON", PLANTED)
+        head, _ = who.send("bob", "chat", {"messages": talk})
+        later = body("chat", [*talk, assistant("Done."), user("And now?")])
+        assert is_put_back(who, "bob", "chat", later)
+        who.gateway.sessions.delete(head["x-midfold-session"])
+        assert not is_put_back(who, "bob", "chat", later)
 
 
 SECRET = "sk-ant-api03-" + "Zx9" * 31

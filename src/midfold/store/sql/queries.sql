@@ -251,12 +251,12 @@ FROM handles h
 JOIN messages m ON m.session = h.session AND m.position >= h.first AND m.position < h.first + h.count
 JOIN bodies b ON b.id = m.body
 WHERE h.session = :session AND h.handle = :handle AND h.first IS NOT NULL
-  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle AND seq <= :seq)
+  AND h.seq = :seq
 UNION ALL
 SELECT h.place, 0, NULL, NULL, b.digest, b.codec, b.data
 FROM handles h JOIN bodies b ON b.id = h.body
 WHERE h.session = :session AND h.handle = :handle AND h.first IS NULL
-  AND h.seq = (SELECT max(seq) FROM handles WHERE session = :session AND handle = :handle AND seq <= :seq)
+  AND h.seq = :seq
 ORDER BY 1, 2
 
 -- name: message_by_digest
