@@ -351,7 +351,18 @@ def test_an_id_cannot_be_hidden_in_a_body() -> None:
         for kind in ("application/json", "multipart/form-data; boundary=x"):
             sent = f"{head}content-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode() + chunked
             assert status_of(raw(gateway.url, sent)) == 404
+        edit = json.dumps({"prompt": "x", "images": [{"file_id": made}]}).encode()
+        kinds = "content-type: multipart/form-data; boundary=x\r\ncontent-type: application/json\r\n"
+        head = head.replace("/v1/batches", "/v1/images/edits")
+        sent = f"{head}{kinds}content-length: {len(edit)}\r\n\r\n".encode() + edit
+        assert status_of(raw(gateway.url, sent)) == 404
         assert len(gateway.reached) == 1
+
+
+def test_an_error_gives_nobody_an_id() -> None:
+    with door(account=lambda request: value({"id": "file-1"}, 400)) as gateway:
+        assert gateway.ask(RED, "POST", "/v1/files", b"{}")[0] == 400
+        assert gateway.ask(RED, "GET", "/v1/files/file-1")[0] == 404
 
 
 def test_what_models_and_tools_say_is_no_reference() -> None:

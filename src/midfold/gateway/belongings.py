@@ -77,7 +77,7 @@ class Belongings:
         names = [place.name(given) for given in ids]
         for name in names:
             self._remember(name)
-        if self._table is None:
+        if self._table is None or not names:
             return
         ends = None if days is None else int(self._clock() * 1_000) + days * 86_400_000
         try:

@@ -1,8 +1,8 @@
-"""The ids that a provider gives out in an answer, read before the client can use them.
+"""The ids that a provider gives out in an answer, read as it passes.
 
 Rules of this file:
-1. Bytes are passed on as they came. An answer in one piece is held until it is complete; a stream only until its first
-   event that names an id.
+1. Bytes are passed on as they came. An answer in one piece is held until it is complete and its ids are kept; a stream
+   is never held, and its ids are kept before it ends.
 2. What is too large, or cannot be read, is passed on, and its ids are nobody's.
 """
 
@@ -62,26 +62,23 @@ class Issued:
 
     async def through(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The same bytes. Their ids are kept when the last of them has passed."""
-        held: list[bytes] | None = []
+        held: list[bytes] = []
+        ids: list[str] | None = None
         keeping: asyncio.Future[None] | None = None
         async for chunk in chunks:
-            if held is None:
-                yield chunk
-                continue
-            held.append(chunk)
-            ids = self._read(chunk)
             if ids is None:
-                continue
-            keeping = asyncio.ensure_future(self._keep(ids)) if ids else None
-            for one in held:
-                yield one
-            held = None
-        if held is not None:
-            ids = ids_in(bytes(self._plain), self._made)
-            keeping = asyncio.ensure_future(self._keep(ids)) if ids else None
+                ids = self._read(chunk)
+                keeping = asyncio.ensure_future(self._keep(ids)) if ids else None
+            held.append(chunk)
+            if self._is_stream or ids is not None:
+                for one in held:
+                    yield one
+                held.clear()
+        if ids is None and not self._is_stream:
+            keeping = asyncio.ensure_future(self._keep(ids_in(bytes(self._plain), self._made)))
         if keeping is not None:
             await asyncio.shield(keeping)
-        for one in held or ():
+        for one in held:
             yield one
 
     def _read(self, chunk: bytes) -> list[str] | None:

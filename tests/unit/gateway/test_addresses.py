@@ -65,6 +65,8 @@ def test_where_both_vendors_have_a_path_the_host_decides(host: str, header: str)
     named = upstream.credential(route_of("GET", "/v1/models").wire)
     assert named is not None and named[0] == header
     assert Upstream(host, "").credential(None) is None
+    assert Upstream(host, "", "k", "anthropic").credential("openai") == ("x-api-key", "k")
+    assert Upstream(host, "", "k", "openai").credential("anthropic") == ("authorization", "Bearer k")
 
 
 def test_an_upstream_with_a_password_is_refused_without_telling_it() -> None:

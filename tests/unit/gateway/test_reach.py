@@ -192,6 +192,30 @@ def test_ids_are_read_and_every_byte_passes(
         assert (passed, kept) == (sent, ids)
 
 
+def test_a_stream_is_never_held_back_and_an_answer_in_one_piece_is_until_its_ids_are_kept() -> None:
+    async def order(is_stream: bool) -> list[str]:
+        seen: list[str] = []
+
+        async def keep(ids: list[str]) -> None:
+            seen.append("kept")
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for piece in (
+                (b": ping\n\n", b'data: {"id":"a"}\n\n', b"data: 2\n\n") if is_stream else (b'{"id":', b'"a"', b"}")
+            ):
+                seen.append("sent")
+                yield piece
+
+        reader = Issued("thing", is_stream=is_stream, encoding="", keep=keep)
+        async for _ in reader.through(chunks()):
+            seen.append("passed")
+            await asyncio.sleep(0)
+        return seen
+
+    assert asyncio.run(order(True)) == ["sent", "passed", "sent", "passed", "kept", "sent", "passed"]
+    assert asyncio.run(order(False)) == ["sent"] * 3 + ["kept"] + ["passed"] * 3
+
+
 def test_what_is_too_large_passes_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issued, "MOST_HELD", 1_000)
     data = b'{"a":"' + b"x" * 5_000 + b'","id":"a"}'
