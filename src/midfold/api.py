@@ -128,10 +128,13 @@ def compact(
     `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
     shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
     without a model. `protection` sets what must stay, by the
-    names of the specification. A compaction that fails, or would not help, gives back what it was given, and `report`
+    names of the specification. Raises TranscriptError where a value holds NaN or an infinity: originals are written as
+    JSON. A compaction that fails, or would not help, gives back what it was given, and `report`
     says why.
     """
-    document = handed_over(messages)
+    document = read(messages)
+    if not isinstance(messages, bytes | bytearray | memoryview | str):
+        document.refuse_what_is_no_json()
     request = request_for(
         document,
         system=system,
@@ -152,14 +155,6 @@ def compact(
     outcome = drive((engine or Compressor()).compress(request), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
-
-
-def handed_over(messages: Any) -> Document:
-    """What a caller gives us as values or bytes. Of values we shall write JSON: what JSON does not have is refused."""
-    document = read(messages)
-    if not isinstance(messages, bytes | bytearray | memoryview | str):
-        document.refuse_what_is_no_json()
-    return document
 
 
 def _configured(config: Config | None, model: str | None) -> Summarizer:

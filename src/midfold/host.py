@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.api import Compaction, believe, budget_for, handed_over, meter_for, overrides_of, request_for
+from midfold.api import Compaction, believe, budget_for, meter_for, overrides_of, request_for
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.scheduler import Schedule
@@ -158,7 +158,7 @@ class EngineHost:
 
     def append(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """What was added to the conversation."""
-        self._tally.extend(handed_over(list(messages)).messages)
+        self._tally.extend(read(list(messages)).messages)
 
     def adopt(self, messages: Transcript, state: CompactionState, calibration: Calibration) -> None:
         """A conversation that somebody else keeps, and what was learnt about it."""
@@ -295,7 +295,7 @@ class EngineHost:
         asked = {"focus": focus_topic, "force": force, "keep_last_exchanges": keep_last_exchanges}
         if self._is_off(asked):
             return messages
-        document = handed_over(messages)
+        document = read(messages)
         request, timing = self._due(self.request(document, prompt_tokens=current_tokens, **asked))
         guard = self.guard(force=force, timing=timing)
         return self._settled(document, timed(drive(self.engine.compress(request), guard), timing), guard)
@@ -307,7 +307,7 @@ class EngineHost:
         """
         if self._is_off(asked):
             return messages
-        document = handed_over(messages)
+        document = read(messages)
         request, timing = self._due(self.request(document, prompt_tokens=current_tokens, **asked))
         guard = self.guard(force=bool(asked.get("force")), timing=timing)
         outcome = await drive_async(self.engine.compress(request), guard.later)
@@ -331,7 +331,7 @@ class EngineHost:
 
     def prepare(self, messages: Any, current_tokens: int | None = None) -> Prepared | None:
         """A compaction ahead of time, for `swap`. The host stays as it is, so another thread may do this."""
-        document, state = handed_over(messages), self.state
+        document, state = read(messages), self.state
         target = self.aim(current_tokens)
         request = self.request(document, prompt_tokens=current_tokens, force=True, target_tokens=target)
         guard = self.guard()
@@ -342,7 +342,7 @@ class EngineHost:
 
     def swap(self, messages: Any, ready: Prepared) -> Any:
         """The conversation with a prepared fold in it; the very same object if it no longer fits."""
-        document = handed_over(messages)
+        document = read(messages)
         if ready.fits(document.messages, self.state):
             return messages
         view = ready.swapped(document.messages)

@@ -59,7 +59,8 @@ class Trap:
         self.tried_file = folder / "tried"
         (folder / "hook").mkdir()
         (folder / "hook" / "sitecustomize.py").write_text(HOOK)
-        threading.Thread(target=self._take, daemon=True).start()
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
 
     def _take(self) -> None:
         while True:
@@ -72,6 +73,9 @@ class Trap:
                 connection.sendall(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 
     def close(self) -> None:
+        """Wakes the thread that waits at the door: it would go on answering there."""
+        self._door.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
         self._door.close()
 
     @property

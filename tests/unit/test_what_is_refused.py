@@ -36,7 +36,6 @@ def test_numbers_that_are_no_json_are_refused_with_their_place(place: str, messa
     tried: list[Callable[[], Any]] = [
         lambda: midfold.compact(messages),
         lambda: midfold.compact(messages, force=True, context_length=2_000),
-        lambda: midfold.EngineHost(context_length=2_000).compress(messages),
     ]
     for attempt in tried:
         with pytest.raises(TranscriptError) as refused:
