@@ -81,6 +81,7 @@ def looks(sessions: Sessions, name: str) -> Iterator[tuple[str, Callable[[], Any
     yield "unfold", unfolded
     yield "search", found
     yield "checkpoint", checkpoint
+    yield "prompt", lambda: store.prompt(store.must(name))
     yield "export", lambda: _texts(session.export())
 
 
@@ -169,6 +170,8 @@ def is_less(what: str, answer: Any, expected: Any) -> bool:
         return all(item in expected for item in answer)
     if what == "export":
         return answer == [line for line in expected if "prompt" not in line or line in answer]
+    if what == "prompt":
+        return all(getattr(answer, kind) in (None, getattr(expected, kind)) for kind in ("system", "tools"))
     return (what, answer) in (("checkpoint", None), ("view", b"[]"))
 
 
@@ -280,6 +283,8 @@ ALTERED = [
     ("UPDATE handles SET count = 1 WHERE count > 1", "unfold"),
     ("UPDATE handles SET first = first + 1 WHERE first IS NOT NULL", "unfold"),
     ("UPDATE compactions SET upto = upto - 1", "view"),
+    ("UPDATE prompts SET body = (SELECT min(id) FROM bodies) WHERE body IS NOT NULL", "prompt"),
+    ("UPDATE prompts SET body = (SELECT min(id) FROM bodies) WHERE body IS NOT NULL", "export"),
     ("UPDATE compactions SET receipt = replace(convert_from(receipt, 'UTF8'), 'mf-', 'mg-')::bytea", "receipts"),
     ("UPDATE messages SET body = (SELECT max(body) FROM messages WHERE position = 121) WHERE position = 7", "search"),
 ]

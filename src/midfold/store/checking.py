@@ -14,7 +14,7 @@ from typing import Any
 
 from midfold.core.words import VERSION
 from midfold.errors import StoreDamaged, StoreError
-from midfold.store import hidden_turns, seals
+from midfold.store import hidden_turns, prompts, seals
 from midfold.store.bodies import blob, chained, inflated
 from midfold.store.database import FOREVER, Database, Tx
 from midfold.store.rows import info_of
@@ -73,6 +73,10 @@ def _session(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[str]:
     yield from _history(tx, session, count, chain)
     if deep:
         yield from _bodies(tx, session, count)
+        try:
+            prompts.history(tx, session)
+        except StoreDamaged as error:
+            yield str(error)
     covered: set[int] = set()
     known = {seq: (base, upto) for seq, base, upto, *_ in tx.all("compactions", session=session)}
     seq, lines = current, 0

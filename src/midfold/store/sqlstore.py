@@ -124,7 +124,7 @@ class SqlStore:
     def prompt(self, info: SessionInfo) -> Prompt:
         """The system prompt and the tools that were last sent with the session."""
         rows = self.database.rows("current_prompts", session=info.id)
-        return Prompt(**{kind: inflated(*stored) for kind, *stored in rows if kind in prompts.KINDS})
+        return Prompt(**{kind: prompts.stored(kind, *sealed) for kind, *sealed in rows if kind in prompts.KINDS})
 
     def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None:
         """The session that has the longest beginning of this history, of at least `least` messages.

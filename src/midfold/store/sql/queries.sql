@@ -191,18 +191,18 @@ INSERT INTO handles (session, handle, seq, place, first, count, body)
 SELECT :target, handle, seq, place, first, count, body FROM handles WHERE session = :source AND seq = :seq
 
 -- name: copy_prompts
-INSERT INTO prompts (session, kind, number, position, at, body)
-SELECT :target, kind, number, position, at, body FROM prompts WHERE session = :source AND position < :stop
+INSERT INTO prompts (session, kind, number, position, at, body, seal)
+SELECT :target, kind, number, position, at, body, seal FROM prompts WHERE session = :source AND position < :stop
 
 -- name: carry_prompts
-INSERT INTO prompts (session, kind, number, position, at, body)
-SELECT :target, p.kind, 1, 0, p.at, p.body FROM prompts p
+INSERT INTO prompts (session, kind, number, position, at, body, seal)
+SELECT :target, p.kind, 1, 0, p.at, p.body, p.seal FROM prompts p
 WHERE p.session = :source AND p.body IS NOT NULL
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: add_prompt
-INSERT INTO prompts (session, kind, number, position, at, body)
-VALUES (:session, :kind, :number, :position, :at, :body)
+INSERT INTO prompts (session, kind, number, position, at, body, seal)
+VALUES (:session, :kind, :number, :position, :at, :body, :seal)
 
 -- name: last_prompts
 SELECT p.kind, p.number, b.digest FROM prompts p LEFT JOIN bodies b ON b.id = p.body
@@ -210,12 +210,12 @@ WHERE p.session = :session
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: current_prompts
-SELECT p.kind, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+SELECT p.kind, p.seal, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
 WHERE p.session = :session AND p.body IS NOT NULL
   AND p.number = (SELECT max(o.number) FROM prompts o WHERE o.session = p.session AND o.kind = p.kind)
 
 -- name: prompts
-SELECT p.kind, p.position, p.at, p.body, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
+SELECT p.kind, p.position, p.at, p.body, p.seal, b.digest, b.codec, b.data FROM prompts p LEFT JOIN bodies b ON b.id = p.body
 WHERE p.session = :session ORDER BY p.kind, p.number
 
 -- name: handle

@@ -15,3 +15,6 @@ CREATE INDEX hidden_turns_used ON hidden_turns (used);
 
 -- Whether a handle is one of an owner's sessions is asked of all of them at once.
 CREATE INDEX handles_handle ON handles (handle);
+
+-- What the body of a row must be, as a hash over its kind and the body's digest; rows of older versions have none.
+ALTER TABLE prompts ADD COLUMN seal bytea;
