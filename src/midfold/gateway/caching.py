@@ -9,8 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
@@ -21,6 +19,7 @@ from midfold.cache import layout_for, plan_document, provider_of
 from midfold.cache.layouts import KEYED
 from midfold.cache.planner import Measure
 from midfold.config import Config
+from midfold.core.lru import LRU
 from midfold.core.message import Tool
 from midfold.core.tokens import Meter
 from midfold.gateway.exchange import Exchange
@@ -31,6 +30,7 @@ from midfold.wire.markers import mark
 SMALLEST = 2_048
 """Bytes; the smallest prefix any provider caches has 512 tokens."""
 MOST_MODELS = 1_000
+MOST_TOOL_LISTS = 1_000
 MOST_TOOL_BYTES = 4_000_000
 _OWN = (b'"cache_control"', b'"prompt_cache_breakpoint"')
 
@@ -53,7 +53,7 @@ class Caching:
             for pattern, row in config.models.items()
         }
         self._meter = meter
-        self._known: dict[tuple[str, str | None, str], Rules | None] = {}
+        self._known: LRU[tuple[str, str | None, str], Rules | None] = LRU(MOST_MODELS)
         self._tools = Tools()
 
     def rules(self, exchange: Exchange) -> Rules | None:
@@ -62,11 +62,7 @@ class Caching:
         if dialect is None or upstream is None or peek is None or self.settings.enabled == "off":
             return None
         key = (upstream.base, peek.name, dialect)
-        if key not in self._known:
-            if len(self._known) > MOST_MODELS:
-                self._known.clear()
-            self._known[key] = self._rules(*key)
-        return self._known[key]
+        return self._known.made(key, lambda: self._rules(*key))
 
     def _rules(self, base: str, model: str | None, dialect: str) -> Rules | None:
         known = provider_of(base)
@@ -110,9 +106,9 @@ class Tools:
     """Lists of tools that were read, by their bytes; the ones used last are kept. Threads may share it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[int, tuple[Tool, ...]]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._known: LRU[bytes, tuple[int, tuple[Tool, ...]]] = LRU(
+            MOST_TOOL_LISTS, most_bytes=MOST_TOOL_BYTES, size=lambda known: known[0]
+        )
 
     def put_into(self, document: Document) -> None:
         """Spares a document the reading of tools that are known."""
@@ -120,13 +116,4 @@ class Tools:
         if not isinstance(raw, Raw):
             return
         key = blake2b(raw, digest_size=16).digest()
-        with self._lock:
-            found = self._known.pop(key, None)
-            if found is None:
-                found = (memoryview(raw).nbytes, document.tools)
-                self._bytes += found[0]
-            else:
-                document.tools = found[1]
-            self._known[key] = found
-            while self._bytes > MOST_TOOL_BYTES and len(self._known) > 1:
-                self._bytes -= self._known.popitem(last=False)[1][0]
+        document.tools = self._known.made(key, lambda: (memoryview(raw).nbytes, document.tools))[1]

@@ -18,6 +18,7 @@ import msgspec
 from midfold.api import believe, budget_for
 from midfold.config import Config
 from midfold.core.compaction import Redactor
+from midfold.core.lru import LRU
 from midfold.core.tokens import Meter
 from midfold.gateway.moments import looked_at_from
 from midfold.models import Belief
@@ -30,6 +31,7 @@ SHORTEST_MESSAGE = 20
 BESIDE_ANSWER = 0.95
 """Of what the answer leaves of the window."""
 MOST_REMEMBERED = 1_000
+MOST_METERS = 100
 MOST_COUNTED = 50_000
 """Messages whose sizes are remembered, at some 300 bytes each."""
 
@@ -63,9 +65,9 @@ class Policy:
         """What originals go through before they are hashed and stored, where the store asks for it."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self.engine_config = self._engine_config()
-        self._meters: dict[tuple[float, int], Meter] = {}
-        self._known: dict[tuple[str | None, int], Limits] = {}
-        self._learned: dict[str | None, int] = {}
+        self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
+        self._known: LRU[tuple[str | None, int], Limits] = LRU(MOST_REMEMBERED)
+        self._learned: LRU[str | None, int] = LRU(MOST_REMEMBERED)
 
     def _engine_config(self) -> Config:
         """The settings compactions run with: in hygiene mode the trigger is the threshold."""
@@ -78,17 +80,11 @@ class Policy:
         return msgspec.structs.replace(self.config, compression=compression, prompt_caching=caching)
 
     def limits(self, model: str | None, output: int) -> Limits:
-        key = (model, output)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = self._limits(model, output)
-        return found
+        return self._known.made((model, output), lambda: self._limits(model, output))
 
     def _limits(self, model: str | None, output: int) -> Limits:
         belief = believe(model, self.config)
-        window = min(self._learned.get(model, belief.model.context_window), belief.model.context_window)
+        window = min(self._learned.get(model) or belief.model.context_window, belief.model.context_window)
         meter = self.meter(belief)
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
@@ -102,16 +98,12 @@ class Policy:
         """What counts for a model; models that count alike share it, and what it remembers."""
         facts = belief.model
         key = (facts.factor, facts.message_overhead)
-        if key not in self._meters:
-            self._meters[key] = Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
-        return self._meters[key]
+        return self._meters.made(key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED))
 
     def learn(self, model: str | None, limit: int) -> None:
         """A provider named the size of this model's context."""
-        if len(self._learned) >= MOST_REMEMBERED:
-            self._learned.clear()
-        self._learned[model] = limit
-        self._known = {key: value for key, value in self._known.items() if key[0] != model}
+        self._learned.put(model, limit)
+        self._known.forget_where(lambda key: key[0] == model)
 
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""

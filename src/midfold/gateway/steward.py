@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from midfold.config import Config
+from midfold.core.lru import LRU
 from midfold.core.message import Transcript
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints, named
@@ -70,8 +71,8 @@ class Steward:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._resting: dict[str, tuple[float, float]] = {}
-        self._lengths: dict[str, int] = {}
+        self._resting: LRU[str, tuple[float, float]] = LRU(MOST_NAMED)
+        self._lengths: LRU[str, int] = LRU(MOST_NAMED)
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
@@ -131,10 +132,8 @@ class Steward:
         if exchange.asked.session is None:
             return
         name = named(exchange.namespace, exchange.asked.session)
-        before, now = self._lengths.get(name, 0), len(exchange.body)
-        if len(self._lengths) >= MOST_NAMED:
-            self._lengths.clear()
-        self._lengths[name] = now
+        before, now = self._lengths.get(name) or 0, len(exchange.body)
+        self._lengths.put(name, now)
         if now * MUCH_SMALLER < before:
             exchange.account.reason = "the client has compacted its history"
 
@@ -225,13 +224,11 @@ class Steward:
 
     def _rest(self, weighed: Weighed, folded: Folded) -> None:
         """After a failure nothing is tried for a while; what was not worth folding may be when it has grown."""
-        now = time.monotonic()
-        self._resting = {key: rest for key, rest in self._resting.items() if rest[0] > now}
         enough = weighed.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
-        self._resting[weighed.name] = (now + REST, enough)
+        self._resting.put(weighed.name, (time.monotonic() + REST, enough))
 
     def _is_resting(self, weighed: Weighed) -> bool:
-        until, enough = self._resting.get(weighed.name, (0.0, 0.0))
+        until, enough = self._resting.get(weighed.name) or (0.0, 0.0)
         return time.monotonic() < until and weighed.size.tokens < enough
 
     def tell(self, exchange: Exchange, weighed: Weighed) -> None:
