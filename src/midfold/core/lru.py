@@ -1,7 +1,7 @@
 """The one memory of what was worked out before. Threads may share it.
 
 Rules of this file:
-1. It is bounded, by a number of entries and, where their sizes are told, by bytes. What was used longest ago goes first.
+1. It is bounded by a number of entries and, where sizes are told, by bytes. What was used longest ago goes first.
 2. What is larger than the whole memory is not kept.
 3. Nothing is worked out under its lock: two threads may make the same value, and either is as good.
 """

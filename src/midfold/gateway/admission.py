@@ -33,6 +33,8 @@ Header = tuple[bytes, bytes]
 
 OWN_HEADER = b"x-midfold-key"
 BEARER, BASIC = "bearer ", "basic "
+LARGE = 1_000_000
+"""Bytes of a body that are put together in a thread."""
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
 
@@ -79,15 +81,17 @@ class Admission:
             await self._body(scope, receive, taken)
         except Refused as refused:
             self.held -= _size(taken)
+            taken.clear()
             if self.refused is not None:
                 self.refused(refused.status)
             await _answer(scope, send, refused)
             return
+        size = _size(taken)
         try:
             inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
-            await self.app(inner, _replayed(b"".join(taken), receive), send)
+            await self.app(inner, _Replayed([await _whole(taken, size)], receive), send)
         finally:
-            self.held -= _size(taken)
+            self.held -= size
 
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
@@ -177,17 +181,23 @@ def _size(pieces: list[bytes]) -> int:
     return sum(map(len, pieces))
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
+async def _whole(taken: list[bytes], size: int) -> bytes:
+    """The body in one piece; the pieces are let go."""
+    body = await asyncio.to_thread(b"".join, taken) if size > LARGE else b"".join(taken)
+    taken.clear()
+    return body
 
-    async def again() -> Event:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+class _Replayed:
+    """Gives the body once, which is then whoever's asked for it, and after that what the client still says."""
+
+    def __init__(self, body: list[bytes], receive: Receive) -> None:
+        self._body, self._receive = body, receive
+
+    async def __call__(self) -> Event:
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        return await self._receive()
 
 
 async def _answer(scope: Scope, send: Send, refused: Refused) -> None:

@@ -26,11 +26,11 @@ from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Se
 from midfold.gateway.front import Front, Later
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.logs import place_of
-from midfold.gateway.peek import peek
+from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
 from midfold.gateway.sighting import Watcher, sighted
-from midfold.gateway.steward import Steward
+from midfold.gateway.steward import LARGE, Steward
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
 from midfold.gateway.weighing import Prepared
@@ -118,7 +118,10 @@ class Gateway:
             return
         route = exchange.route
         if route.dialect is not None:
-            exchange.peek = peek(exchange.body)
+            await self._peeked(exchange)
+            if exchange.peek is not None and exchange.peek.is_overlong:
+                await exchange.refuse(400, f"model: expected a name of at most {LONGEST_MODEL} characters")
+                return
         model = exchange.account.model = exchange.peek.name if exchange.peek else None
         upstream = exchange.upstream = self.upstreams.find(model, route.wire)
         if upstream is None or (route.wire and upstream.wire not in ("any", route.wire)):
@@ -133,6 +136,16 @@ class Gateway:
             raise
         finally:
             stop()
+
+    async def _peeked(self, exchange: Exchange) -> None:
+        """The fields that decide; what takes more than a moment is looked at in a thread."""
+        body = exchange.body
+        if len(body) <= LARGE:
+            exchange.peek = peek(body)
+        else:
+            exchange.is_crowded = await self.steward.in_thread(is_crowded, body)
+        if exchange.peek is None and body:
+            exchange.peek = await self.steward.in_thread(peek_slowly, body)
 
     async def _uploaded(self, exchange: Exchange) -> None:
         """A file on its way to a route that is not ours: never kept, never looked at."""

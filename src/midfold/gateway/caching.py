@@ -59,7 +59,7 @@ class Caching:
     def rules(self, exchange: Exchange) -> Rules | None:
         """None where nothing belongs into the request."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
-        if dialect is None or upstream is None or peek is None or self.settings.enabled == "off":
+        if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
             return None
         key = (upstream.base, peek.name, dialect)
         return self._known.made(key, lambda: self._rules(*key))

@@ -72,6 +72,8 @@ class Exchange:
         self.asked: Asked = asked(self.headers)
         self.body = b""
         self.peek: Peek | None = None
+        self.is_crowded = False
+        """Whether the body has more in it than anybody looks at."""
         self.document: Document | None = None
         """The body as somebody has read it, until it is sent."""
         self.upstream: Upstream | None = None

@@ -33,6 +33,7 @@ from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
 from midfold.gateway.moments import Moments
 from midfold.gateway.overflow import Overflow, without_old_media
+from midfold.gateway.peek import MOST_MESSAGES
 from midfold.gateway.policy import Limits, Policy
 from midfold.gateway.weighing import Prepared, Scales, Weighed
 from midfold.service import Sessions
@@ -50,6 +51,8 @@ MUCH_SMALLER = 2
 WORTH_ANOTHER_TRY = 1.05
 LARGE = 400_000
 """Bytes of a body that is worth a thread."""
+
+CROWDED = f"more than {MOST_MESSAGES:,} messages, or more in them than is looked at"
 
 Shrink = Callable[[Transcript, Overflow], Transcript]
 
@@ -151,6 +154,8 @@ class Steward:
             return "passed", "passthrough" if self.policy.mode == "passthrough" else "compression is off"
         if exchange.peek is None:
             return "passed", "the body could not be read"
+        if exchange.is_crowded:
+            return "passed", CROWDED
         if exchange.peek.is_continued:
             return "passed", "previous_response_id"
         return None
