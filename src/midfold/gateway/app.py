@@ -14,14 +14,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.core.jsonio import NotJSON
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import endpoints, overflow
-from midfold.gateway.client import Answer, Client
+from midfold.gateway.client import MOST_OF_ERRORS, Answer, Client
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.front import Front, Later
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
@@ -46,7 +46,6 @@ Admit = Callable[[Exchange], "tuple[int, str] | None"]
 """Looks at a request before its body is read; a status and a text refuse it."""
 Accountant = Callable[[Account], None]
 """Told about every request when it is over."""
-SMALL = 65_536
 
 
 class Gateway:
@@ -170,7 +169,7 @@ class Gateway:
         if endpoints.lists_models(exchange, self.upstreams):
             await endpoints.models(exchange, self.upstreams, self.client)
             return
-        if self.recall is not None and self.recall.applies(exchange):
+        if self.recall is not None and await self.recall.applies(exchange):
             await self.recall.relay(exchange)
             return
         prepared = await self.steward.prepare(exchange)
@@ -190,13 +189,16 @@ class Gateway:
         self, exchange: Exchange, prepared: Prepared, answer: Answer
     ) -> tuple[Prepared, Answer] | None:
         """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
-        body = await answer.read()
-        found = overflow.overflow_of(answer.status, decoded(body, encoding_of(answer.headers)))
-        smaller = None if found is None else await self.steward.recover(exchange, prepared, found)
-        if smaller is None:
-            await exchange.begin(answer.status, to_client(answer.headers))
-            await exchange.write(body, more=False)
-            return None
+        try:
+            head = await answer.head(MOST_OF_ERRORS)
+            told = decoded(head, encoding_of(answer.headers), MOST_OF_ERRORS)
+            found = overflow.overflow_of(answer.status, told)
+            smaller = None if found is None else await self.steward.recover(exchange, prepared, found)
+            if smaller is None:
+                await self._relay(exchange, prepared, answer, head)
+                return None
+        finally:
+            answer.close()
         return smaller, await self.send(exchange, smaller.body)
 
     async def send(self, exchange: Exchange, body: bytes) -> Answer:
@@ -214,18 +216,20 @@ class Gateway:
         path = exchange.scope.get("raw_path", b"").decode("latin-1") or exchange.path
         return exchange.upstream.url(path, exchange.scope.get("query_string", b""))
 
-    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
-        """The answer as it arrives, with the tap beside it."""
+    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer, head: bytes = b"") -> None:
+        """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
         tap = Tap(encoding_of(answer.headers))
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
-            async for chunk in answer.chunks():
+            async for chunk in _after(head, answer):
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)
             if left != 0:
                 await exchange.write(b"", more=False)
+            if exchange.route.kind == "generate" and tap.is_heavy:
+                await self.steward.in_thread(tap.usage)
         finally:
             answer.close()
             if exchange.route.kind == "generate":
@@ -246,6 +250,13 @@ class Gateway:
     async def close(self) -> None:
         await self.client.close()
         await self.steward.close()
+
+
+async def _after(head: bytes, answer: Answer) -> AsyncIterator[bytes]:
+    if head:
+        yield head
+    async for chunk in answer.chunks():
+        yield chunk
 
 
 def create_app(

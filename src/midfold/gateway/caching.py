@@ -73,15 +73,13 @@ class Caching:
         return Rules(provider, Measure(self._meter(belief), belief.model.cache_minimum or 0))
 
     def wants(self, exchange: Exchange, body: bytes) -> bool:
-        """Whether it is worth reading the request."""
-        if len(body) < SMALLEST or exchange.route.kind != "generate" or self.rules(exchange) is None:
-            return False
-        return body is not exchange.body or not any(own in body for own in _OWN)
+        """Whether it is worth looking through the request."""
+        return len(body) >= SMALLEST and exchange.route.kind == "generate" and self.rules(exchange) is not None
 
     def marked(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
         rules = self.rules(exchange)
-        if rules is None:
+        if rules is None or (body is exchange.body and any(own in body for own in _OWN)):
             return body
         document = exchange.document
         if document is None or document.source is not body:

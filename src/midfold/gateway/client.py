@@ -10,7 +10,8 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from midfold.errors import MissingExtra, UpstreamError
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     import aiohttp
 
 FIRST_PAUSE = 0.1
+MOST_OF_ERRORS = 256_000
+"""Bytes of an error that are looked at before it is passed on."""
+MOST_READ = 64_000_000
+"""Bytes of an answer that must be known as a whole: a hidden turn, a list of models."""
 AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
 """Headers the library would add where the client sent none."""
 
@@ -47,14 +52,29 @@ class Answer:
     def length(self) -> int | None:
         return self._response.content_length
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises UpstreamError where it breaks off."""
-        return _guarded(self._response)
+    def chunks(self, most: int | None = None) -> AsyncIterator[bytes]:
+        """The body as it arrives, from where it was read last.
 
-    async def read(self) -> bytes:
-        """All of it; the connection is given back."""
+        Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
+        """
+        return _guarded(self._response, most)
+
+    async def head(self, most: int) -> bytes:
+        """What it begins with, up to about `most` bytes; the rest is left."""
+        pieces: list[bytes] = []
+        size = 0
+        async with aclosing(_guarded(self._response)) as chunks:
+            async for chunk in chunks:
+                pieces.append(chunk)
+                size += len(chunk)
+                if size >= most:
+                    break
+        return b"".join(pieces)
+
+    async def read(self, most: int = MOST_READ) -> bytes:
+        """All of it; the connection is given back. Raises UpstreamError for what has more than `most` bytes."""
         try:
-            return b"".join([chunk async for chunk in self.chunks()])
+            return b"".join([chunk async for chunk in self.chunks(most)])
         finally:
             self.close()
 
@@ -66,10 +86,14 @@ class Answer:
             self._response.close()
 
 
-async def _guarded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _guarded(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
     aiohttp = aiohttp_module()
+    size = 0
     try:
         async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if most is not None and size > most:
+                raise UpstreamError(f"{response.url.host} answered more than the {most:,} bytes that are read of it")
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)

@@ -32,6 +32,8 @@ from midfold.wire.splice import message_value
 
 UNCOUNTED = frozenset((404, 405, 501))
 """What a provider answers that does not count tokens."""
+MOST_LISTED = 8_000_000
+"""Bytes of an upstream's list of models."""
 MODELS = ("/v1/models", "/models")
 
 
@@ -131,7 +133,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
         headers = to_upstream(exchange.headers, upstream.key, upstream.wire)
         try:
             answer = await client.send("GET", upstream, upstream.url("/v1/models"), headers, b"")
-            return _listed(answer, await answer.read())
+            return await asyncio.to_thread(_listed, answer, await answer.read(MOST_LISTED))
         except UpstreamError:
             return []
 
@@ -143,7 +145,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
 
 def _listed(answer: Answer, body: bytes) -> list[Any]:
     try:
-        value = msgspec.json.decode(decoded(body, encoding_of(answer.headers)))
+        value = msgspec.json.decode(decoded(body, encoding_of(answer.headers), MOST_LISTED))
     except msgspec.MsgspecError:
         return []
     items = value.get("data") if answer.status == 200 and isinstance(value, dict) else None

@@ -58,6 +58,8 @@ class Account(msgspec.Struct):
     tokens_before: int | None = None
     tokens_after: int | None = None
     receipt: str | None = None
+    fault: str = ""
+    """The kind of error because of which the request was not looked at; one of ours, or of the store's."""
 
 
 class Exchange:

@@ -30,6 +30,8 @@ HOP_BY_HOP = frozenset(
 )
 _NOT_SENT = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 OURS = b"x-midfold-"
+LONGEST_SESSION = 200
+"""Bytes; a longer label is none."""
 READABLE = ("gzip", "deflate", "identity")
 
 
@@ -44,7 +46,7 @@ def asked(headers: Iterable[Raw]) -> Asked:
     session, bypass = None, False
     for name, value in headers:
         if name == b"x-midfold-session":
-            session = value.decode("latin-1").strip() or None
+            session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
     return Asked(session, bypass)

@@ -1,8 +1,8 @@
 """Memory that large requests are done with goes back to the system.
 
 The C library keeps what was freed for the next request, in as many places as there were threads: after a few large
-bodies that is gigabytes which nobody uses. Where it is glibc's, large pieces get pages of their own, and some time after
-a large request everything unused is given back. Elsewhere nothing is done.
+bodies that is gigabytes which nobody uses. Where it is the GNU one, large pieces get pages of their own, and some time
+after a large request everything unused is given back. Elsewhere nothing is done.
 """
 
 from __future__ import annotations

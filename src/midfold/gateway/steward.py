@@ -85,9 +85,7 @@ class Steward:
         if passed or not self.caching.wants(exchange, body):
             return body
         try:
-            if len(body) < LARGE:
-                return self.caching.marked(exchange, body)
-            return await self.in_thread(self.caching.marked, exchange, body)
+            return await self.beside(len(body), self.caching.marked, exchange, body)
         except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
@@ -113,7 +111,8 @@ class Steward:
             return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
-            exchange.account.reason = f"not looked at: {type(error).__name__}"
+            exchange.account.fault = type(error).__name__
+            exchange.account.reason = f"not looked at: {exchange.account.fault}"
             return Prepared(exchange.body)
 
     def _weighed(self, exchange: Exchange, limits: Limits) -> tuple[Weighed | None, Prepared | None]:
@@ -283,8 +282,12 @@ class Steward:
         smaller = await self.in_thread(again.prepared)
         if len(smaller.body) >= refused and self.shrink is not None:
             view = await self.in_thread(self.shrink, again.view, found)
-            smaller = again._replace(view=view).prepared()
+            smaller = await self.in_thread(again._replace(view=view).prepared)
         return smaller if len(smaller.body) < refused else None
+
+    async def beside(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Work on so many bytes: here where it takes a moment, else in a thread."""
+        return work(*arguments) if size < LARGE else await self.in_thread(work, *arguments)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
