@@ -23,6 +23,7 @@ from midfold.gateway.keys import Keys
 from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.routes import route_of
 from midfold.gateway.shapes import error_body
+from midfold.gateway.slack import Slack
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -70,6 +71,7 @@ class Admission:
         self.app, self.keys, self.limits = app, keys, limits or Limits()
         self.refused = refused
         self.held = 0
+        self.slack = Slack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,7 +82,7 @@ class Admission:
             owner, headers = self._owner(scope)
             await self._body(scope, receive, taken)
         except Refused as refused:
-            self.held -= _size(taken)
+            self._let_go(_size(taken))
             taken.clear()
             if self.refused is not None:
                 self.refused(refused.status)
@@ -91,7 +93,11 @@ class Admission:
             inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
             await self.app(inner, _Replayed([await _whole(taken, size)], receive), send)
         finally:
-            self.held -= size
+            self._let_go(size)
+
+    def _let_go(self, size: int) -> None:
+        self.held -= size
+        self.slack(size)
 
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from midfold.errors import MissingExtra, UpstreamError
 from midfold.gateway.headers import Raw
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 FIRST_PAUSE = 0.1
+LARGE, PIECE = 500_000, 1 << 17
 MOST_OF_ERRORS = 256_000
 """Bytes of an error that are looked at before it is passed on."""
 MOST_READ = 64_000_000
@@ -100,6 +101,20 @@ async def _guarded(response: aiohttp.ClientResponse, most: int | None = None) ->
         raise UpstreamError(f"{response.url.host} broke off its answer", timed_out=timed_out) from None
 
 
+def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
+    """A large body goes out in pieces, with room for others between them."""
+    return _pieces(body) if _is_large(body) else body or None
+
+
+def _is_large(body: bytes | AsyncIterator[bytes]) -> TypeGuard[bytes]:
+    return isinstance(body, bytes) and len(body) > LARGE
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE):
+        yield body[start : start + PIECE]
+
+
 class Client:
     """Connections to all upstreams, kept open between requests."""
 
@@ -136,8 +151,7 @@ class Client:
         aiohttp = aiohttp_module()
         session, address = self._session or self._open(), URL(url, encoded=True)
         options: dict[str, Any] = {
-            "headers": headers,
-            "data": body if body != b"" else None,
+            "headers": [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers,
             "allow_redirects": False,
             "skip_auto_headers": AUTOMATIC,
             "timeout": self._timeout(upstream.timeout),
@@ -146,7 +160,7 @@ class Client:
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
-                return Answer(await session.request(method, address, **options))
+                return Answer(await session.request(method, address, data=_data(body), **options))
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)

@@ -20,7 +20,6 @@ from midfold.gateway.figures import Figures
 from midfold.gateway.keys import Keys
 from midfold.gateway.logs import Entry, Log, now, to
 from midfold.gateway.metrics import CONTENT_TYPE
-from midfold.gateway.slack import Slack
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -63,7 +62,7 @@ class Operations:
         limits = Limits(
             body_bytes=settings.largest_body, body_seconds=settings.body_seconds, total_bytes=settings.largest_total
         )
-        app.gateway.accountants += [self.figures, Slack()]
+        app.gateway.accountants.append(self.figures)
         if self._log is not None:
             app.gateway.accountants.append(self.write)
         door = Admission(

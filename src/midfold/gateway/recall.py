@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
+AT_ONCE = 16_384
+"""Bytes of a stream that are read before others have their turn."""
 MOST_HITS = 20
 MOST_RENAMED = 10_000
 NAMES = frozenset((SEARCH, UNFOLD))
@@ -155,8 +158,11 @@ class Recall:
         events = RawEvents()
         try:
             async for chunk in answer.chunks(MOST_READ):
-                for event in events.feed(chunk):
-                    await self._sent(exchange, answer, joined.feed(event))
+                for start in range(0, len(chunk), AT_ONCE):
+                    for event in events.feed(chunk[start : start + AT_ONCE]):
+                        await self._sent(exchange, answer, joined.feed(event))
+                    if start:
+                        await asyncio.sleep(0)
             for event in events.end():
                 await self._sent(exchange, answer, joined.feed(event))
         except ValueError as error:

@@ -12,8 +12,6 @@ import sys
 from functools import cache
 from typing import Any
 
-from midfold.gateway.exchange import Account
-
 LARGE = 2_000_000
 """Bytes of a request after which it is worth the while."""
 PAUSE = 2.0
@@ -23,13 +21,13 @@ OWN_PAGES = 1 << 20
 
 
 class Slack:
-    """An accountant that gives back what large requests have left."""
+    """Told about every body that is over, it gives back what large ones have left."""
 
     def __init__(self) -> None:
         self._is_waiting = False
 
-    def __call__(self, account: Account) -> None:
-        if account.received < LARGE or self._is_waiting:
+    def __call__(self, size: int) -> None:
+        if size < LARGE or self._is_waiting:
             return
         self._is_waiting = True
         asyncio.get_running_loop().call_later(PAUSE, self._begin)
