@@ -18,7 +18,11 @@ MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
 @click.command(name="doctor")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--model", help="The conversation's own model.")
-@click.option("--probe", is_flag=True, help="Ask the summary model for a few words, and see whether upstreams answer.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Ask the summary model for a few words, upstreams whether they answer, and a running gateway how it is.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
 def command(context: click.Context, config: str | None, model: str | None, probe: bool, as_json: bool) -> None:

@@ -28,6 +28,8 @@ def findings(config: Config, *, probe: bool) -> Iterator[Finding]:
     if config.gateway.upstream is not None or config.upstreams:
         yield from upstreams(config, probe=probe)
         yield door(config)
+        if probe:
+            yield gateway(config)
 
 
 def store(config: Config) -> Finding:
@@ -74,6 +76,35 @@ def door(config: Config) -> Finding:
         return Finding("door", "problem", str(error))
     who = f"{len(config.keys)} keys" if config.keys else "this machine only, no keys"
     return Finding("door", "ok", f"{config.gateway.host}:{config.gateway.port}, {who}")
+
+
+def gateway(config: Config) -> Finding:
+    """Whether a gateway runs where the settings say, and whether it looks at the requests that it should look at."""
+    import httpx2
+
+    settings = config.gateway
+    place = f"{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}"
+    try:
+        told = httpx2.get(f"http://{place}/readyz", timeout=PATIENCE, follow_redirects=False).json()
+        unmanaged, store = dict(told.get("unmanaged", {})), told["store"]
+    except (httpx2.HTTPError, OSError):
+        return Finding("gateway", "note", f"none runs at {place}")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Finding("gateway", "note", f"what answers at {place} is no gateway")
+    if unmanaged:
+        return Finding("gateway", "problem", _unmanaged(place, unmanaged))
+    if store != "ok":
+        return Finding("gateway", "problem", f"the one at {place} is not ready: its store gives {store}")
+    return Finding("gateway", "ok", f"one runs at {place}, and looks at what it should")
+
+
+def _unmanaged(place: str, counts: dict[str, int]) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    return (
+        f"the one at {place} has passed on {sum(counts.values()):,} requests without looking at them ({kinds}). "
+        "If a kind begins with Store, `midfold store check` is next; any other is a fault of midfold's: please report "
+        'it with the lines "a request was passed on as it was" of the gateway\'s log'
+    )
 
 
 def _reached(base: str, place: str) -> Finding:

@@ -26,6 +26,8 @@ LONGEST_QUOTE = 240
 MOST_WINDOWS = 200
 MOST_SCANNED, SMALLEST_SCANNED = 1_000_000, 1_000
 """Characters of all results that are searched for orders, and of one at least: its beginning and its end."""
+PIECE = 200_000
+"""Characters of a text that are worked on at once."""
 FEWEST_WORDS = 4
 ORDERLY = frozenset({"task", "goal", "constraints", "in", "pending", "next", "historical", "remaining"})
 """First words of the headings under which a line could be taken for something to do."""
@@ -50,6 +52,8 @@ _HARNESS_WORDS = (
 _HARNESS = frozenset(_HARNESS_WORDS.split())
 """Words in the names of tags by which programs around a model speak to it."""
 _ALONE = " \t>*-"
+INDENTED = 10
+"""Characters before a tag that tell whether it stands alone on its line."""
 _TEMPLATES = re.compile(r"<\|(?=[\w ]{1,40}\|>)|\[(?=/?(?:INST|SYS)\])|<<(?=/?SYS>>)")
 _FRAMES = re.compile(r"\[(?=end of context|context compaction\])", re.I)
 _ROLES = "System|Human|User|Assistant|Developer"
@@ -159,7 +163,8 @@ def _without_frames(text: str) -> str:
 
 def _is_alone(text: str, tag: re.Match[str]) -> bool:
     end = tag.end() + len(tag.group(2))
-    before = text[max(text.rfind("\n", 0, tag.start()) + 1, tag.start() - 10) : tag.start()]
+    near = max(tag.start() - INDENTED, 0)
+    before = text[max(text.rfind("\n", near, tag.start()) + 1, near) : tag.start()]
     return not before.strip(_ALONE) and text[end : end + 2].rstrip("\n") in (">", "/>")
 
 
@@ -283,7 +288,23 @@ def _plain(text: str) -> str:
 
 
 def _normal(texts: Iterable[str]) -> str:
-    return " ".join(" ".join(texts).lower().split()).strip("-• ")
+    return " ".join(flat for text in texts if (flat := _flat(text))).strip("-• ")
+
+
+def _flat(text: str) -> str:
+    """In small letters, with single spaces. In pieces, as the interpreter's lock is held for each of them."""
+    if len(text) <= PIECE:
+        return " ".join(text.lower().split())
+    flat: list[str] = []
+    is_open = False
+    for start in range(0, len(text), PIECE):
+        piece = text[start : start + PIECE]
+        words = " ".join(piece.lower().split())
+        if words and flat and (not is_open or piece[0].isspace()):
+            flat.append(" ")
+        flat.append(words)
+        is_open = not piece[-1].isspace()
+    return "".join(flat).strip()
 
 
 def _first_word(heading: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from msgspec import Raw
 
 from midfold.core.estimate import estimate_text
+from midfold.core.lru import LRU
 from midfold.core.message import Media, Message, Opaque, Part, Text, Thinking, Tool, ToolCall, ToolResult
 
 Basis = Literal["estimated", "calibrated", "reported"]
@@ -82,9 +83,8 @@ class Meter:
         self.counter = counter
         self.factor = factor
         self.message_overhead = message_overhead
-        self._remember = remember
-        self._memo: dict[Any, int] = {}
-        self._tools: dict[tuple[Tool, ...], int] = {}
+        self._memo: LRU[Any, int] = LRU(remember)
+        self._tools: LRU[tuple[Tool, ...], int] = LRU(MOST_TOOL_LISTS)
 
     def units(self, message: Message) -> int:
         """One message in units, from memory if it was counted before."""
@@ -100,24 +100,16 @@ class Meter:
 
     def _remembered(self, message: Message) -> int:
         key = message.key
-        units = self._memo.get(key)
+        units = self._memo.peek(key)
         if units is None:
             units = self._counted(message)
-            if len(self._memo) >= self._remember:
-                for old in list(self._memo)[: self._remember // 2 + 1]:
-                    del self._memo[old]
-            self._memo[key] = units
+            self._memo.put(key, units)
         return units
 
     def tool_units(self, definitions: Iterable[Tool]) -> int:
         """All definitions in units; they seldom change, and are counted once."""
         tools = tuple(definitions)
-        units = self._tools.get(tools)
-        if units is None:
-            if len(self._tools) >= MOST_TOOL_LISTS:
-                self._tools.clear()
-            units = self._tools[tools] = sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools)
-        return units
+        return self._tools.made(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
 
     def tokens(self, units: int, messages: int = 0) -> int:
         """Units as tokens of this meter's model."""

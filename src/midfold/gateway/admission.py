@@ -24,6 +24,7 @@ from midfold.gateway.keys import Keys
 from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.routes import route_of
 from midfold.gateway.shapes import error_body
+from midfold.gateway.slack import Slack
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -34,6 +35,8 @@ Header = tuple[bytes, bytes]
 
 OWN_HEADER = b"x-midfold-key"
 BEARER, BASIC = "bearer ", "basic "
+LARGE = 1_000_000
+"""Bytes of a body that are put together in a thread."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,7 @@ class Admission:
         self.refused = refused
         self.browsers = browsers or Browsers(keyed=bool(keys))
         self.held = 0
+        self.slack = Slack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,16 +87,22 @@ class Admission:
             owner, headers = self._owner(scope)
             await self._body(scope, receive, taken)
         except Refused as refused:
-            self.held -= _size(taken)
+            self._let_go(_size(taken))
+            taken.clear()
             if self.refused is not None:
                 self.refused(refused.status)
             await _answer(scope, send, refused)
             return
+        size = _size(taken)
         try:
             inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
-            await self.app(inner, _replayed(b"".join(taken), receive), send)
+            await self.app(inner, _Replayed([await _whole(taken, size)], receive), send)
         finally:
-            self.held -= _size(taken)
+            self._let_go(size)
+
+    def _let_go(self, size: int) -> None:
+        self.held -= size
+        self.slack(size)
 
     def _owner(self, scope: Scope) -> tuple[Owner, list[Header]]:
         headers: list[Header] = list(scope["headers"])
@@ -175,17 +185,23 @@ def _size(pieces: list[bytes]) -> int:
     return sum(map(len, pieces))
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
+async def _whole(taken: list[bytes], size: int) -> bytes:
+    """The body in one piece; the pieces are let go."""
+    body = await asyncio.to_thread(b"".join, taken) if size > LARGE else b"".join(taken)
+    taken.clear()
+    return body
 
-    async def again() -> Event:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+class _Replayed:
+    """Gives the body once, which is then whoever's asked for it, and after that what the client still says."""
+
+    def __init__(self, body: list[bytes], receive: Receive) -> None:
+        self._body, self._receive = body, receive
+
+    async def __call__(self) -> Event:
+        if self._body:
+            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
+        return await self._receive()
 
 
 async def _answer(scope: Scope, send: Send, refused: Refused) -> None:

@@ -8,9 +8,9 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import NamedTuple
 
+from midfold.core.lru import LRU
 from midfold.core.tally import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN
 from midfold.core.tokens import Count
 
@@ -32,20 +32,17 @@ class Anchors:
     """The newest reports."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Key, Report] = OrderedDict()
+        self._known: LRU[Key, Report] = LRU(MOST)
 
     def observe(self, key: Key, reported: int, estimated: int) -> None:
         if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
             return
-        self._known[key] = Report(reported, estimated)
-        self._known.move_to_end(key)
-        if len(self._known) > MOST:
-            self._known.popitem(last=False)
+        self._known.put(key, Report(reported, estimated))
 
     def size(self, chains: list[bytes], checkpoint: bytes, estimated: int) -> Count:
         """How large a request is whose own estimate is this."""
         for chain in reversed(chains):
-            report = self._known.get((chain, checkpoint))
+            report = self._known.peek((chain, checkpoint))
             if report is not None:
                 ratio = min(max(report.reported / max(report.estimated, 1), LOWEST_RATIO), HIGHEST_RATIO)
                 new = round((estimated - report.estimated) * ratio)

@@ -14,24 +14,24 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.core.jsonio import NotJSON
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import endpoints, overflow
-from midfold.gateway.client import Answer, Client
+from midfold.gateway.client import MOST_OF_ERRORS, Answer, Client
 from midfold.gateway.exchange import Account, Exchange, Gone, Receive, Scope, Send, TooLarge
 from midfold.gateway.front import Front, Later
 from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.logs import place_of
-from midfold.gateway.peek import peek
+from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.reach import Reach
 from midfold.gateway.recall import Recall
 from midfold.gateway.routes import route_of
 from midfold.gateway.sighting import Watcher, sighted
-from midfold.gateway.steward import Steward
+from midfold.gateway.steward import LARGE, Steward
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Target, Upstreams
 from midfold.gateway.weighing import Prepared
@@ -47,7 +47,6 @@ Admit = Callable[[Exchange], "tuple[int, str] | None"]
 """Looks at a request before its body is read; a status and a text refuse it."""
 Accountant = Callable[[Account], None]
 """Told about every request when it is over."""
-SMALL = 65_536
 
 
 class Gateway:
@@ -119,7 +118,10 @@ class Gateway:
             return
         route = exchange.route
         if route.dialect is not None:
-            exchange.peek = peek(exchange.body)
+            await self._peeked(exchange)
+            if exchange.peek is not None and exchange.peek.is_overlong:
+                await exchange.refuse(400, f"model: expected a name of at most {LONGEST_MODEL} characters")
+                return
         model = exchange.account.model = exchange.peek.name if exchange.peek else None
         upstream = exchange.upstream = self.upstreams.find(model, route.wire)
         if upstream is None or (route.wire and upstream.wire not in ("any", route.wire)):
@@ -135,6 +137,16 @@ class Gateway:
             raise
         finally:
             stop()
+
+    async def _peeked(self, exchange: Exchange) -> None:
+        """The fields that decide; what takes more than a moment is looked at in a thread."""
+        body = exchange.body
+        if len(body) <= LARGE:
+            exchange.peek = peek(body)
+        else:
+            exchange.is_crowded = await self.steward.in_thread(is_crowded, body)
+        if exchange.peek is None and body:
+            exchange.peek = await self.steward.in_thread(peek_slowly, body)
 
     async def _uploaded(self, exchange: Exchange) -> bool:
         """A file on its way to a route that is not ours: never kept, never looked at. False if it must be."""
@@ -163,7 +175,7 @@ class Gateway:
         if endpoints.lists_models(exchange, self.upstreams):
             await endpoints.models(exchange, self.upstreams, self.client)
             return
-        if self.recall is not None and self.recall.applies(exchange):
+        if self.recall is not None and await self.recall.applies(exchange):
             await self.recall.relay(exchange)
             return
         prepared = await self.steward.prepare(exchange)
@@ -183,13 +195,16 @@ class Gateway:
         self, exchange: Exchange, prepared: Prepared, answer: Answer
     ) -> tuple[Prepared, Answer] | None:
         """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
-        body = await answer.read()
-        found = overflow.overflow_of(answer.status, decoded(body, encoding_of(answer.headers)))
-        smaller = None if found is None else await self.steward.recover(exchange, prepared, found)
-        if smaller is None:
-            await exchange.begin(answer.status, to_client(answer.headers))
-            await exchange.write(body, more=False)
-            return None
+        try:
+            head = await answer.head(MOST_OF_ERRORS)
+            told = decoded(head, encoding_of(answer.headers), MOST_OF_ERRORS)
+            found = overflow.overflow_of(answer.status, told)
+            smaller = None if found is None else await self.steward.recover(exchange, prepared, found)
+            if smaller is None:
+                await self._relay(exchange, prepared, answer, head)
+                return None
+        finally:
+            answer.close()
         return smaller, await self.send(exchange, smaller.body)
 
     async def send(self, exchange: Exchange, body: bytes) -> Answer:
@@ -202,18 +217,20 @@ class Gateway:
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
         return self.reach.watched(exchange, answer)
 
-    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer) -> None:
-        """The answer as it arrives, with the tap beside it."""
+    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer, head: bytes = b"") -> None:
+        """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
         tap = Tap(encoding_of(answer.headers))
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
-            async for chunk in answer.chunks():
+            async for chunk in _after(head, answer):
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)
             if left != 0:
                 await exchange.write(b"", more=False)
+            if exchange.route.kind == "generate" and tap.is_heavy:
+                await self.steward.in_thread(tap.usage)
         finally:
             answer.close()
             if exchange.route.kind == "generate":
@@ -240,6 +257,13 @@ def _target(exchange: Exchange) -> Target:
     """What is asked for at the upstream, with the path and the query as the client wrote them."""
     assert exchange.upstream is not None
     return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
+
+
+async def _after(head: bytes, answer: Answer) -> AsyncIterator[bytes]:
+    if head:
+        yield head
+    async for chunk in answer.chunks():
+        yield chunk
 
 
 def create_app(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from midfold.core.lru import LRU
 from midfold.errors import MidfoldError
 from midfold.gateway.owner import Owner
 from midfold.store import SqlStore
@@ -58,25 +59,25 @@ class Belongings:
 
     def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
         self._table = None if store is None else Beside(store.database, "belongings", CREATE, QUERIES)
-        self._known: dict[str, None] = {}
+        self._known: LRU[str, bool] = LRU(MOST_REMEMBERED)
         self._clock = clock
         self._added = 0
 
     async def has(self, place: Place, given: str) -> bool:
         """Whether an id was given to an owner. Raises StoreError where that cannot be known now."""
         name = place.name(given)
-        if name in self._known:
+        if self._known.get(name):
             return True
         if self._table is None or not await asyncio.to_thread(self._stored, name):
             return False
-        self._remember(name)
+        self._known.put(name, True)
         return True
 
     async def add(self, place: Place, ids: list[str], days: int | None = None) -> None:
         """These are an owner's from now on; for some days, if their provider forgets them after that."""
         names = [place.name(given) for given in ids]
         for name in names:
-            self._remember(name)
+            self._known.put(name, True)
         if self._table is None or not names:
             return
         ends = None if days is None else int(self._clock() * 1_000) + days * 86_400_000
@@ -84,12 +85,6 @@ class Belongings:
             await asyncio.to_thread(self._store, names, ends)
         except MidfoldError as error:
             _log.warning("ids of a provider were not stored: %s", type(error).__name__)
-
-    def _remember(self, name: str) -> None:
-        self._known.pop(name, None)
-        self._known[name] = None
-        if len(self._known) > MOST_REMEMBERED:
-            del self._known[next(iter(self._known))]
 
     def _stored(self, name: str) -> bool:
         assert self._table is not None

@@ -9,8 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
@@ -21,6 +19,7 @@ from midfold.cache import layout_for, plan_document, provider_of
 from midfold.cache.layouts import KEYED
 from midfold.cache.planner import Measure
 from midfold.config import Config
+from midfold.core.lru import LRU
 from midfold.core.message import Tool
 from midfold.core.tokens import Meter
 from midfold.gateway.exchange import Exchange
@@ -31,6 +30,7 @@ from midfold.wire.markers import mark
 SMALLEST = 2_048
 """Bytes; the smallest prefix any provider caches has 512 tokens."""
 MOST_MODELS = 1_000
+MOST_TOOL_LISTS = 1_000
 MOST_TOOL_BYTES = 4_000_000
 _OWN = (b'"cache_control"', b'"prompt_cache_breakpoint"')
 
@@ -53,20 +53,16 @@ class Caching:
             for pattern, row in config.models.items()
         }
         self._meter = meter
-        self._known: dict[tuple[str, str | None, str], Rules | None] = {}
+        self._known: LRU[tuple[str, str | None, str], Rules | None] = LRU(MOST_MODELS)
         self._tools = Tools()
 
     def rules(self, exchange: Exchange) -> Rules | None:
         """None where nothing belongs into the request."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
-        if dialect is None or upstream is None or peek is None or self.settings.enabled == "off":
+        if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
             return None
         key = (upstream.base, peek.name, dialect)
-        if key not in self._known:
-            if len(self._known) > MOST_MODELS:
-                self._known.clear()
-            self._known[key] = self._rules(*key)
-        return self._known[key]
+        return self._known.made(key, lambda: self._rules(*key))
 
     def _rules(self, base: str, model: str | None, dialect: str) -> Rules | None:
         known = provider_of(base)
@@ -77,15 +73,13 @@ class Caching:
         return Rules(provider, Measure(self._meter(belief), belief.model.cache_minimum or 0))
 
     def wants(self, exchange: Exchange, body: bytes) -> bool:
-        """Whether it is worth reading the request."""
-        if len(body) < SMALLEST or exchange.route.kind != "generate" or self.rules(exchange) is None:
-            return False
-        return body is not exchange.body or not any(own in body for own in _OWN)
+        """Whether it is worth looking through the request."""
+        return len(body) >= SMALLEST and exchange.route.kind == "generate" and self.rules(exchange) is not None
 
     def marked(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
         rules = self.rules(exchange)
-        if rules is None:
+        if rules is None or (body is exchange.body and any(own in body for own in _OWN)):
             return body
         document = exchange.document
         if document is None or document.source is not body:
@@ -110,9 +104,9 @@ class Tools:
     """Lists of tools that were read, by their bytes; the ones used last are kept. Threads may share it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[int, tuple[Tool, ...]]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._known: LRU[bytes, tuple[int, tuple[Tool, ...]]] = LRU(
+            MOST_TOOL_LISTS, most_bytes=MOST_TOOL_BYTES, size=lambda known: known[0]
+        )
 
     def put_into(self, document: Document) -> None:
         """Spares a document the reading of tools that are known."""
@@ -120,13 +114,4 @@ class Tools:
         if not isinstance(raw, Raw):
             return
         key = blake2b(raw, digest_size=16).digest()
-        with self._lock:
-            found = self._known.pop(key, None)
-            if found is None:
-                found = (memoryview(raw).nbytes, document.tools)
-                self._bytes += found[0]
-            else:
-                document.tools = found[1]
-            self._known[key] = found
-            while self._bytes > MOST_TOOL_BYTES and len(self._known) > 1:
-                self._bytes -= self._known.popitem(last=False)[1][0]
+        document.tools = self._known.made(key, lambda: (memoryview(raw).nbytes, document.tools))[1]

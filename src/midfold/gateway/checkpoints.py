@@ -8,9 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-
+from midfold.core.lru import LRU
 from midfold.errors import StoreError
 from midfold.gateway.conversation import Conversation
 from midfold.service import Sessions
@@ -25,22 +23,19 @@ class Checkpoints:
 
     def __init__(self, sessions: Sessions | None) -> None:
         self._sessions = sessions
-        self._known: OrderedDict[tuple[str, bytes], Checkpoint] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._known: LRU[tuple[str, bytes], Checkpoint] = LRU(MOST, most_bytes=MOST_BYTES, size=_size)
 
     def known(self, conversation: Conversation, name: str) -> Checkpoint | None:
         """The longest one in memory that fits."""
         if not self._known:
             return None
         space, chains = space_of(name), conversation.chains
-        with self._lock:
-            for count in range(len(chains), 0, -1):
-                key = (space, chains[count - 1])
-                found = self._known.get(key)
-                if found is not None and found.count == count:
-                    self._known.move_to_end(key)
-                    return found
+        for count in range(len(chains), 0, -1):
+            key = (space, chains[count - 1])
+            found = self._known.peek(key)
+            if found is not None and found.count == count:
+                self._known.get(key)
+                return found
         return None
 
     def stored(self, conversation: Conversation, name: str) -> Checkpoint | None:
@@ -57,7 +52,7 @@ class Checkpoints:
         while (found := self.known(conversation, name)) is not None:
             if self._holds(found):
                 return found
-            self._forget(found)
+            self._known.forget(key_of(found), found)
         return self.stored(conversation, name)
 
     def _holds(self, checkpoint: Checkpoint) -> bool:
@@ -66,21 +61,8 @@ class Checkpoints:
         except StoreError:
             return True
 
-    def _forget(self, checkpoint: Checkpoint) -> None:
-        with self._lock:
-            if self._known.get(key_of(checkpoint)) is checkpoint:
-                del self._known[key_of(checkpoint)]
-                self._bytes -= _size(checkpoint)
-
     def remember(self, checkpoint: Checkpoint) -> None:
-        key = key_of(checkpoint)
-        with self._lock:
-            before = self._known.pop(key, None)
-            self._bytes += _size(checkpoint) - (0 if before is None else _size(before))
-            self._known[key] = checkpoint
-            while self._known and (self._bytes > MOST_BYTES or len(self._known) > MOST):
-                _, oldest = self._known.popitem(last=False)
-                self._bytes -= _size(oldest)
+        self._known.put(key_of(checkpoint), checkpoint)
 
 
 def key_of(checkpoint: Checkpoint) -> tuple[str, bytes]:

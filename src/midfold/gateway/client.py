@@ -11,9 +11,10 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from midfold.errors import MidfoldError, MissingExtra, UpstreamError
 from midfold.gateway.headers import Raw
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from yarl import URL
 
 FIRST_PAUSE = 0.1
+LARGE, PIECE = 500_000, 1 << 17
+MOST_OF_ERRORS = 256_000
+"""Bytes of an error that are looked at before it is passed on."""
+MOST_READ = 64_000_000
+"""Bytes of an answer that must be known as a whole: a hidden turn, a list of models."""
 AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
 """Headers the library would add where the client sent none."""
 
@@ -61,15 +67,30 @@ class Answer:
     def length(self) -> int | None:
         return self._response.content_length
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises UpstreamError where it breaks off."""
-        chunks = _guarded(self._response)
+    def chunks(self, most: int | None = None) -> AsyncIterator[bytes]:
+        """The body as it arrives, from where it was read last.
+
+        Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
+        """
+        chunks = _guarded(self._response, most)
         return chunks if self.filter is None else self.filter(chunks)
 
-    async def read(self) -> bytes:
-        """All of it; the connection is given back."""
+    async def head(self, most: int) -> bytes:
+        """What it begins with, up to about `most` bytes; the rest is left."""
+        pieces: list[bytes] = []
+        size = 0
+        async with aclosing(_guarded(self._response)) as chunks:
+            async for chunk in chunks:
+                pieces.append(chunk)
+                size += len(chunk)
+                if size >= most:
+                    break
+        return b"".join(pieces)
+
+    async def read(self, most: int = MOST_READ) -> bytes:
+        """All of it; the connection is given back. Raises UpstreamError for what has more than `most` bytes."""
         try:
-            return b"".join([chunk async for chunk in self.chunks()])
+            return b"".join([chunk async for chunk in self.chunks(most)])
         finally:
             self.close()
 
@@ -81,10 +102,14 @@ class Answer:
             self._response.close()
 
 
-async def _guarded(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _guarded(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
     aiohttp = aiohttp_module()
+    size = 0
     try:
         async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if most is not None and size > most:
+                raise UpstreamError(f"{response.url.host} answered more than the {most:,} bytes that are read of it")
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         timed_out = isinstance(error, TimeoutError)
@@ -123,6 +148,20 @@ def _place(address: URL) -> tuple[object, ...]:
     return address.scheme, address.raw_host, address.port, address.raw_user, address.raw_password
 
 
+def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
+    """A large body goes out in pieces, with room for others between them."""
+    return _pieces(body) if _is_large(body) else body or None
+
+
+def _is_large(body: bytes | AsyncIterator[bytes]) -> TypeGuard[bytes]:
+    return isinstance(body, bytes) and len(body) > LARGE
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE):
+        yield body[start : start + PIECE]
+
+
 class Client:
     """Connections to all upstreams, kept open between requests."""
 
@@ -158,8 +197,7 @@ class Client:
         address = _address(upstream, target)
         session = self._session or self._open()
         options: dict[str, Any] = {
-            "headers": headers,
-            "data": body if body != b"" else None,
+            "headers": [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers,
             "allow_redirects": False,
             "skip_auto_headers": AUTOMATIC,
             "timeout": self._timeout(upstream.timeout),
@@ -168,7 +206,7 @@ class Client:
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
-                return Answer(await session.request(method, address, **options))
+                return Answer(await session.request(method, address, data=_data(body), **options))
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)

@@ -29,9 +29,9 @@ from midfold.wire import Document, write
 from midfold.wire.dialect import Dialect
 
 MARKERS = (b'"cache_control"', b'"prompt_cache_breakpoint"')
-_NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
-_MARKER = re.compile(rb"\s*,\s*" + _NAMED + rb"|" + _NAMED + rb"\s*,\s*|" + _NAMED)
-"""A marker and its comma. In a string its quotes would be escaped, so it is found without parsing."""
+_MARKER = re.compile(rb'"(?:cache_control|prompt_cache_breakpoint)"\s*+:\s*+(?:\{[^{}]*+\}|null)')
+"""In a string its quotes would be escaped, so it is found without parsing."""
+_COMMA = re.compile(rb"\s*+,\s*+")
 OURS = "gw-"
 """What the names begin with that the gateway gives."""
 IDENTIFYING = 4
@@ -41,8 +41,8 @@ IDENTIFYING = 4
 class Conversation:
     """The messages of one request."""
 
-    def __init__(self, document: Document, redactor: Redactor | None = None) -> None:
-        self.document = document
+    def __init__(self, document: Document, redactor: Redactor | None = None, whose: str = "") -> None:
+        self.document, self.whose = document, whose
         self._redactor = redactor
         self.dialect = document.dialect
         messages = document.messages
@@ -50,19 +50,23 @@ class Conversation:
         self.preamble: Message | None = messages[0] if alone else None
         """A system prompt that is the first message."""
         self.talk: Transcript = messages[1:] if alone else messages
-        self.as_sent = self
-        """The conversation as the client knows it, without hidden turns."""
+        self._as_sent: Conversation | None = None
 
     def with_talk(self, talk: Transcript) -> Conversation:
         """The same request with other messages."""
-        other = Conversation(self.document, self._redactor)
-        other.talk, other.as_sent = talk, self
+        other = Conversation(self.document, self._redactor, self.whose)
+        other.talk, other._as_sent = talk, self
         return other
+
+    @property
+    def as_sent(self) -> Conversation:
+        """The conversation as the client knows it, without hidden turns."""
+        return self._as_sent or self
 
     @cached_property
     def bare(self) -> Transcript:
         """The messages without cache markers: what identifies them, and what is stored."""
-        if self._redactor is None and self.as_sent is self and all(map(self.document.lacks, MARKERS)):
+        if self._redactor is None and self._as_sent is None and all(map(self.document.lacks, MARKERS)):
             return self.talk
         return tuple(_bare(message, self.dialect, self._redactor) for message in self.talk)
 
@@ -84,6 +88,11 @@ class Conversation:
     def name(self) -> str:
         """A name that every request of the conversation has, and every branch of it."""
         return self.names[0]
+
+    @property
+    def identity(self) -> str:
+        """What it is known by in memory. Labels that clients send are no part of it: others may send the same."""
+        return f"{self.whose}/{self.name}"
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -130,10 +139,30 @@ class Conversation:
 def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -> Message:
     data = bytes(message.wire) if isinstance(message.wire, Raw) else b""
     marked = any(name in data for name in MARKERS)
-    kept = _MARKER.sub(b"", data) if marked else data
+    kept = without_markers(data) if marked else data
     if redactor is not None and data:
         kept = redacted(kept, redactor)
     return message if kept is data else Message.over(Raw(kept), dialect.read)
+
+
+def without_markers(data: bytes) -> bytes:
+    """A message without its cache markers, and without the commas that stood between them and their neighbours.
+
+    Every byte is looked at once: what stands between two markers is cut out once, and a comma is looked for on either
+    side of a marker only.
+    """
+    kept: list[bytes] = []
+    last = 0
+    for marker in _MARKER.finditer(data):
+        before, end = data[last : marker.start()], marker.end()
+        bare = before.rstrip()
+        if bare.endswith(b","):
+            before = bare[:-1].rstrip()
+        elif (comma := _COMMA.match(data, end)) is not None:
+            end = comma.end()
+        kept.append(before)
+        last = end
+    return b"".join((*kept, data[last:]))
 
 
 def _tool_units(tools: Any, meter: Meter) -> int:

@@ -22,7 +22,8 @@ from midfold.gateway.client import Answer, Client
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import JSON, Exchange
 from midfold.gateway.headers import encoding_of, to_upstream
-from midfold.gateway.steward import Steward
+from midfold.gateway.policy import Limits
+from midfold.gateway.steward import CROWDED, Steward
 from midfold.gateway.tap import decoded
 from midfold.gateway.upstreams import Upstream, Upstreams
 from midfold.gateway.weighing import Weighed
@@ -31,6 +32,8 @@ from midfold.wire.splice import message_value
 
 UNCOUNTED = frozenset((404, 405, 501))
 """What a provider answers that does not count tokens."""
+MOST_LISTED = 8_000_000
+"""Bytes of an upstream's list of models."""
 MODELS = ("/v1/models", "/models")
 
 
@@ -44,13 +47,11 @@ def is_compacted_here(exchange: Exchange, steward: Steward) -> bool:
 async def compacted(exchange: Exchange, steward: Steward) -> None:
     """Answers `/v1/responses/compact`."""
     assert exchange.peek is not None
-    document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
-    conversation = Conversation(document, steward.policy.redactor)
-    if not conversation.talk:
-        raise TranscriptError("the request has no input to compact")
+    if exchange.is_crowded:
+        await exchange.refuse(413, f"the request has {CROWDED}")
+        return
     limits = steward.policy.limits_of(exchange)
-    name = steward.scales.name(exchange, conversation)
-    weighed = await steward.in_thread(steward.scales.weighed, conversation, name, limits)
+    weighed = await steward.in_thread(_weighed, exchange, steward, limits)
     before = weighed.size.tokens
     again = await steward.fold(exchange, weighed, force=True)
     if again.checkpoint is None:
@@ -58,15 +59,28 @@ async def compacted(exchange: Exchange, steward: Steward) -> None:
     account = exchange.account
     steward.tell(exchange, again)
     account.tokens_before = before
-    items = _items(again.view, conversation)
+    await exchange.answer(200, await steward.in_thread(_compaction, again, before))
+
+
+def _weighed(exchange: Exchange, steward: Steward, limits: Limits) -> Weighed:
+    document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
+    conversation = Conversation(document, steward.policy.redactor, exchange.owner.id)
+    if not conversation.talk:
+        raise TranscriptError("the request has no input to compact")
+    return steward.scales.weighed(conversation, steward.scales.name(exchange, conversation), limits)
+
+
+def _compaction(weighed: Weighed, before: int) -> bytes:
+    """The answer; in a thread."""
+    conversation = weighed.conversation
     value = {
         "id": f"cmp_{conversation.chains[-1].hex()[:24]}",
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": items,
-        "usage": _usage(before, again.size.tokens),
+        "output": _items(weighed.view, conversation),
+        "usage": _usage(before, weighed.size.tokens),
     }
-    await exchange.answer(200, jsonio.encode(value))
+    return jsonio.encode(value)
 
 
 def _items(view: Transcript, conversation: Conversation) -> list[Any]:
@@ -91,6 +105,9 @@ def _usage(before: int, after: int) -> dict[str, Any]:
 async def counted(exchange: Exchange, steward: Steward) -> None:
     """Answers a count that the upstream does not make."""
     assert exchange.peek is not None
+    if exchange.is_crowded:
+        await exchange.refuse(413, f"the request has {CROWDED}")
+        return
     limits = steward.policy.limits_of(exchange)
     weighed: Weighed | None = await steward.in_thread(steward.scales.weigh, exchange, limits)
     if weighed is None:
@@ -116,7 +133,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
         headers = to_upstream(exchange.headers, upstream.credential(None))
         try:
             answer = await client.send("GET", upstream, upstream.target("/v1/models"), headers, b"")
-            return _listed(answer, await answer.read())
+            return await asyncio.to_thread(_listed, answer, await answer.read(MOST_LISTED))
         except UpstreamError:
             return []
 
@@ -128,7 +145,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
 
 def _listed(answer: Answer, body: bytes) -> list[Any]:
     try:
-        value = msgspec.json.decode(decoded(body, encoding_of(answer.headers)))
+        value = msgspec.json.decode(decoded(body, encoding_of(answer.headers), MOST_LISTED))
     except msgspec.MsgspecError:
         return []
     items = value.get("data") if answer.status == 200 and isinstance(value, dict) else None

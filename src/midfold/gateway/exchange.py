@@ -58,6 +58,8 @@ class Account(msgspec.Struct):
     tokens_before: int | None = None
     tokens_after: int | None = None
     receipt: str | None = None
+    fault: str = ""
+    """The kind of error because of which the request was not looked at; one of ours, or of the store's."""
 
 
 class Exchange:
@@ -74,6 +76,8 @@ class Exchange:
         self.asked: Asked = asked(self.headers)
         self.body = b""
         self.peek: Peek | None = None
+        self.is_crowded = False
+        """Whether the body has more in it than anybody looks at."""
         self.document: Document | None = None
         """The body as somebody has read it, until it is sent."""
         self.upstream: Upstream | None = None

@@ -21,6 +21,9 @@ class Figures:
         self.bytes = Counter("midfold_bytes_total", "Bytes of bodies, from and to clients.", "direction")
         self.tokens = Counter("midfold_prompt_tokens_total", "Tokens of prompts as providers reported them.", "kind")
         self.saved = Counter("midfold_tokens_not_sent_total", "Tokens that folds kept out of prompts.")
+        self.unmanaged = Counter(
+            "midfold_unmanaged_requests_total", "Requests not looked at because of a fault of the gateway's.", "error"
+        )
         self._gauges: list[Measure] = []
 
     def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
@@ -28,6 +31,8 @@ class Figures:
 
     def __call__(self, account: Account) -> None:
         self.requests.add(account.route, str(account.status), account.action)
+        if account.fault:
+            self.unmanaged.add(account.fault)
         self.seconds.observe(account.seconds, account.route)
         if account.first_byte:
             self.first.observe(account.first_byte, account.route)
@@ -47,4 +52,4 @@ class Figures:
 
     def page(self) -> str:
         measures: list[Measure] = [self.requests, self.refused, self.seconds, self.first, self.bytes]
-        return page([*measures, self.tokens, self.saved, *self._gauges])
+        return page([*measures, self.tokens, self.saved, self.unmanaged, *self._gauges])

@@ -40,6 +40,8 @@ _NOT_WITH_OUR_KEY = CREDENTIALS | {
 }
 """What would speak for a client beside the gateway's key, or make another request of the one that was looked at."""
 OURS = b"x-midfold-"
+LONGEST_SESSION = 200
+"""Bytes; a longer label is none."""
 READABLE = ("gzip", "deflate", "identity")
 
 
@@ -54,7 +56,7 @@ def asked(headers: Iterable[Raw]) -> Asked:
     session, bypass = None, False
     for name, value in headers:
         if name == b"x-midfold-session":
-            session = value.decode("latin-1").strip() or None
+            session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
     return Asked(session, bypass)

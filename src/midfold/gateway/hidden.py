@@ -14,8 +14,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +22,7 @@ from msgspec import Raw
 
 from midfold.core import jsonio
 from midfold.core.compaction import Redactor
+from midfold.core.lru import LRU
 from midfold.core.message import Message, Transcript, plain
 from midfold.core.spans import elements, entries
 from midfold.gateway.conversation import Conversation
@@ -34,7 +33,7 @@ from midfold.store.redacting import redacted
 from midfold.wire.dialect import Dialect
 from midfold.wire.splice import replace_values
 
-MOST_BYTES = 24_000_000
+MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
 """Of records in memory."""
 
 
@@ -51,7 +50,7 @@ class Hidden:
     def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:
         self._turns = store.hidden_turns
         self._redactor = redactor
-        self._known = _Records()
+        self._known: LRU[bytes, tuple[Record, int]] = LRU(MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: one[1])
 
     def put_back(self, owner: Owner, conversation: Conversation) -> Conversation:
         """The conversation with its hidden turns; the very same if it has none."""
@@ -93,38 +92,12 @@ class Hidden:
     def _runs(self, owner: Owner, conversation: Conversation) -> dict[str, Record]:
         place = place_of(owner, conversation)
         found = self._turns.find(place, [chain.hex() for chain in conversation.chains])
-        runs = {one.chain: record for one in found if (record := self._known.get(one.digest)) is not None}
+        runs = {one.chain: known[0] for one in found if (known := self._known.get(one.digest)) is not None}
         missing = [one.chain for one in found if one.chain not in runs]
         for one, data in self._turns.read(place, missing).items() if missing else ():
             runs[one.chain] = record = msgspec.json.decode(data, type=Record)
-            self._known.add(one.digest, record, len(data))
+            self._known.put(one.digest, (record, len(data)))
         return runs
-
-
-class _Records:
-    """Records by their digests; those used last are kept. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[Record, int]] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, digest: bytes) -> Record | None:
-        with self._lock:
-            if digest not in self._known:
-                return None
-            self._known.move_to_end(digest)
-            return self._known[digest][0]
-
-    def add(self, digest: bytes, record: Record, size: int) -> None:
-        with self._lock:
-            if digest in self._known:
-                return
-            self._known[digest] = (record, size)
-            self._bytes += size
-            while self._bytes > MOST_BYTES:
-                _, (_, oldest) = self._known.popitem(last=False)
-                self._bytes -= oldest
 
 
 def place_of(owner: Owner, conversation: Conversation) -> str:

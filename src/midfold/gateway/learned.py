@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from midfold.core import jsonio
+from midfold.core.lru import LRU
 from midfold.models import learn_limit
 
 LASTS = 3_600.0
@@ -40,11 +40,11 @@ class _Seen(NamedTuple):
 
 
 class Learned:
-    """The newest of them. Used on the event loop only."""
+    """The newest of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: OrderedDict[Whose, _Seen] = OrderedDict()
+        self._seen: LRU[Whose, _Seen] = LRU(MOST)
 
     def window(self, whose: Whose) -> int:
         """The size that was learned; 0 without one."""
@@ -53,23 +53,17 @@ class Learned:
 
     def learn(self, whose: Whose, limit: int) -> bool:
         """Whether this is believed."""
-        seen = self._seen.get(whose, _Seen())
+        seen = self._seen.get(whose) or _Seen()
         if limit <= seen.answered:
             return False
-        self._keep(whose, seen._replace(limit=limit, until=self._clock() + LASTS))
+        self._seen.put(whose, seen._replace(limit=limit, until=self._clock() + LASTS))
         return True
 
     def answered(self, whose: Whose, tokens: int) -> None:
         """A prompt of this size was answered, so the window is not smaller."""
-        seen = self._seen.get(whose, _Seen())
+        seen = self._seen.get(whose) or _Seen()
         if tokens > seen.answered:
-            self._keep(whose, seen._replace(answered=tokens, limit=seen.limit if seen.limit > tokens else 0))
-
-    def _keep(self, whose: Whose, seen: _Seen) -> None:
-        self._seen[whose] = seen
-        self._seen.move_to_end(whose)
-        if len(self._seen) > MOST:
-            self._seen.popitem(last=False)
+            self._seen.put(whose, seen._replace(answered=tokens, limit=seen.limit if seen.limit > tokens else 0))
 
 
 def named_limit(error: bytes, request: bytes) -> int:

@@ -28,6 +28,9 @@ class Counter:
     def value(self, *values: str) -> float:
         return self._values.get(values, 0.0)
 
+    def values(self) -> dict[Labels, float]:
+        return dict(self._values)
+
     def lines(self) -> Iterator[str]:
         for values in sorted(self._values):
             yield f"{self.name}{_labels(self.labels, values)} {_number(self._values[values])}"

@@ -8,7 +8,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from midfold.api import overrides_of
@@ -17,6 +16,7 @@ from midfold.cache.prices import prices_for
 from midfold.cache.schedule import COLD_FROM
 from midfold.cache.scheduler import Schedule
 from midfold.config import Config
+from midfold.core.lru import LRU
 from midfold.core.timing import Timing
 from midfold.core.usage import Usage
 from midfold.providers import summarizer_for
@@ -46,19 +46,17 @@ class Moments:
         self.config, self.clock = config, clock
         self.is_on = is_scheduled(config)
         self._summarizer = summarizer
-        self._health: OrderedDict[str, Health] = OrderedDict()
-        self._schedules: dict[tuple[str | None, int], Schedule | None] = {}
+        self._health: LRU[str, Health] = LRU(MOST)
+        self._schedules: LRU[tuple[str | None, int], Schedule | None] = LRU(MOST)
 
     def observe(self, name: str, model: str | None, compaction: int, usage: Usage) -> None:
         """What a provider reported for a request of this conversation."""
         if not self.is_on:
             return
-        known = self._health.pop(name, None) or Health()
+        known = self._health.get(name) or Health()
         prices = prices_for(model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
         seen = Seen(model=model or "", compaction=compaction)
-        self._health[name] = known.observe(usage, seen, at=self.clock(), prices=prices)
-        if len(self._health) > MOST:
-            self._health.popitem(last=False)
+        self._health.put(name, known.observe(usage, seen, at=self.clock(), prices=prices))
 
     def timing(self, name: str, model: str | None, trigger: int, tokens: int) -> Timing | None:
         """Whether to fold now; None where nothing is scheduled, or nothing is known."""
@@ -72,10 +70,8 @@ class Moments:
         return schedule.timing(prompt_tokens=tokens, health=health, now=self.clock(), switched=switched)
 
     def _schedule(self, model: str | None, trigger: int) -> Schedule | None:
-        key = (model, trigger)
-        if key not in self._schedules:
-            if len(self._schedules) >= MOST:
-                self._schedules.clear()
+        def schedule() -> Schedule | None:
             writer = self._summarizer or summarizer_for(self.config, model)
-            self._schedules[key] = schedule_for(trigger, self.config, model, lambda: writer)
-        return self._schedules[key]
+            return schedule_for(trigger, self.config, model, lambda: writer)
+
+        return self._schedules.made((model, trigger), schedule)

@@ -101,13 +101,16 @@ class Operations:
         return Response(self.figures.page(), headers={"content-type": CONTENT_TYPE})
 
     async def _ready(self, request: Request) -> Response:
-        """Whether requests can be served as they should: 200, or 503 with what is missing."""
+        """Whether requests can be served as they should: 200, or 503 with what is missing.
+
+        Where requests were not looked at because of faults of the gateway's, it says how many, by kind.
+        """
         from starlette.responses import JSONResponse
 
         trouble = await self._trouble()
-        return JSONResponse(
-            {"status": "not ready" if trouble else "ready", "store": trouble or "ok"}, 503 if trouble else 200
-        )
+        told: dict[str, object] = {"status": "not ready" if trouble else "ready", "store": trouble or "ok"}
+        unmanaged = {labels[0]: int(count) for labels, count in self.figures.unmanaged.values().items()}
+        return JSONResponse(told | ({"unmanaged": unmanaged} if unmanaged else {}), 503 if trouble else 200)
 
     async def _trouble(self) -> str:
         if self.sessions is None:

@@ -1,17 +1,43 @@
-"""The few fields of a request body that decide what is done with it, read without building anything else."""
+"""The few fields of a request body that decide what is done with it, read without building anything else.
+
+Rules of this file:
+1. Every field has a length limit. What is longer is known to be there, and is not read.
+2. Nobody reads a request with more messages, or more of anything in them, than the limits below: one body of tiny
+   pieces would cost everybody minutes, and gigabytes.
+3. No call takes longer than a few milliseconds under the interpreter's lock, whatever the body.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from midfold.core.jsonio import REFUSALS, NotJSON, decode
-from midfold.core.spans import entries
+from midfold.core.spans import elements, entries, first_byte
+
+LONGEST_MODEL = 200
+"""Characters of a model's name."""
+SMALL = 65_536
+"""Bytes of a body in which no field is too long to be read."""
+LONGEST_VALUE = 1_000
+"""Bytes of a value worth reading."""
+MOST_MESSAGES = 200_000
+MOST_VALUES = 1_500_000
+"""Values of all kinds in a request; a message with a tool call has about ten."""
+HALVES = (b"\\ud", b"\\uD")
+"""Half of a character, where a client cut a text in two: JSON has it, msgspec does not."""
+LARGEST_WITH_HALVES = 8_000_000
+PIECE = 1 << 18
+"""Bytes that are looked through at once."""
+
+TOO_LONG: Any = object()
+_NONE = Raw(b"")
 
 
 class Peek(msgspec.Struct, gc=False):
-    """Values as they were sent, whatever their type."""
+    """Values as they were sent, whatever their type; `TOO_LONG` stands for one that is not read."""
 
     model: Any = None
     stream: Any = None
@@ -25,6 +51,11 @@ class Peek(msgspec.Struct, gc=False):
     def name(self) -> str | None:
         """The model's name."""
         return self.model if isinstance(self.model, str) else None
+
+    @property
+    def is_overlong(self) -> bool:
+        """Whether the model's name is longer than any is."""
+        return self.model is TOO_LONG or (isinstance(self.model, str) and len(self.model) > LONGEST_MODEL)
 
     @property
     def is_streaming(self) -> bool:
@@ -42,30 +73,89 @@ class Peek(msgspec.Struct, gc=False):
         return next((value for value in asked if type(value) is int and value > 0), 0)
 
 
+class _Fields(msgspec.Struct, gc=False):
+    """Where the fields stand in the body."""
+
+    model: Raw = _NONE
+    stream: Raw = _NONE
+    previous_response_id: Raw = _NONE
+    conversation: Raw = _NONE
+    max_tokens: Raw = _NONE
+    max_completion_tokens: Raw = _NONE
+    max_output_tokens: Raw = _NONE
+
+
 _decoder = msgspec.json.Decoder(Peek)
-
-
-HALVES = (b"\\ud", b"\\uD")
-"""Half of a character, where a client cut a text in two: JSON has it, msgspec does not."""
-LARGEST_WITH_HALVES = 8_000_000
-USABLE = range(1, 1_000)
-"""Bytes of a value worth reading."""
+_fields = msgspec.json.Decoder(_Fields)
 
 
 def peek(body: bytes) -> Peek | None:
-    """None for a body that is no JSON object: it is the provider's to refuse."""
+    """None for a body that is no JSON object, or that only `peek_slowly` reads."""
     try:
-        return _decoder.decode(body)
-    except REFUSALS:
-        if len(body) > LARGEST_WITH_HALVES or not any(half in body for half in HALVES):
-            return None
-    return _peek_slowly(body)
+        return _decoder.decode(body) if len(body) <= SMALL else _of(_fields.decode(body))
+    except (*REFUSALS, NotJSON):
+        return None
 
 
-def _peek_slowly(body: bytes) -> Peek | None:
+def peek_slowly(body: bytes) -> Peek | None:
+    """Of any body, in a thread; None for what is no JSON object: it is the provider's to refuse."""
+    found = peek(body)
+    return _peeked_leniently(body) if found is None else found
+
+
+def _peeked_leniently(body: bytes) -> Peek | None:
+    if len(body) > LARGEST_WITH_HALVES or not any(half in body for half in HALVES):
+        return None
     try:
         found = entries(body)
-        values = {name: decode(found[name]) for name in Peek.__struct_fields__ if len(found.get(name, b"")) in USABLE}
+        return _of(_Fields(**{name: found[name] for name in _Fields.__struct_fields__ if name in found}))
     except NotJSON:
         return None
-    return Peek(**values)
+
+
+def _of(fields: _Fields) -> Peek:
+    found = ((name, getattr(fields, name)) for name in _Fields.__struct_fields__)
+    return Peek(**{name: _read(raw) for name, raw in found if raw is not _NONE})
+
+
+def _read(raw: Raw) -> Any:
+    return decode(raw) if memoryview(raw).nbytes < LONGEST_VALUE else TOO_LONG
+
+
+def is_crowded(body: bytes) -> bool:
+    """Whether a request has more messages, or more in them, than anybody looks at.
+
+    So many need as many commas, and as many bytes twice: most bodies are told by that alone.
+    """
+    if len(body) < 2 * MOST_MESSAGES or _commas(body) < MOST_MESSAGES:
+        return False
+    values = structural_commas(body, MOST_VALUES)
+    return values >= MOST_VALUES or (values >= MOST_MESSAGES and _most_messages(body) > MOST_MESSAGES)
+
+
+def _most_messages(body: bytes) -> int:
+    try:
+        found = entries(body)
+        lists = [found[key] for key in ("messages", "input") if key in found]
+        return max((len(elements(raw)) for raw in lists if first_byte(raw) == b"["), default=0)
+    except NotJSON:
+        return 0
+
+
+def _commas(body: bytes) -> int:
+    return sum(body.count(b",", start, start + PIECE) for start in range(0, len(body), PIECE))
+
+
+def structural_commas(body: bytes, most: int) -> int:
+    """The commas of a JSON text that stand in no string, up to `most`."""
+    count = start = 0
+    inside = False
+    while start < len(body) and count < most:
+        piece = body[start : start + PIECE]
+        cut = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+        start += len(piece) + cut
+        # What is escaped ends no string; where the piece ends in half an escape, the other half is left out, too.
+        plain = piece[: len(piece) - cut].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += sum(part.count(b",") for part in plain[inside::2])
+        inside ^= len(plain) % 2 == 0
+    return min(count, most)

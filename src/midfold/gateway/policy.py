@@ -18,6 +18,7 @@ import msgspec
 from midfold.api import believe, budget_for
 from midfold.config import Config
 from midfold.core.compaction import Redactor
+from midfold.core.lru import LRU
 from midfold.core.tokens import Meter
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.learned import Learned, Whose
@@ -32,6 +33,7 @@ SHORTEST_MESSAGE = 20
 BESIDE_ANSWER = 0.95
 """Of what the answer leaves of the window."""
 MOST_REMEMBERED = 1_000
+MOST_METERS = 100
 MOST_COUNTED = 50_000
 """Messages whose sizes are remembered, at some 300 bytes each."""
 
@@ -71,8 +73,8 @@ class Policy:
         """What originals go through before they are hashed and stored, where the store asks for it."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self.engine_config = self._engine_config()
-        self._meters: dict[tuple[float, int], Meter] = {}
-        self._known: dict[tuple[str | None, int, int], Limits] = {}
+        self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
+        self._known: LRU[tuple[str | None, int, int], Limits] = LRU(MOST_REMEMBERED)
         self.learned = Learned()
 
     def _engine_config(self) -> Config:
@@ -92,13 +94,7 @@ class Policy:
 
     def limits(self, model: str | None, output: int, learned: int = 0) -> Limits:
         """The numbers; `learned` is what is known better than the table, if anything."""
-        key = (model, output, learned)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = self._limits(model, output, learned)
-        return found
+        return self._known.made((model, output, learned), lambda: self._limits(model, output, learned))
 
     def _limits(self, model: str | None, output: int, learned: int) -> Limits:
         belief = believe(model, self.config)
@@ -116,9 +112,7 @@ class Policy:
         """What counts for a model; models that count alike share it, and what it remembers."""
         facts = belief.model
         key = (facts.factor, facts.message_overhead)
-        if key not in self._meters:
-            self._meters[key] = Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
-        return self._meters[key]
+        return self._meters.made(key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED))
 
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""

@@ -14,17 +14,20 @@ Rules of this file:
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
 from midfold.core import jsonio
+from midfold.core.lru import LRU
 from midfold.core.message import Transcript, plain
 from midfold.core.spans import entries
 from midfold.core.usage import read_usage
 from midfold.errors import MidfoldError, NotStored, UpstreamError
 from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
+from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.headers import encoding_of, to_client
 from midfold.gateway.hidden import Hidden, raw_messages
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
+AT_ONCE = 16_384
+"""Bytes of a stream that are read before others have their turn."""
 MOST_HITS = 20
 MOST_RENAMED = 10_000
 NAMES = frozenset((SEARCH, UNFOLD))
@@ -95,18 +100,20 @@ class Recall:
         self.sessions = gateway.sessions
         self.hidden = Hidden(gateway.sessions.store, self.steward.policy.redactor)
         self.steward.scales.put_back = self.hidden.put_back
-        self._renamed: dict[tuple[str, str], str] = {}
+        self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
 
-    def applies(self, exchange: Exchange) -> bool:
+    async def applies(self, exchange: Exchange) -> bool:
         """Offers the tools where they belong, and says whether it did."""
         asked = exchange.peek.previous_response_id if exchange.peek is not None else None
         last = self._renamed.get((exchange.owner.id, asked)) if isinstance(asked, str) else None
         if last is not None:
             # A stream has one id from its beginning on; the provider has what came last under another one.
-            exchange.body = replace_values(exchange.body, {"previous_response_id": jsonio.encode(last)})
+            renamed = {"previous_response_id": jsonio.encode(last)}
+            exchange.body = await self.steward.beside(len(exchange.body), replace_values, exchange.body, renamed)
         if not self.steward.looks_at(exchange) or exchange.route.kind != "generate":
             return False
-        body = offered(exchange.body, exchange.route.dialect or "")
+        dialect = exchange.route.dialect or ""
+        body = await self.steward.beside(len(exchange.body), offered, exchange.body, dialect)
         if body is None:
             exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
             return False
@@ -123,7 +130,7 @@ class Recall:
         joined = JOINED[exchange.route.dialect or ""]()
         hidden: Transcript = ()
         for left in reversed(range(MOST_ROUNDS + 1)):
-            body = self._body(exchange, prepared, hidden, last=not left)
+            body = await self.steward.beside(len(prepared.body), self._body, exchange, prepared, hidden, not left)
             answer = await self.gateway.send(exchange, body)
             data = await self._read(exchange, answer, joined)
             smaller = None if hidden else await self._smaller(exchange, prepared, answer, data)
@@ -131,7 +138,7 @@ class Recall:
                 prepared = smaller
                 answer = await self.gateway.send(exchange, prepared.body)
                 data = await self._read(exchange, answer, joined)
-            turn = self._turn(exchange, answer, data)
+            turn = await self.steward.beside(len(data), self._turn, exchange, answer, data)
             ours = [call for call in turn.calls if call.name in NAMES]
             if answer.status != 200 or not ours or not left:
                 break
@@ -151,13 +158,17 @@ class Recall:
         if not _is_stream(answer):
             data = await answer.read()
             if answer.status == 200:
-                joined.usage = usage_in(decoded(data, encoding_of(answer.headers)))
+                told = decoded(data, encoding_of(answer.headers))
+                joined.usage = await self.steward.beside(len(told), usage_in, told)
             return data
         events = RawEvents()
         try:
-            async for chunk in answer.chunks():
-                for event in events.feed(chunk):
-                    await self._sent(exchange, answer, joined.feed(event))
+            async for chunk in answer.chunks(MOST_READ):
+                for start in range(0, len(chunk), AT_ONCE):
+                    for event in events.feed(chunk[start : start + AT_ONCE]):
+                        await self._sent(exchange, answer, joined.feed(event))
+                    if start:
+                        await asyncio.sleep(0)
             for event in events.end():
                 await self._sent(exchange, answer, joined.feed(event))
         except ValueError as error:
@@ -176,13 +187,13 @@ class Recall:
         """The request after an overflow, if it can be made smaller."""
         if not may_be(answer.status):
             return None
-        found = overflow_of(answer.status, decoded(data, encoding_of(answer.headers)))
+        found = overflow_of(answer.status, decoded(data, encoding_of(answer.headers), MOST_OF_ERRORS))
         return None if found is None else await self.steward.recover(exchange, prepared, found)
 
     def _turn(self, exchange: Exchange, answer: Answer, data: bytes) -> Assembled:
         return assembled(exchange.route.dialect or "", decoded(data, encoding_of(answer.headers)))
 
-    def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, *, last: bool) -> bytes:
+    def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, last: bool) -> bytes:
         body = prepared.body
         if hidden:
             document = read(body, dialect=exchange.route.dialect, name="the request")
@@ -228,9 +239,7 @@ class Recall:
 
     def _rename(self, exchange: Exchange, told: Mapping[str, str]) -> None:
         for asked, last in told.items():
-            self._renamed[exchange.owner.id, asked] = last
-        while len(self._renamed) > MOST_RENAMED:
-            del self._renamed[next(iter(self._renamed))]
+            self._renamed.put((exchange.owner.id, asked), last)
 
     async def _ended(self, exchange: Exchange, answer: Answer) -> None:
         if not exchange.begun:

@@ -22,7 +22,6 @@ from midfold.wire import read
 
 BYTES_PER_TOKEN = 4
 """Of a request nobody has read, and whose provider does not say."""
-LONGEST_MODEL = 200
 
 
 class Named(NamedTuple):
@@ -59,7 +58,7 @@ def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
     account, peek, dialect = exchange.account, exchange.peek, exchange.route.dialect
     if exchange.route.kind != "generate" or account.status != 200 or peek is None or dialect is None:
         return None
-    if exchange.asked.bypass or peek.is_continued:
+    if exchange.asked.bypass or exchange.is_crowded or peek.is_continued:
         return None
     limits = policy.limits_of(exchange)
     conversation, body = exchange.conversation, exchange.body
@@ -72,7 +71,7 @@ def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
         session=account.session,
         receipt=account.receipt,
         dialect=dialect,
-        model=model if model and len(model) <= LONGEST_MODEL and model.isprintable() else None,
+        model=model if model and model.isprintable() else None,
         usage=account.usage,
         estimated=account.tokens_after or len(body) // BYTES_PER_TOKEN,
         window=limits.window,

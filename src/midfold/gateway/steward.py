@@ -25,15 +25,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from midfold.config import Config
+from midfold.core.lru import LRU
 from midfold.core.message import Transcript
 from midfold.core.usage import Usage
 from midfold.gateway.caching import Caching
-from midfold.gateway.checkpoints import Checkpoints, named
+from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
 from midfold.gateway.learned import named_limit
 from midfold.gateway.moments import Moments
 from midfold.gateway.overflow import Overflow, without_old_media
+from midfold.gateway.peek import MOST_MESSAGES
 from midfold.gateway.policy import Limits, Policy, whose
 from midfold.gateway.weighing import Prepared, Scales, Weighed
 from midfold.service import Sessions
@@ -51,6 +53,8 @@ MUCH_SMALLER = 2
 WORTH_ANOTHER_TRY = 1.05
 LARGE = 400_000
 """Bytes of a body that is worth a thread."""
+
+CROWDED = f"more than {MOST_MESSAGES:,} messages, or more in them than is looked at"
 
 Shrink = Callable[[Transcript, Overflow], Transcript]
 
@@ -72,8 +76,8 @@ class Steward:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._resting: dict[str, tuple[float, float]] = {}
-        self._lengths: dict[str, int] = {}
+        self._resting: LRU[str, tuple[float, float]] = LRU(MOST_NAMED)
+        self._lengths: LRU[str, int] = LRU(MOST_NAMED)
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
@@ -83,9 +87,7 @@ class Steward:
         if passed or not self.caching.wants(exchange, body):
             return body
         try:
-            if len(body) < LARGE:
-                return self.caching.marked(exchange, body)
-            return await self.in_thread(self.caching.marked, exchange, body)
+            return await self.beside(len(body), self.caching.marked, exchange, body)
         except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
@@ -111,7 +113,8 @@ class Steward:
             return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
-            exchange.account.reason = f"not looked at: {type(error).__name__}"
+            exchange.account.fault = type(error).__name__
+            exchange.account.reason = f"not looked at: {exchange.account.fault}"
             return Prepared(exchange.body)
 
     def _weighed(self, exchange: Exchange, limits: Limits) -> tuple[Weighed | None, Prepared | None]:
@@ -132,11 +135,9 @@ class Steward:
         """A named session whose requests have become much smaller was compacted by its client."""
         if exchange.asked.session is None:
             return
-        name = named(exchange.namespace, exchange.asked.session)
-        before, now = self._lengths.get(name, 0), len(exchange.body)
-        if len(self._lengths) >= MOST_NAMED:
-            self._lengths.clear()
-        self._lengths[name] = now
+        name = f"{exchange.owner.id}/{exchange.asked.session}"
+        before, now = self._lengths.get(name) or 0, len(exchange.body)
+        self._lengths.put(name, now)
         if now * MUCH_SMALLER < before:
             exchange.account.reason = "the client has compacted its history"
 
@@ -154,18 +155,19 @@ class Steward:
             return "passed", "passthrough" if self.policy.mode == "passthrough" else "compression is off"
         if exchange.peek is None:
             return "passed", "the body could not be read"
+        if exchange.is_crowded:
+            return "passed", CROWDED
         if exchange.peek.is_continued:
             return "passed", "previous_response_id"
         return None
 
     async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
         """The request after a fold, by whomever; as it was if none could be made."""
-        name = weighed.name
         if self._is_resting(weighed):
             exchange.account.reason = "a fold failed a moment ago"
             return weighed
         exchange.account.tokens_before = weighed.size.tokens
-        async with self._turn(name):
+        async with self._turn(weighed.identity):
             again = await self.in_thread(self._again, weighed)
             return await self.fold(exchange, again) if self.scales.must_fold(again) else again
 
@@ -227,13 +229,11 @@ class Steward:
 
     def _rest(self, weighed: Weighed, folded: Folded) -> None:
         """After a failure nothing is tried for a while; what was not worth folding may be when it has grown."""
-        now = time.monotonic()
-        self._resting = {key: rest for key, rest in self._resting.items() if rest[0] > now}
         enough = weighed.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
-        self._resting[weighed.name] = (now + REST, enough)
+        self._resting.put(weighed.identity, (time.monotonic() + REST, enough))
 
     def _is_resting(self, weighed: Weighed) -> bool:
-        until, enough = self._resting.get(weighed.name, (0.0, 0.0))
+        until, enough = self._resting.get(weighed.identity) or (0.0, 0.0)
         return time.monotonic() < until and weighed.size.tokens < enough
 
     def observe(self, exchange: Exchange, prepared: Prepared, usage: Usage) -> None:
@@ -280,15 +280,19 @@ class Steward:
         if weighed is None:
             return None
         at_least = 0 if found.is_bytes else max(found.asked, found.limit + 1, limits.window + 1)
-        async with self._turn(weighed.name):
+        async with self._turn(weighed.identity):
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
         exchange.account.tokens_before = max(weighed.size.tokens, at_least)
         self.tell(exchange, again)
         smaller = await self.in_thread(again.prepared)
         if len(smaller.body) >= refused and self.shrink is not None:
             view = await self.in_thread(self.shrink, again.view, found)
-            smaller = again._replace(view=view).prepared()
+            smaller = await self.in_thread(again._replace(view=view).prepared)
         return smaller if len(smaller.body) < refused else None
+
+    async def beside(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Work on so many bytes: here where it takes a moment, else in a thread."""
+        return work(*arguments) if size < LARGE else await self.in_thread(work, *arguments)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

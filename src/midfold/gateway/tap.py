@@ -19,19 +19,23 @@ from midfold.core.usage import Usage, read_usage
 HEAD = 8_192
 TAIL = 65_536
 MOST_ENCODED = 4_000_000
+MOST_DECODED, MOST_DECODED_LIGHT = 64_000_000, 4_000_000
+LIGHT = 50_000
+"""Bytes of an encoded answer that are decoded in a moment."""
 _USAGE = b'"usage":'
 
 
 class Tap:
     """One answer as it passes by."""
 
-    __slots__ = ("_encoding", "_head", "_kept", "_pieces", "size")
+    __slots__ = ("_encoding", "_head", "_kept", "_pieces", "_usage", "size")
 
     def __init__(self, encoding: str = "") -> None:
         self._encoding = encoding
         self._head = bytearray()
         self._pieces: deque[bytes] = deque()
         self._kept = 0
+        self._usage: Usage | None = None
         self.size = 0
 
     def feed(self, chunk: bytes) -> None:
@@ -45,11 +49,23 @@ class Tap:
             self._kept -= len(self._pieces.popleft())
 
     def usage(self) -> Usage | None:
-        """What the answer said so far; None if it said nothing, or cannot be read."""
+        """What the answer has said; None if it said nothing, or cannot be read. It is over when this is asked."""
+        if self._pieces:
+            self._usage = self._read()
+            self._pieces.clear()
+        return self._usage
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether it takes more than a moment to read: what is encoded may be many times as large."""
+        return bool(self._encoding) and self._kept > LIGHT
+
+    def _read(self) -> Usage | None:
         tail = b"".join(self._pieces)
         head = bytes(self._head)
         if self._encoding:
-            head = tail = decoded(tail, self._encoding) if self._kept == self.size else b""
+            most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
+            head = tail = decoded(tail, self._encoding, most) if self._kept == self.size else b""
         last = _value(tail, tail.rfind(_USAGE))
         first = _value(head, head.find(_USAGE))
         return read_usage({**first, **{key: value for key, value in last.items() if value is not None}})

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from midfold.config import Config
+from midfold.core.lru import LRU
 from midfold.errors import ConfigError
 from midfold.gateway.routes import ANTHROPIC
 
@@ -94,7 +95,7 @@ class Upstreams:
         self._patterns.sort(key=lambda pair: len(pair[0].replace("*", "")), reverse=True)
         if self.default is None and not self._patterns:
             raise ConfigError(NO_UPSTREAM)
-        self._known: dict[tuple[str | None, str | None], Upstream | None] = {}
+        self._known: LRU[tuple[str | None, str | None], Upstream | None] = LRU(MOST_REMEMBERED)
 
     def all(self) -> list[Upstream]:
         """Each of them once, the default first."""
@@ -105,12 +106,7 @@ class Upstreams:
         """Who serves a model on a wire; without a model, whoever speaks the wire."""
         if not self._patterns:
             return self.default
-        key = (model, wire)
-        if key not in self._known:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known.clear()
-            self._known[key] = self._found(model, wire)
-        return self._known[key]
+        return self._known.made((model, wire), lambda: self._found(model, wire))
 
     def _found(self, model: str | None, wire: str | None) -> Upstream | None:
         fitting = [pair for pair in self._patterns if wire is None or pair[1].wire in ("any", wire)]

@@ -53,7 +53,11 @@ class Weighed(NamedTuple):
 
     @property
     def key(self) -> Key:
-        return (self.conversation.chains[-1], _of(self.checkpoint))
+        return (self.conversation.chains[-1], _of(self.conversation, self.checkpoint))
+
+    @property
+    def identity(self) -> str:
+        return f"{self.conversation.identity}/{self.name}"
 
     def prepared(self) -> Prepared:
         noted = self.checkpoint is not None and self.checkpoint.noted
@@ -61,9 +65,10 @@ class Weighed(NamedTuple):
         return Prepared(body, self.key, self.estimated, self)
 
 
-def _of(checkpoint: Checkpoint | None) -> bytes:
-    """What tells the view of one checkpoint from that of another, of the same messages too; empty without one."""
-    return b"" if checkpoint is None else checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
+def _of(conversation: Conversation, checkpoint: Checkpoint | None) -> bytes:
+    """What tells the view of one checkpoint from that of another, of the same messages too, and owners from others."""
+    whose = conversation.whose.encode()
+    return whose if checkpoint is None else whose + checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
 
 
 class Scales:
@@ -81,7 +86,7 @@ class Scales:
             document = exchange.document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
         except TranscriptError:
             return None
-        conversation = Conversation(document, self.policy.redactor)
+        conversation = Conversation(document, self.policy.redactor, exchange.owner.id)
         if not conversation.talk:
             return None
         if self.put_back is not None:
@@ -94,7 +99,7 @@ class Scales:
         checkpoint = find(conversation, name)
         view = conversation.view(checkpoint)
         estimated = conversation.tokens(view, limits.meter)
-        size = self.anchors.size(conversation.chains, _of(checkpoint), estimated)
+        size = self.anchors.size(conversation.chains, _of(conversation, checkpoint), estimated)
         return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
 
     def name(self, exchange: Exchange, conversation: Conversation) -> str:
@@ -115,7 +120,7 @@ class Scales:
     def timing(self, weighed: Weighed) -> Timing | None:
         """Whether now is a cheap moment; None where that is not asked for."""
         model = weighed.conversation.document.model
-        return self.moments.timing(weighed.name, model, weighed.limits.trigger, weighed.size.tokens)
+        return self.moments.timing(weighed.identity, model, weighed.limits.trigger, weighed.size.tokens)
 
     def _is_many(self, weighed: Weighed) -> bool:
         return len(weighed.view) >= self.policy.most_messages
@@ -127,4 +132,4 @@ class Scales:
         weighed = prepared.weighed
         if weighed is not None:
             seq = 0 if weighed.checkpoint is None else weighed.checkpoint.seq
-            self.moments.observe(weighed.name, weighed.conversation.document.model, seq, usage)
+            self.moments.observe(weighed.identity, weighed.conversation.document.model, seq, usage)

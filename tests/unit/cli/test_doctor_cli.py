@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import midfold
 from midfold.cli.main import main
+from midfold.gateway import create_app
+from midfold.testing.server import served
+from support.gateways import call, settings
+from support.pulse import provider
 
 KEY = "sk-" + "not-a-real-key"
 
@@ -87,6 +92,41 @@ def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_pa
     probed = run("--config", str(file), "--json", "--probe")
     assert probed.exit_code == 1
     assert told(probed, "upstream")["told"] == "127.0.0.1:9 does not answer: ConnectError"
+
+
+def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what_to_do(tmp_path: Path) -> None:
+    from midfold.gateway.conversation import Conversation
+    from midfold.gateway.operating import Operations
+    from midfold.gateway.owner import Owner
+
+    def broken(owner: Owner, conversation: Conversation) -> Conversation:
+        raise KeyError("secret words")
+
+    file = tmp_path / "config.yaml"
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]}
+    with provider() as upstream, midfold.open("memory:") as sessions:
+        config = settings(upstream)
+        operations = Operations(config, sessions)
+        app = create_app(config, sessions=sessions, environment={}, extra_routes=operations.routes())
+        with served(operations.around(app)) as url:
+            file.write_text(f"gateway: {{upstream: '{upstream}', port: {url.rpartition(':')[2]}}}\n")
+            call(url, "POST", "/v1/chat/completions", body)
+            assert told(run("--config", str(file), "--json", "--probe"), "gateway")["status"] == "ok"
+            app.gateway.steward.scales.put_back = broken
+            status, headers, _ = call(url, "POST", "/v1/chat/completions", body)
+            assert (status, headers["x-midfold-reason"]) == (200, "not looked at: KeyError")
+            figures = call(url, "GET", "/metrics")[2].decode()
+            assert 'midfold_unmanaged_requests_total{error="KeyError"} 1' in figures
+            result = run("--config", str(file), "--json", "--probe")
+    assert result.exit_code == 1
+    found = told(result, "gateway")
+    assert found["status"] == "problem"
+    assert "has passed on 1 requests without looking at them (KeyError 1)" in found["told"]
+    assert "report it" in found["told"]
+    assert "secret words" not in result.output + figures
+    gone = told(run("--config", str(file), "--json", "--probe"), "gateway")
+    assert gone["status"] == "note"
+    assert "none runs at 127.0.0.1" in gone["told"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from midfold.gateway.anchors import Anchors
 from midfold.gateway.assembled import assembled, result_messages
 from midfold.gateway.headers import asked, to_client, to_upstream
 from midfold.gateway.overflow import overflow_of
-from midfold.gateway.peek import peek
+from midfold.gateway.peek import peek, peek_slowly
 from midfold.gateway.policy import Policy
 from midfold.gateway.recall import offered
 from midfold.gateway.routes import route_of
@@ -226,10 +226,10 @@ def test_peeking_reads_a_few_fields_and_never_fails() -> None:
     odd = peek(b'{"model": 7, "stream": "yes", "max_tokens": "many"}')
     assert odd is not None and (odd.name, odd.is_streaming, odd.output) == (None, False, 0)
     assert [peek(body) for body in (b"", b"[]", b"{", b"\xff")] == [None] * 4
-    half = peek(b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "cut \\ud83d here"}]}')
+    half = peek_slowly(b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "cut \\ud83d here"}]}')
     assert half is not None
     assert (half.name, half.is_streaming) == ("m", True)
-    assert [peek(body) for body in (b'["\\ud83d"]', b'{"model": "\\ud83d')] == [None] * 2
+    assert [peek_slowly(body) for body in (b'["\\ud83d"]', b'{"model": "\\ud83d')] == [None] * 2
 
 
 @pytest.mark.parametrize(

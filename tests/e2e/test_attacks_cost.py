@@ -1,0 +1,277 @@
+"""One small request stops nobody: while it is served, `/healthz` answers, and afterwards its memory is free again.
+
+A real `midfold serve` in a process of its own, asked every 20 ms.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.gateway_soak import Process, gateway
+from support.gateways import call, running
+from support.pulse import ANSWER, Pulse, provider
+
+SOON = 0.25
+"""Seconds within which everybody else is answered; half of the time a machine that runs other tests may take more."""
+SLACK = 2
+MEGABYTE = 1_000_000
+PATH = "/v1/chat/completions"
+PATIENT = 90.0
+FREED = 60_000
+"""Kilobytes that may stay in use after a burden: memories that are bounded, and pages of the store."""
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
+
+
+@pytest.fixture(params=["hygiene", "busy"], scope="module")
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A gateway as it comes, and one with everything on."""
+    folder = tmp_path_factory.mktemp("cost")
+    config = folder / "config.yaml"
+    extra = "gateway: {mode: manage, recall: on}\n" if request.param == "busy" else ""
+    config.write_text("models: {'*': {context_window: 32_768}}\n" + extra)
+    with provider() as upstream:
+        process = gateway(config, upstream, f"sqlite:///{folder}/s.db", folder / "log")
+        post(process, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def post(process: Process, body: Any, path: str = PATH, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=PATIENT)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        connection.request("POST", path, data, {name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def burdened(process: Process, work: Callable[[], Any]) -> Any:
+    """Does it while everybody else is answered in time."""
+    with Pulse(process.port) as pulse:
+        time.sleep(0.1)
+        result = work()
+        time.sleep(0.3)
+    assert pulse.longest < SOON * SLACK, f"somebody waited {pulse.longest:.2f} s"
+    return result
+
+
+def talk(*messages: bytes, model: bytes = b"m") -> bytes:
+    return b'{"model":"' + model + b'","messages":[' + b",".join(messages) + b"]}"
+
+
+def said(text: bytes, role: bytes = b"user") -> bytes:
+    return b'{"role":"' + role + b'","content":"' + text + b'"}'
+
+
+FILL = [said(b"word " * 4_000)] * 5
+
+
+@pytest.mark.parametrize("size", [80_000, 160_000, 320_000])
+def test_spaces_around_a_cache_marker(served: Process, size: int) -> None:
+    part = b'{"type":"text","text":"x","cache_control":{"type":"ephemeral"}' + b" " * size + b"}"
+    marked = b'{"role":"user","content":[' + part + b"]}"
+    begun = time.perf_counter()
+    status, headers, _ = burdened(served, lambda: post(served, talk(marked, *FILL)))
+    assert status == 200
+    assert "not looked at" not in headers.get("x-midfold-reason", "")
+    assert time.perf_counter() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [(PATH, "invalid_request_error"), ("/v1/responses", "invalid_request_error"), ("/v1/messages", "")],
+)
+def test_a_name_of_four_megabytes_for_a_model_is_refused(served: Process, path: str, kind: str) -> None:
+    name = b"a" * (4 * MEGABYTE)
+    status, _, body = burdened(served, lambda: post(served, talk(said(b"hi"), model=name), path))
+    told = json.loads(body)
+    assert status == 400
+    assert told["error"]["message"] == "model: expected a name of at most 200 characters"
+    assert told["error"]["type"] == "invalid_request_error"
+    assert "error" in told and (kind or told["type"] == "error")
+
+
+@linux
+def test_many_long_names_leave_nothing_behind(served: Process) -> None:
+    before = served.memory()
+    for number in range(20):
+        name = b"%d" % number + b"a" * MEGABYTE
+        assert post(served, talk(said(b"hi"), model=name))[0] == 400
+        assert post(served, talk(said(b"hi")), x_midfold_session=f"{number}" + "s" * 30_000)[0] == 200
+    time.sleep(3)
+    assert served.memory() - before < FREED
+
+
+def test_a_name_within_the_limit_passes(served: Process) -> None:
+    assert post(served, talk(said(b"hi"), model=b"a" * 200))[0] == 200
+
+
+@linux
+def test_a_million_tiny_messages_are_passed_on_as_they_are(served: Process) -> None:
+    before = served.memory()
+    body = talk(*[said(b"a"), said(b"b", b"assistant")] * 500_000)
+    begun = time.perf_counter()
+    status, headers, answer = burdened(served, lambda: post(served, body))
+    assert (status, answer) == (200, ANSWER)
+    assert headers["x-midfold-action"] == "passed"
+    assert headers["x-midfold-reason"] == "more than 200,000 messages, or more in them than is looked at"
+    assert time.perf_counter() - begun < 20
+    time.sleep(4)
+    assert served.memory() - before < FREED
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/messages/count_tokens"])
+def test_what_the_gateway_answers_itself_has_the_same_limit(tmp_path: Path, path: str) -> None:
+    def uncounted(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+
+    body = talk(*[said(b"a")] * 200_001).replace(b'"messages"', b'"input"' if "responses" in path else b'"messages"')
+    with provider(uncounted) as upstream, running(upstream) as here:
+        status, _, answer = call(here.url, "POST", path, body)
+    assert status == 413
+    assert "more than 200,000 messages" in json.loads(answer)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "list_of",
+    [b'"messages":[%s]', b'"messages":[{"role":"user","content":[%s]}]', b'"tools":[%s]', b'"model":[%s]'],
+    ids=["messages", "parts", "tools", "model"],
+)
+def test_lists_of_ten_million_ones(served: Process, list_of: bytes) -> None:
+    body = b"{" + list_of % (b"1," * (10 * MEGABYTE) + b"1") + b"}"
+    assert burdened(served, lambda: post(served, body))[0] in (200, 400)
+
+
+def test_a_hundred_thousand_messages_are_folded(served: Process) -> None:
+    body = talk(*[said(b"a"), said(b"b", b"assistant")] * 50_000, said(b"and now?"))
+    status, headers, _ = burdened(served, lambda: post(served, body))
+    assert status == 200
+    assert headers["x-midfold-action"] in ("compacted", "checkpoint")
+
+
+def large(megabytes: int, seed: int) -> bytes:
+    """Words nobody else sends."""
+    choice = random.Random(seed)
+    text = (" ".join(f"w{choice.randrange(10**6)}" for _ in range(5_000)) + " ").encode()
+    return talk(*[said(text * (MEGABYTE // len(text)))] * megabytes)
+
+
+def abandon(process: Process, body: bytes, share: float, wait: float) -> None:
+    """Sends a part of a request, or all of it, and goes away."""
+    with socket.create_connection(("127.0.0.1", process.port)) as connection:
+        head = f"POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[: int(len(body) * share)])
+        time.sleep(wait)
+
+
+@linux
+@pytest.mark.parametrize(("share", "wait"), [(0.5, 0.0), (1.0, 0.0), (1.0, 0.5)], ids=["half", "whole", "later"])
+def test_bodies_that_clients_abandon_are_let_go(served: Process, share: float, wait: float) -> None:
+    bodies = [large(12, seed) for seed in range(10)]
+    before = served.memory()
+
+    def all_of_them() -> None:
+        threads = [threading.Thread(target=abandon, args=(served, body, share, wait)) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    burdened(served, all_of_them)
+    ends = time.monotonic() + 20
+    while served.memory() - before > FREED and time.monotonic() < ends:
+        time.sleep(0.5)
+    assert served.memory() - before < FREED
+
+
+@pytest.mark.parametrize("megabytes", [10, 60])
+def test_large_bodies_stop_nobody(served: Process, megabytes: int) -> None:
+    body = large(megabytes, 77)
+    assert burdened(served, lambda: post(served, body))[0] == 200
+
+
+def test_tags_without_a_line_end(served: Process) -> None:
+    call_ = b'{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function",'
+    call_ += b'"function":{"name":"f","arguments":"{}"}}]}'
+    result = b'{"role":"tool","tool_call_id":"c","content":"' + b"<a-b> " * 100_000 + b'"}'
+    assert burdened(served, lambda: post(served, talk(said(b"go"), call_, result, *FILL)))[0] == 200
+
+
+def endless(head: bytes, piece: bytes, counted: list[int], most: int) -> Callable[[socket.socket], None]:
+    """A provider that never ends its answer, or stops a long time after it should have been stopped."""
+
+    def answering(connection: socket.socket) -> None:
+        connection.sendall(head)
+        chunk = b"%x\r\n%s\r\n" % (len(piece), piece)
+        with suppress(OSError):
+            while sum(counted) < most:
+                connection.sendall(chunk)
+                counted.append(len(piece))
+        connection.close()
+
+    return answering
+
+
+HEAD = b"HTTP/1.1 %s\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def test_an_error_without_end_is_relayed_as_it_comes() -> None:
+    """Its first part is looked at, and the rest passes: nothing is kept, and the client decides when it has enough."""
+    counted: list[int] = []
+    answering = endless(HEAD % (b"400 Bad Request", b"text/plain"), b"no " * 20_000, counted, 400 * MEGABYTE)
+    body = talk(said(b"hi"))
+    with provider(answering) as upstream, running(upstream) as here:
+        host, _, port = here.url.removeprefix("http://").partition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENT)
+        connection.request("POST", PATH, body)
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert answer.read(3 * MEGABYTE) == b"no " * MEGABYTE
+        connection.close()
+        assert here.account().status == 400
+    assert sum(counted) < 100 * MEGABYTE
+
+
+def test_an_error_longer_than_is_looked_at_reaches_the_client_whole() -> None:
+    text = b'{"error":{"message":"' + b"no. " * MEGABYTE + b'"}}'
+
+    def answering(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(text) + text)
+
+    with provider(answering) as upstream, running(upstream) as here:
+        status, headers, answer = call(here.url, "POST", PATH, talk(said(b"hi")))
+    assert (status, answer == text, headers["content-length"]) == (400, True, str(len(text)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "piece"),
+    [(b"application/json", b" " * 60_000), (b"text/event-stream", (b'data: {"x":"' + b"y" * 6_000 + b'"}\n\n') * 10)],
+    ids=["whole", "stream"],
+)
+def test_a_turn_without_end_that_must_be_known_as_a_whole_is_an_error_of_ours(kind: bytes, piece: bytes) -> None:
+    counted: list[int] = []
+    answering = endless(HEAD % (b"200 OK", kind), piece, counted, 400 * MEGABYTE)
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": kind != b"application/json"}
+    with provider(answering) as upstream, running(upstream, recall="on") as here:
+        with suppress(http.client.HTTPException, ConnectionError):
+            status, _, answer = call(here.url, "POST", PATH, body)
+            assert status == 502
+            assert "more than the 64,000,000 bytes" in json.loads(answer)["error"]["message"]
+        assert here.account().action in ("refused", "broken")
+    assert sum(counted) < 200 * MEGABYTE
