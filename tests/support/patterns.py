@@ -22,6 +22,8 @@ import midfold
 
 FUNCTIONS = frozenset(("search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"))
 ANCHORED = frozenset(("match", "fullmatch"))
+HELD = {"midfold.core.redact_rules._KINDS": "match"}
+"""How patterns are used that stand in a list: `_kind_at` tries each at one place."""
 OTHERS = "\x01"
 """A character that few patterns mean."""
 
@@ -78,7 +80,7 @@ def _uses(tree: ast.AST) -> dict[str, set[str]]:
 def _held(value: Any, where: str, uses: dict[str, set[str]], name: str = "", depth: int = 0) -> Iterator[Found]:
     """Patterns in a module's own names, and in what these hold."""
     if isinstance(value, re.Pattern):
-        methods = uses.get(name, set()) if depth == 1 else {"search"}
+        methods = uses.get(name, set()) if depth == 1 else {HELD.get(where, "search")}
         # A module that only hands the name on has no use of its own.
         if methods:
             yield Found(where, value, next(iter(methods)) if methods <= ANCHORED and len(methods) == 1 else "search")
