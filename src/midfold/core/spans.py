@@ -149,7 +149,7 @@ def places(
     source: bytes | memoryview, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b","
 ) -> Iterator[tuple[int, int]]:
     """Where the elements of an array, or of lines, stand in it."""
-    match = (_COMMA if between else _SPACE).match
+    match = _COMMA.match if between else _SPACE.match
     position = _end(_SPACE, source, _end(_SPACE, source, 0) + len(opening))
     for element in elements:
         end = position + memoryview(element).nbytes

@@ -49,7 +49,7 @@ _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){1,3}(?:[-+.]?[a-z][\w.]*)?|[0-9]{4}
 _HEX = re.compile(r"[0-9a-f]{7,64}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{20,30}")
 _CONSTANT = re.compile(r"[A-Z0-9]+(?:_[A-Z0-9]+)+")
-_CAMEL = re.compile(r"[A-Za-z]*[a-z0-9][A-Z][A-Za-z0-9]*|[A-Z]{2,}[a-z][A-Za-z0-9]*")
+_CAMEL = re.compile(r"(?=[A-Za-z0-9]++\Z)(?:[A-Za-z]*[a-z0-9][A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]*")
 _MIXED = re.compile(r"(?=.*[0-9].*[0-9])(?=.*[A-Za-z])[A-Za-z0-9]{6,}")
 _FLAG = re.compile(r"--[A-Za-z][\w-]+")
 _FILE = re.compile(r"[\w.@+-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}")

@@ -16,7 +16,8 @@ LONGEST_ORIGIN = 28
 LONGEST_COMMAND = 2_000
 FARTHEST_CALL = 40
 """Messages between a call and its result, at most."""
-_FILE = re.compile(r"[\w~.@+-]*(?:/[\w.@+-]+)*/?[\w@+-]+\.[A-Za-z]\w{0,4}(?![\w/])", re.ASCII)
+_FILE = re.compile(r"(?<![\w~.@+-])[\w~.@+-]*(?<![\w@+-])[\w@+-]++\.[A-Za-z]\w{0,4}(?![\w/])", re.ASCII)
+"""The last part of a path: it begins where none of its characters stands before, so every part is tried once."""
 
 
 class Origins:

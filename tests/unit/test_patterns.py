@@ -1,0 +1,67 @@
+"""A census of regular expressions: each takes time in proportion to the text, whatever the text is made of.
+
+A pattern holds the interpreter for as long as it runs: one that is quadratic lets a small text stop a whole gateway.
+New patterns are found by themselves. `python tests/support/patterns.py` lists them all.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.patterns import Found, Pump, census, pumps, seconds
+
+SHORT, LONG = 2_000, 4
+QUICK = 0.001
+"""Seconds; what is quadratic takes more for a short text."""
+WORST = 9.0
+"""How many times as long a text takes that is four times as long: 4 if it is linear, 16 if it is quadratic."""
+
+
+def is_slow(found: Found, pump: Pump) -> bool:
+    if seconds(found, pump.text(24)) > QUICK * 20:
+        return True
+    short = pump.text(SHORT)
+    if seconds(found, short) < QUICK or seconds(found, short) < QUICK:
+        return False
+    long = pump.text(SHORT * LONG)
+    ratios = (seconds(found, long) / seconds(found, short) for _ in range(4))
+    return all(ratio > WORST for ratio in ratios)
+
+
+def slow_ones(found: Found) -> list[Pump]:
+    return [pump for pump in pumps(found.pattern) if is_slow(found, pump)]
+
+
+def test_every_pattern_takes_time_in_proportion_to_the_text() -> None:
+    everything = census()
+    assert len(everything) > 200
+    assert any(found.where == "midfold.gateway.conversation._MARKER" for found in everything)
+    bad = {found.where: (found.pattern.pattern, slow[:1]) for found in everything if (slow := slow_ones(found))}
+    assert bad == {}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [
+        (r"\s*,\s*x", "search"),
+        (r"[\w.]*\w\.py", "search"),
+        (r"\w*[a-z]_\w*", "fullmatch"),
+        (r"<a>.*</a>", "search"),
+        (rb"\s*,\s*\"cache_control\"", "search"),
+    ],
+)
+def test_patterns_that_are_slow_are_found(pattern: str | bytes, method: str) -> None:
+    found = Found("here", re.compile(pattern), method)
+    assert any(is_slow(found, pump) for pump in pumps(found.pattern))
+
+
+def test_a_pattern_that_never_ends_is_found_with_a_few_characters() -> None:
+    found = Found("here", re.compile(r"(?:a+)+b"), "match")
+    assert any(seconds(found, one.text(22)) > 8 * seconds(found, one.text(16)) for one in pumps(found.pattern))
+
+
+@pytest.mark.parametrize("pattern", [r"\w++", r"[ab]{1,40}c", r"x(?<![ab])[ab]*+c", r"(?<!\s)\s*+,"])
+def test_patterns_that_are_linear_are_not(pattern: str) -> None:
+    assert slow_ones(Found("here", re.compile(pattern), "search")) == []
