@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+import midfold
+from midfold.core.compaction import SummaryAsk
+from midfold.errors import SummaryFailed
 from midfold.gateway.learned import LASTS, Learned, Whose, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.fixtures import assistant, system, user
@@ -135,3 +138,28 @@ def test_a_phrase_of_the_client_does_not_hide_one_of_the_provider() -> None:
     told = b'{"error":{"message":"you said: maximum context length is 9000. Ours: maximum context length is 16000"}}'
     request = b'{"messages":[{"role":"user","content":"maxi\\u006dum context\\tlength is 9000!"}]}'
     assert named_limit(told, request) == 16_000
+
+
+def test_a_fold_that_fails_for_one_client_keeps_no_other_with_the_same_label_waiting() -> None:
+    asked: list[str] = []
+
+    def summarize(ask: SummaryAsk) -> str:
+        asked.append("asked")
+        raise SummaryFailed("timeout", "too slow")
+
+    def long(word: str) -> dict[str, Any]:
+        turns = [turn for n in range(20) for turn in (user(f"{word}{n} " + "word " * 1_000), assistant(f"A{n}."))]
+        return {"model": "gpt-4o", "messages": [system(), *turns, user("And now?")]}
+
+    sessions = midfold.open(
+        "memory:", summarizer=summarize, config=Config(compression=Compression(lossy_fallback=False))
+    )
+    with ScriptedProvider(then=lambda request: fine(9)) as upstream:
+        compression = {"lossy_fallback": False}
+        with running(upstream.url, window=20_000, sessions=sessions, compression=compression) as gateway:
+            reasons = [
+                gateway.post(CHAT, long(word), x_midfold_session="label", **who)[1]["x-midfold-reason"]
+                for word, who in (("eve", EVE), ("eve", EVE), ("bob", BOB))
+            ]
+    assert reasons[1] == "a fold failed a moment ago"
+    assert reasons[2].startswith("not folded: ")
