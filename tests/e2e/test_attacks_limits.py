@@ -151,9 +151,7 @@ def test_a_fold_that_fails_for_one_client_keeps_no_other_with_the_same_label_wai
         turns = [turn for n in range(20) for turn in (user(f"{word}{n} " + "word " * 1_000), assistant(f"A{n}."))]
         return {"model": "gpt-4o", "messages": [system(), *turns, user("And now?")]}
 
-    sessions = midfold.open(
-        "memory:", summarizer=summarize, config=Config(compression=Compression(lossy_fallback=False))
-    )
+    sessions = midfold.open("memory:", summarizer=summarize)
     with ScriptedProvider(then=lambda request: fine(9)) as upstream:
         compression = {"lossy_fallback": False}
         with running(upstream.url, window=20_000, sessions=sessions, compression=compression) as gateway:
