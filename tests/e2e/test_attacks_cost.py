@@ -24,8 +24,9 @@ from support.gateways import call, running
 from support.pulse import ANSWER, Pulse, provider
 
 SOON = 0.25
-"""Seconds within which everybody else is answered; half of the time a machine that runs other tests may take more."""
+"""Seconds within which everybody else is answered."""
 SLACK = 2
+"""Times that, on a machine that runs other tests as well."""
 MEGABYTE = 1_000_000
 PATH = "/v1/chat/completions"
 PATIENT = 90.0
