@@ -111,6 +111,8 @@ def test_with_keys_the_pages_themselves_listed_pages_and_programs_are_served(key
         assert status(answer) == 200
         assert b"access-control-allow-origin: " + listed in answer
     assert b"access-control" not in keyed.post(BASIC)
+    refused = keyed.post(b"origin: https://chat.example", b"x-midfold-key: wrong")
+    assert status(refused) == 401 and b"access-control-allow-origin: https://chat.example" in refused
 
 
 def test_a_listed_page_may_ask_first_without_the_key_and_no_other_may(keyed: Door) -> None:

@@ -75,30 +75,29 @@ class Admission:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        taken: list[bytes] = []
+        body = _Body()
         try:
+            page = None
             if scope["path"] not in OPEN_PATHS:
                 page = self.browsers.check(scope["method"], scope["headers"])
-                if page is not None:
-                    if is_preflight(scope["method"], scope["headers"]):
-                        await answer_preflight(page, scope["headers"], send)
-                        return
-                    send = readable_by(page, send)
-            owner, headers = self._owner(scope)
-            await self._body(scope, receive, taken)
+            if page is not None and is_preflight(scope["method"], scope["headers"]):
+                await answer_preflight(page, scope["headers"], send)
+                return
+            send = send if page is None else readable_by(page, send)
+            await self._admit(scope, receive, send, body)
         except Refused as refused:
-            self._let_go(_size(taken))
-            taken.clear()
+            body.pieces.clear()
             if self.refused is not None:
                 self.refused(refused.status)
             await _answer(scope, send, refused)
-            return
-        size = _size(taken)
-        try:
-            inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
-            await self.app(inner, _Replayed([await _whole(taken, size)], receive), send)
         finally:
-            self._let_go(size)
+            self._let_go(body.size)
+
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, body: _Body) -> None:
+        owner, headers = self._owner(scope)
+        await self._read_within(scope, receive, body)
+        inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
+        await self.app(inner, _Replayed([await body.whole()], receive), send)
 
     def _let_go(self, size: int) -> None:
         self.held -= size
@@ -118,30 +117,28 @@ class Admission:
             raise Refused(400, "a key of this gateway stands in the address; it belongs in the header x-midfold-key")
         return Owner(name), without_keys(rest, self.keys)
 
-    async def _body(self, scope: Scope, receive: Receive, taken: list[bytes]) -> None:
+    async def _read_within(self, scope: Scope, receive: Receive, body: _Body) -> None:
         declared = _declared(scope["headers"])
         if declared > self.limits.body_bytes:
             raise Refused(413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}")
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                await self._read(receive, taken, declared)
+                await self._read(receive, body, declared)
         except TimeoutError:
             seconds = self.limits.body_seconds
             raise Refused(408, f"the body did not arrive within {seconds:g} seconds") from None
 
-    async def _read(self, receive: Receive, taken: list[bytes], declared: int) -> None:
-        size = 0
+    async def _read(self, receive: Receive, body: _Body, declared: int) -> None:
         while True:
-            if self.held + declared - size > self.limits.total_bytes:
+            if self.held + declared - body.size > self.limits.total_bytes:
                 raise Refused(503, "the gateway holds as many unfinished requests as it can; try again")
             event = await receive()
             if event["type"] == "http.disconnect":
                 raise Refused(499, "the client went away")
             piece = event.get("body", b"")
-            size += len(piece)
             self.held += len(piece)
-            taken.append(piece)
-            if size > self.limits.body_bytes:
+            body.add(piece)
+            if body.size > self.limits.body_bytes:
                 raise Refused(413, f"the body is larger than the {self.limits.body_bytes:,} bytes this gateway takes")
             if not event.get("more_body", False):
                 return
@@ -181,15 +178,21 @@ def _declared(headers: list[Header]) -> int:
     return 0
 
 
-def _size(pieces: list[bytes]) -> int:
-    return sum(map(len, pieces))
+class _Body:
+    """What has arrived of a request."""
 
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.size = 0
 
-async def _whole(taken: list[bytes], size: int) -> bytes:
-    """The body in one piece; the pieces are let go."""
-    body = await asyncio.to_thread(b"".join, taken) if size > LARGE else b"".join(taken)
-    taken.clear()
-    return body
+    def add(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.size += len(piece)
+
+    async def whole(self) -> bytes:
+        """In one piece; the pieces are let go."""
+        pieces, self.pieces = self.pieces, []
+        return await asyncio.to_thread(b"".join, pieces) if self.size > LARGE else b"".join(pieces)
 
 
 class _Replayed:
