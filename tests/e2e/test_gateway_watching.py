@@ -135,7 +135,7 @@ def test_passed_through_is_seen_and_never_due_bypassed_is_not_seen() -> None:
 
 def test_a_name_of_the_clients_own_and_a_model_nobody_would_write() -> None:
     with watched() as it:
-        it.ask(talk(1), headers={"x_midfold_session": "mine"}, model="evil\u0000" + "x" * 300)
+        it.ask(talk(1), headers={"x_midfold_session": "mine"}, model="evil\u0000" + "x" * 150)
         it.ask(talk(2, first="something else"), headers={"x_midfold_session": "mine"})
         (only,) = it.seen()
         assert (only.name, only.model, only.saved.requests) == ("mine", "gpt-4o", 2)

@@ -145,7 +145,7 @@ with midfold.open(url) as sessions:
 """
 
 
-@pytest.mark.parametrize("limit", [150_000, 400_000])
+@pytest.mark.parametrize("limit", [250_000, 500_000])
 def test_a_file_that_may_not_grow(tmp_path: Path, limit: int) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     done = subprocess.run(

@@ -53,8 +53,8 @@ def made(tx: Tx, name: str, dialect: str, model: str | None = None, **more: Any)
     """The session's row, locked; a new session if there is none."""
     found = tip(tx, name)
     if found is None:
-        values = {"kind": "root", "parent": None, "root": None, "forked": None, **more}
-        values["memory"] = seals.memory_of(b"", name, 0, 0)
+        memory = seals.memory_of(b"", name, 0, 0)
+        values = {"kind": "root", "parent": None, "root": None, "forked": None, "memory": memory, **more}
         tx.all("create_session", name=name, dialect=dialect, model=model, **values)
         found = tip(tx, name)
         assert found is not None

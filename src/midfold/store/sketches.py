@@ -101,7 +101,8 @@ def place(tx: Tx, names: Sequence[str], dialect: str, model: str | None) -> Tip:
     before = next((row for name in names[1:] if (row := tip(tx, name)) is not None and not row.count), None)
     if found is None:
         if before is None:
-            return made(tx, names[0], dialect, model)
+            # A row that will get other names is not sealed with this one.
+            return made(tx, names[0], dialect, model, memory=b"")
         tx.run("rename_session", id=before.id, name=names[0])
         return before
     if before is not None:
