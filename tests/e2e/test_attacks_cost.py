@@ -273,3 +273,34 @@ def test_a_turn_without_end_that_must_be_known_as_a_whole_is_an_error_of_ours(ki
             assert "more than the 64,000,000 bytes" in json.loads(answer)["error"]["message"]
         assert here.account().action in ("refused", "broken")
     assert sum(counted) < 200 * MEGABYTE
+
+
+@pytest.fixture(scope="module")
+def with_our_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A gateway with a provider key of its own: requests are looked through for ids of others."""
+    folder = tmp_path_factory.mktemp("ours")
+    config = folder / "config.yaml"
+    config.write_text("gateway: {mode: passthrough, api_key_env: HOME}\n")
+    with provider() as upstream:
+        process = gateway(config, upstream, f"sqlite:///{folder}/s.db", folder / "log")
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_looking_for_ids_of_others_stops_nobody(with_our_key: Process) -> None:
+    small = b'{"role":"user","content":"hi","n":1}'
+    body = talk(*[small] * 150_000, said(b"the end"))[:-1] + b',"metadata":{"file_id":"mine"}}'
+    assert burdened(with_our_key, lambda: post(with_our_key, body))[0] == 200
+    theirs = talk(*[small] * 150_000)[:-1] + b',"file_id":"theirs"}'
+    assert burdened(with_our_key, lambda: post(with_our_key, theirs))[0] == 404
+
+
+def test_what_is_too_crowded_to_be_looked_through_is_refused(with_our_key: Process) -> None:
+    status, _, body = burdened(
+        with_our_key,
+        lambda: post(with_our_key, b'{"input":"x","a":[' + b"0," * 1_600_000 + b'0],"file_id":"x"}', "/v1/embeddings"),
+    )
+    assert status == 413
+    assert b"more values than are looked through" in body

@@ -21,7 +21,8 @@ from midfold.gateway.client import Answer
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.headers import Raw, encoding_of
 from midfold.gateway.issued import Issued
-from midfold.gateway.references import may_have_references, references
+from midfold.gateway.peek import is_crowded
+from midfold.gateway.references import Reference, may_have_references, references
 from midfold.gateway.table import Grant, granted
 from midfold.gateway.upstreams import Upstream
 
@@ -46,6 +47,12 @@ class NotTheirs(MidfoldError):
     """There is no such thing that was made under this key of the gateway."""
 
     status = 404
+
+
+class TooCrowded(MidfoldError):
+    """The request has more values than are looked through for ids of others."""
+
+    status = 413
 
 
 class Reach:
@@ -87,7 +94,7 @@ class Reach:
         body = exchange.body
         if not may_have_references(body, exchange.raw_path):
             return
-        found = references(body) if len(body) <= LARGEST_AT_ONCE else await asyncio.to_thread(references, body)
+        found = references(body) if len(body) <= LARGEST_AT_ONCE else await asyncio.to_thread(_referred, body)
         for key, given in dict.fromkeys(found):
             if not await self._belongings.has(place, given):
                 raise NotTheirs(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
@@ -108,6 +115,12 @@ class Reach:
         )
         answer.filter = Issued(grant.made, is_stream=is_stream, encoding=encoding_of(answer.headers), keep=keep).through
         return answer
+
+
+def _referred(body: bytes) -> list[Reference]:
+    if is_crowded(body):
+        raise TooCrowded
+    return references(body)
 
 
 class _Storing(msgspec.Struct, gc=False):

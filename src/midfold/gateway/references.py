@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from midfold.errors import TranscriptError
 
-WORDS = (b"file_id",)
-WORDS_OF_RESPONSES = (*WORDS, b"previous_response_id", b'"conversation"', b"vector_store_ids")
+WORDS = (b'"file_id', b'"input_file_id"')
+WORDS_OF_RESPONSES = (*WORDS, b'"previous_response_id"', b'"conversation"', b'"vector_store_ids"')
+"""With the quote before them: inside a text it would be escaped, and the word no key."""
 _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 AT_THE_TOP = frozenset(("previous_response_id", "conversation", "input_file_id"))
 ANYWHERE = frozenset(("file_id", "file_ids", "vector_store_ids"))
@@ -34,6 +35,11 @@ class _Object(list[tuple[str, Any]]):
     """An object of JSON with all its pairs."""
 
 
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    # A function of Python's own: between two of its calls other threads get their turn.
+    return _Object(pairs)
+
+
 def may_have_references(body: bytes, path: str) -> bool:
     """Whether a body is worth reading. JSON in another encoding than UTF-8 hides every word, and has zero bytes."""
     words = WORDS_OF_RESPONSES if "/responses" in path else WORDS
@@ -45,7 +51,7 @@ def may_have_references(body: bytes, path: str) -> bool:
 def references(body: bytes) -> list[Reference]:
     """The ids that a provider would look up. Raises TranscriptError for a body that cannot be read."""
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_Object)
+        value = json.loads(body.decode(), object_pairs_hook=_object)
     except (ValueError, RecursionError):
         raise TranscriptError("the request is not JSON in UTF-8, and what it refers to cannot be known") from None
     if not isinstance(value, _Object):
