@@ -290,10 +290,10 @@ def with_our_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 
 def test_looking_for_ids_of_others_stops_nobody(with_our_key: Process) -> None:
-    small = b'{"role":"user","content":"hi","n":1}'
-    body = talk(*[small] * 150_000, said(b"the end"))[:-1] + b',"metadata":{"file_id":"mine"}}'
+    small = b'{"role":"user","content":"hi","a":{},"b":{},"c":{},"d":{}}'
+    body = talk(*[small] * 190_000, said(b"the end"))[:-1] + b',"metadata":{"file_id":"mine"}}'
     assert burdened(with_our_key, lambda: post(with_our_key, body))[0] == 200
-    theirs = talk(*[small] * 150_000)[:-1] + b',"file_id":"theirs"}'
+    theirs = talk(*[small] * 190_000)[:-1] + b',"file_id":"theirs"}'
     assert burdened(with_our_key, lambda: post(with_our_key, theirs))[0] == 404
 
 
