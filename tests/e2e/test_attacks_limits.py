@@ -140,6 +140,27 @@ def test_a_phrase_of_the_client_does_not_hide_one_of_the_provider() -> None:
     assert named_limit(told, request) == 16_000
 
 
+@pytest.mark.parametrize(
+    "request_body",
+    [
+        b'{"maximum context length is 9000 tokens": 1}',
+        b'{"metadata": {"x": [{"maximum context length is 9000 tokens": null}]}}',
+        b'{"user": "' + b"x" * 200_000 + b"maximum context length" + b" " * 200_000 + b'is 9000 tokens"}',
+        b'{"messages": ["' + b"y " * 65_520 + b'maximum context length is 9000 tokens"]}',
+        b'{"messages": ["\\ud83d maximum context length is 9000 tokens"]}',
+        b'{"messages": [',
+    ],
+)
+def test_wherever_a_client_says_it_and_whatever_cannot_be_read_teaches_nothing(request_body: bytes) -> None:
+    assert named_limit(b'{"error":{"message":"unknown: maximum context length is 9000 tokens"}}', request_body) == 0
+
+
+def test_an_error_that_names_many_limits_teaches_nothing() -> None:
+    claims = ". ".join(f"maximum context length is {9_000 + n}" for n in range(40))
+    told = f'{{"error":{{"message":"{claims}. Ours: maximum context length is 16000"}}}}'.encode()
+    assert named_limit(told, f'{{"messages":["{claims}"]}}'.encode()) == 0
+
+
 def test_a_fold_that_fails_for_one_client_keeps_no_other_with_the_same_label_waiting() -> None:
     asked: list[str] = []
 

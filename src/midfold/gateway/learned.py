@@ -16,10 +16,14 @@ from typing import Any, NamedTuple
 
 from midfold.core import jsonio
 from midfold.core.lru import LRU
+from midfold.core.spans import elements, entries, first_byte
 from midfold.models import learn_limit
 
 LASTS = 3_600.0
 MOST = 10_000
+MOST_PHRASES = 8
+"""Of an error that names a limit so often, nothing is believed."""
+PIECE, OVERLAP = 1 << 17, 400
 _BESIDE = re.compile(r"[\W_]+")
 _ENVELOPES = ("error", "detail", "Error")
 
@@ -67,14 +71,21 @@ class Learned:
 
 
 def named_limit(error: bytes, request: bytes) -> int:
-    """The size of the context that a provider's error names in its own words; 0 if it names none."""
-    said: str | None = None
+    """The size of the context that a provider's error names in its own words; 0 if it names none. In a thread."""
+    said: list[str] = []
+    tried = 0
 
     def is_quoted(phrase: str) -> bool:
-        nonlocal said
-        if said is None:
-            said = _essence(" ".join(_texts(_value(request))))
-        return _essence(phrase) in said
+        nonlocal tried
+        tried += 1
+        essence = _essence(phrase)
+        if tried > MOST_PHRASES or len(essence) > OVERLAP:
+            return True
+        try:
+            said.extend(_essences(request) if not said else ())
+        except jsonio.NotJSON:
+            return True
+        return any(essence in piece for piece in said)
 
     return learn_limit(_told(_value(error)), is_quoted=is_quoted) or 0
 
@@ -102,8 +113,25 @@ def _told(value: Any) -> str:
     return "\n".join([message if isinstance(message, str) else "", *numbers])
 
 
+def _essences(request: bytes) -> Iterator[str]:
+    """All texts of a request, in pieces that overlap: no call holds the interpreter for long."""
+    before = ""
+    for value in _values(request):
+        for text in _texts(value):
+            for start in range(0, len(text), PIECE):
+                before = before[-OVERLAP:] + _essence(text[start : start + PIECE])
+                yield before
+
+
+def _values(request: bytes) -> Iterator[Any]:
+    """What a request is made of; lists one element after the other. Raises NotJSON."""
+    for name, raw in entries(request).items():
+        yield name
+        yield from map(jsonio.decode, elements(raw) if first_byte(raw) == b"[" else (raw,))
+
+
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a request."""
+    """Every text in a value."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
