@@ -148,6 +148,15 @@ def _commas(body: bytes) -> int:
 
 def structural_commas(body: bytes, most: int) -> int:
     """The commas of a JSON text that stand in no string, up to `most`."""
+    return _structural(body, most, b",")
+
+
+def structural_values(body: bytes, most: int) -> int:
+    """At least as many as there are values in a JSON text, up to `most`: what is nested needs no commas."""
+    return _structural(body, most, b",[{")
+
+
+def _structural(body: bytes, most: int, marks: bytes) -> int:
     count = start = 0
     inside = False
     while start < len(body) and count < most:
@@ -156,6 +165,6 @@ def structural_commas(body: bytes, most: int) -> int:
         start += len(piece) + cut
         # What is escaped ends no string; where the piece ends in half an escape, the other half is left out, too.
         plain = piece[: len(piece) - cut].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        count += sum(part.count(b",") for part in plain[inside::2])
+        count += sum(part.count(mark) for part in plain[inside::2] for mark in marks)
         inside ^= len(plain) % 2 == 0
     return min(count, most)
