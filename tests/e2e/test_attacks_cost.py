@@ -134,6 +134,16 @@ def test_a_million_tiny_messages_are_passed_on_as_they_are(served: Process) -> N
     assert served.memory() - before < FREED
 
 
+@pytest.mark.parametrize("part", [b"[]", b"{}", b"[" * 400 + b"]" * 400], ids=["lists", "objects", "deep lists"])
+def test_one_message_of_more_than_a_million_parts_is_passed_on_as_it_is(served: Process, part: bytes) -> None:
+    parts = b",".join([part] * (2_800_000 // len(part)))
+    begun = time.perf_counter()
+    sent = talk(b'{"role":"user","content":[' + parts + b"]}")
+    status, headers, answer = burdened(served, lambda: post(served, sent))
+    assert (status, answer, headers["x-midfold-action"]) == (200, ANSWER, "passed")
+    assert time.perf_counter() - begun < 10
+
+
 @pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/messages/count_tokens"])
 def test_what_the_gateway_answers_itself_has_the_same_limit(tmp_path: Path, path: str) -> None:
     def uncounted(connection: socket.socket) -> None:
