@@ -387,6 +387,9 @@ def test_an_id_cannot_be_hidden_in_a_body() -> None:
         head = head.replace("/v1/batches", "/v1/images/edits")
         sent = f"{head}{kinds}content-length: {len(edit)}\r\n\r\n".encode() + edit
         assert status_of(raw(gateway.url, sent)) == 404
+        chunked = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(edit), edit)
+        assert status_of(raw(gateway.url, f"{head}content-type: application/json\r\n".encode() + chunked)) == 404
+        assert gateway.ask(BLUE, "POST", "/v1/responses", b'{"a":"not what it says"}', content_encoding="br")[0] == 400
         assert len(gateway.reached) == 1
 
 

@@ -48,6 +48,13 @@ def test_ids_belong_to_whoever_was_given_them(sessions: Sessions) -> None:
             assert not has(found, RED._replace(base="http://other"), "a")
 
 
+def test_no_two_things_of_owners_have_one_name() -> None:
+    bound = [Owner("a").bind(*parts) for parts in ((b"x", b"yz"), (b"xy", b"z"), (b"xyz",), (b"xyz", b""))]
+    bound += [Owner("b").bind(b"xyz"), Owner().bind(b"xyz"), Owner(credential=b"a").bind(b"xyz")]
+    assert len(set(bound)) == len(bound)
+    assert Owner("a", b"whatever").bind(b"xyz") == Owner("a").bind(b"xyz")
+
+
 def test_what_a_provider_forgets_is_forgotten_too(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(belongings, "TIDY_EVERY", 2)
     clock = FakeClock()
