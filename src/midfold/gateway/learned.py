@@ -67,14 +67,18 @@ class Learned:
 
 
 def named_limit(error: bytes, request: bytes) -> int:
-    """The size of the context that a provider's error names in its own words; 0 if it names none."""
+    """The size of the context that a provider's error names in its own words; 0 if it names none.
+
+    Where nobody can say what the client wrote, everything may be the client's.
+    """
     said: str | None = None
 
     def is_quoted(phrase: str) -> bool:
         nonlocal said
         if said is None:
-            said = _essence(" ".join(_texts(_value(request))))
-        return _essence(phrase) in said
+            asked = _value(request)
+            said = _essence(" ".join(_texts(asked))) if asked is not None else ""
+        return not said or _essence(phrase) in said
 
     return learn_limit(_told(_value(error)), is_quoted=is_quoted) or 0
 
