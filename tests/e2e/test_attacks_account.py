@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -24,6 +24,7 @@ from midfold.testing.answers import Answer, events, value
 from support.attacks import PROVIDERS_KEY, behind_the_door, raw, status_of
 from support.gateway_soak import gateway as start_gateway
 from support.gateways import call
+from support.pulse import Pulse
 
 RED, BLUE = new_key(), new_key()
 KEYS = {"red": Key(hash=hashed(RED)), "blue": Key(hash=hashed(BLUE))}
@@ -116,6 +117,12 @@ CLOSED = [
     ("GET", "/v1/files/file-1/content/x"),
 ]
 SPELLINGS = [
+    "/v1/models/a%2f..%2F..%2ffiles%2Ffile-1",
+    "/v1/models/%2Ffiles",
+    "/v1/models/a%2Fb%2Fc%2Fd",
+    "/v1/models%2Ffile-1",
+    "/v1/files%2Ffile-1",
+    "/v1/models/a%252Fb",
     "/v1/%66iles/file-1",
     "/v1/models/%2e%2e/files/file-1",
     "/v1/models/../files/file-1",
@@ -171,6 +178,26 @@ def test_a_method_in_a_header_is_not_sent_on() -> None:
     with door() as gateway:
         gateway.ask(RED, "POST", "/v1/embeddings", b"{}", x_http_method_override="DELETE", x_original_url="/v1/files")
     assert not {"x-http-method-override", "x-original-url"} & set(gateway.provider.requests[0].headers)
+
+
+def test_a_part_of_the_account_is_not_the_clients_to_choose() -> None:
+    chosen = {"openai_organization": "org-1", "OpenAI_Project": "proj-1", "x_goog_user_project": "p"}
+    for routes, passed in (("known", 0), ("all", 3)):
+        with door(routes=routes) as gateway:
+            for path in ("/v1/chat/completions", "/v1/files"):
+                assert gateway.ask(RED, "POST", path, b'{"model":"m"}', **chosen)[0] == 200
+            for request in gateway.provider.requests:
+                assert (
+                    len({"openai-organization", "openai-project", "x-goog-user-project"} & set(request.headers))
+                    == passed
+                )
+
+
+def test_a_model_with_a_slash_in_its_name_is_found_as_official_clients_write_it() -> None:
+    with door() as gateway:
+        for name in ("maker%2Fname:free", "maker%2fname%3Afree", "maker/name", "a%2Fb%40c"):
+            assert gateway.ask(RED, "GET", f"/v1/models/{name}") == (200, {"reached": f"/v1/models/{name}"})
+            assert gateway.ask(RED, "DELETE", f"/v1/models/{name}")[0] == 403
 
 
 def test_generation_counting_models_and_embeddings_are_open() -> None:
@@ -336,6 +363,10 @@ def hidden_in(made: str) -> list[tuple[bytes, dict[str, str]]]:
         (far.encode(), {"content_type": "multipart/form-data; boundary=x"}),
         (gzip.compress(plain.encode()), {"content_encoding": "gzip"}),
         (plain.encode() + b",", {}),
+        (plain.replace("previous_response", "Previous_Response").encode(), {}),
+        (json.dumps({"type": "tool_use", "input": [{"content": [{"file_id": made}]}]}).encode(), {}),
+        (f"model=m&previous%5Fresponse%5Fid={made}".encode(), {"content_type": "application/x-www-form-urlencoded"}),
+        (plain.encode("cp037"), {"content_type": "application/json; charset=cp037"}),
     ]
 
 
@@ -356,6 +387,20 @@ def test_an_id_cannot_be_hidden_in_a_body() -> None:
         head = head.replace("/v1/batches", "/v1/images/edits")
         sent = f"{head}{kinds}content-length: {len(edit)}\r\n\r\n".encode() + edit
         assert status_of(raw(gateway.url, sent)) == 404
+        chunked = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(edit), edit)
+        assert status_of(raw(gateway.url, f"{head}content-type: application/json\r\n".encode() + chunked)) == 404
+        assert gateway.ask(BLUE, "POST", "/v1/responses", b'{"a":"not what it says"}', content_encoding="br")[0] == 400
+        assert len(gateway.reached) == 1
+
+
+def test_looking_for_ids_in_a_crowded_body_stops_nobody() -> None:
+    crowded = b'{"model":"m","a":"file_id","messages":[' + b"{}," * 2_000_000 + b"{}]}"
+    with door() as gateway:
+        gateway.make(RED, "/v1/files")
+        with Pulse(urlsplit(gateway.url).port or 0) as pulse:
+            for path in ("/v1/chat/completions", "/v1/batches"):
+                assert gateway.ask(RED, "POST", path, crowded)[0] == 413
+        assert pulse.longest < 0.25
         assert len(gateway.reached) == 1
 
 

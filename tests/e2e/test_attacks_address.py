@@ -186,6 +186,17 @@ def test_an_offered_upgrade_is_ignored_and_the_request_served(offer: str, rest: 
     assert not any({"upgrade", "http2-settings"} & set(one.headers) for one in provider.requests)
 
 
+@pytest.mark.parametrize("rest", [LENGTH, CHUNKED], ids=["length", "chunked"])
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_an_offer_on_a_connection_that_ends_is_ignored_too(version: bytes, rest: bytes) -> None:
+    whole = offered("h2c", b"connection: close\r\n" + rest).replace(b"HTTP/1.1", b"HTTP/" + version, 1)
+    with ScriptedProvider(then=raw_answer(b"{}")) as provider, behind_the_door(keyless(provider.url)) as url:
+        for cut in (30, whole.index(b"\r\n\r\n") + 4, len(whole) - 1, len(whole)):
+            got = raw(url, whole[:cut], whole[cut:] + b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", answers=2)
+            assert got.count(b"HTTP/1.1 ") == got.count(b"HTTP/1.1 200") == 1, cut
+    assert [(one.path, one.raw) for one in provider.requests] == [("/v1/chat/completions", BODY)] * 4
+
+
 def test_a_body_behind_an_offer_is_never_another_request() -> None:
     hidden = b"DELETE /v1/files/file-1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with ScriptedProvider(then=raw_answer(b"{}")) as provider, behind_the_door(keyless(provider.url)) as url:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from midfold.gateway.browsers import Browsers, Refused
 from midfold.gateway.keys import hashed, new_key
 from support.gateway_soak import MODEL, Process, gateway, upstream
 
@@ -71,7 +72,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def keyless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    yield from door(tmp_path_factory.mktemp("keyless"), "gateway:\n  hosts: [gw.example]\n")
+    yield from door(tmp_path_factory.mktemp("keyless"), "gateway:\n  hosts: [gw.example:8443]\n")
 
 
 def status(answer: bytes) -> int:
@@ -167,3 +168,18 @@ def test_without_keys_a_foreign_page_is_refused_and_a_page_on_this_machine_is_no
     local = keyless.post(b"origin: http://localhost:3000", b"sec-fetch-site: same-site")
     assert status(local) == 200
     assert b"access-control-allow-origin: http://localhost:3000" in local
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_reading_follows_a_link(method: str) -> None:
+    followed = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate")]
+    for door in (Browsers(keyed=True), Browsers()):
+        assert door.check("GET", followed) is None
+        with pytest.raises(Refused):
+            door.check(method, followed)
+
+
+def test_with_keys_a_page_of_one_of_two_names_is_foreign() -> None:
+    named = [(b"host", b"here"), (b"host", b"evil.example"), (b"origin", b"https://evil.example")]
+    with pytest.raises(Refused):
+        Browsers(keyed=True).check("POST", named)

@@ -134,6 +134,15 @@ def test_only_the_shapes_of_providers_teach(told: bytes, limit: int) -> None:
     assert named_limit(told, b'{"messages":[]}') == limit
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [b'{"messages":[{"maximum context length is 9000 tokens":1}]}', b'{"messages":[', b"", b"\xff{}"],
+    ids=["a key", "cut off", "empty", "no UTF-8"],
+)
+def test_a_phrase_teaches_nothing_where_the_client_may_have_written_it(request_: bytes) -> None:
+    assert named_limit(b'{"error":{"message":"maximum context length is 9000 tokens"}}', request_) == 0
+
+
 def test_a_phrase_of_the_client_does_not_hide_one_of_the_provider() -> None:
     told = b'{"error":{"message":"you said: maximum context length is 9000. Ours: maximum context length is 16000"}}'
     request = b'{"messages":[{"role":"user","content":"maxi\\u006dum context\\tlength is 9000!"}]}'

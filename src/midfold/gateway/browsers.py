@@ -49,7 +49,7 @@ class Browsers:
     """What is checked of every request before its key."""
 
     def __init__(self, *, keyed: bool = False, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self.hosts = LOOPBACK | frozenset(hosts)
+        self.hosts = LOOPBACK | frozenset(map(name_in, hosts))
         self._keyed, self._origins = keyed, tuple(origins)
 
     @classmethod

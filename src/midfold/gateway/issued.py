@@ -3,7 +3,8 @@
 Rules of this file:
 1. Bytes are passed on as they came. An answer in one piece is held until it is complete and its ids are kept; a stream
    is never held, and its ids are kept before it ends.
-2. What is too large, or cannot be read, is passed on, and its ids are nobody's.
+2. What is too large to be read (an answer with pictures) is passed on, and only an id that it begins with is kept. What
+   cannot be read is passed on, and its ids are nobody's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from midfold.gateway.table import Made
 MOST_HELD = 8_000_000
 MOST_EVENTS = 8
 _BLANK = re.compile(rb"\r?\n\r?\n")
+_BEGINNING = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+"([A-Za-z0-9_.:-]{1,200})"')
 Keep = Callable[[list[str]], Awaitable[None]]
 
 
@@ -88,7 +90,8 @@ class Issued:
         except zlib.error:
             return []
         if len(self._plain) > MOST_HELD:
-            return []
+            found = None if self._is_stream else _BEGINNING.match(self._plain)
+            return [found[1].decode()] if found else []
         return self._first_event() if self._is_stream else None
 
     def _first_event(self) -> list[str] | None:

@@ -66,6 +66,9 @@ class PatientProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as stopped:
                 data = data[stopped.args[0] :]
             if not self.transport.is_closing():
+                # A parser that has stopped on a connection that ends after its request drops all that follows.
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
                 self.parser.feed_data(self._plain)
 
     def on_headers_complete(self) -> None:

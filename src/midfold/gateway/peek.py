@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -26,6 +27,10 @@ LONGEST_VALUE = 1_000
 MOST_MESSAGES = 200_000
 MOST_VALUES = 1_500_000
 """Values of all kinds in a request; a message with a tool call has about ten."""
+MOST_IN_ONE = 100_000
+"""Lists and objects in one message: it is read at once."""
+MARKS = b",[{"
+"""What values are counted by; what is nested needs no commas."""
 HALVES = (b"\\ud", b"\\uD")
 """Half of a character, where a client cut a text in two: JSON has it, msgspec does not."""
 LARGEST_WITH_HALVES = 8_000_000
@@ -125,29 +130,38 @@ def _read(raw: Raw) -> Any:
 def is_crowded(body: bytes) -> bool:
     """Whether a request has more messages, or more in them, than anybody looks at.
 
-    So many need as many commas, and as many bytes twice: most bodies are told by that alone.
+    So many need as many marks, and as many bytes twice: most bodies are told by that alone.
     """
-    if len(body) < 2 * MOST_MESSAGES or _commas(body) < MOST_MESSAGES:
+    if len(body) < 2 * MOST_IN_ONE or _marks(body) < MOST_IN_ONE:
         return False
-    values = structural_commas(body, MOST_VALUES)
-    return values >= MOST_VALUES or (values >= MOST_MESSAGES and _most_messages(body) > MOST_MESSAGES)
+    values = structural_values(body, MOST_VALUES)
+    return values >= MOST_VALUES or (values >= MOST_IN_ONE and _has_a_crowd(body))
 
 
-def _most_messages(body: bytes) -> int:
+def _has_a_crowd(body: bytes) -> bool:
     try:
         found = entries(body)
-        lists = [found[key] for key in ("messages", "input") if key in found]
-        return max((len(elements(raw)) for raw in lists if first_byte(raw) == b"["), default=0)
+        listed = [key for key in ("messages", "input") if key in found and first_byte(found[key]) == b"["]
+        lists = [elements(found.pop(key)) for key in listed]
     except NotJSON:
-        return 0
+        return False
+    return any(len(one) > MOST_MESSAGES for one in lists) or any(map(_is_full, chain(found.values(), *lists)))
 
 
-def _commas(body: bytes) -> int:
-    return sum(body.count(b",", start, start + PIECE) for start in range(0, len(body), PIECE))
+def _is_full(one: Raw) -> bool:
+    """Whether a message, or the tools, have more in them than is read at once."""
+    if memoryview(one).nbytes < 2 * MOST_IN_ONE:
+        return False
+    return structural_values(bytes(one), MOST_IN_ONE, b"[{") >= MOST_IN_ONE
 
 
-def structural_commas(body: bytes, most: int) -> int:
-    """The commas of a JSON text that stand in no string, up to `most`."""
+def _marks(body: bytes) -> int:
+    starts = range(0, len(body), PIECE)
+    return sum(body.count(mark, start, start + PIECE) for start in starts for mark in MARKS)
+
+
+def structural_values(body: bytes, most: int, marks: bytes = MARKS) -> int:
+    """The marks of a JSON text that stand in no string, up to `most`: about as many as it has values."""
     count = start = 0
     inside = False
     while start < len(body) and count < most:
@@ -156,6 +170,6 @@ def structural_commas(body: bytes, most: int) -> int:
         start += len(piece) + cut
         # What is escaped ends no string; where the piece ends in half an escape, the other half is left out, too.
         plain = piece[: len(piece) - cut].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        count += sum(part.count(b",") for part in plain[inside::2])
+        count += sum(part.count(mark) for part in plain[inside::2] for mark in marks)
         inside ^= len(plain) % 2 == 0
     return min(count, most)

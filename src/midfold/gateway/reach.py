@@ -21,8 +21,7 @@ from midfold.gateway.client import Answer
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.headers import Raw, encoding_of
 from midfold.gateway.issued import Issued
-from midfold.gateway.peek import is_crowded
-from midfold.gateway.references import Reference, may_have_references, references
+from midfold.gateway.references import references_in
 from midfold.gateway.table import Grant, granted
 from midfold.gateway.upstreams import Upstream
 
@@ -35,6 +34,8 @@ STORED_DAYS = 35
 """Responses and completions are kept by their providers for 30."""
 LARGEST_AT_ONCE = 65_536
 """Bytes of a request that are read for references where it is; a larger one is read in a thread."""
+PARTS_OF_ACCOUNT = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
+"""Headers that choose whose money is spent, and whose things are meant, among all that a key opens."""
 
 
 class Closed(MidfoldError):
@@ -47,12 +48,6 @@ class NotTheirs(MidfoldError):
     """There is no such thing that was made under this key of the gateway."""
 
     status = 404
-
-
-class TooCrowded(MidfoldError):
-    """The request has more values than are looked through for ids of others."""
-
-    status = 413
 
 
 class Reach:
@@ -82,6 +77,7 @@ class Reach:
         if grant is None:
             told = "generation, counting, models, embeddings, and what the same key has made are open"
             raise Closed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
+        exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
         place = Place(exchange.owner, exchange.upstream.base)
         if grant.id is not None and not await self._belongings.has(place, grant.id):
             raise NotTheirs(f"no {grant.id} was made under this key of the gateway; {OPENS}")
@@ -91,10 +87,9 @@ class Reach:
     async def _check_body(self, exchange: Exchange, place: Place) -> None:
         if any(name == b"content-encoding" for name, _ in exchange.headers):
             raise TranscriptError(f"a compressed request cannot be checked for ids of others: send it plain; {OPENS}")
-        body = exchange.body
-        if not may_have_references(body, exchange.raw_path):
-            return
-        found = references(body) if len(body) <= LARGEST_AT_ONCE else await asyncio.to_thread(_referred, body)
+        body, path = exchange.body, exchange.raw_path
+        at_once = len(body) <= LARGEST_AT_ONCE
+        found = references_in(body, path) if at_once else await asyncio.to_thread(references_in, body, path)
         for key, given in dict.fromkeys(found):
             if not await self._belongings.has(place, given):
                 raise NotTheirs(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
@@ -110,17 +105,9 @@ class Reach:
             return answer
         days = STORED_DAYS if grant.made in ("response", "completion") else None
         keep = partial(self._belongings.add, Place(exchange.owner, upstream.base), days=days)
-        is_stream = any(
-            name == b"content-type" and value.startswith(b"text/event-stream") for name, value in answer.headers
-        )
+        is_stream = any(name == b"content-type" and value.lower().startswith(EVENTS) for name, value in answer.headers)
         answer.filter = Issued(grant.made, is_stream=is_stream, encoding=encoding_of(answer.headers), keep=keep).through
         return answer
-
-
-def _referred(body: bytes) -> list[Reference]:
-    if is_crowded(body):
-        raise TooCrowded
-    return references(body)
 
 
 class _Storing(msgspec.Struct, gc=False):

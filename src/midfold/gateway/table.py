@@ -3,7 +3,8 @@
 Rules of this file:
 1. What is not in the table is closed, whatever a provider makes of it.
 2. A path is compared as it was written. A spelling that two programs could read differently (percent signs, dots, empty
-   segments, parameters) is in no table.
+   segments, parameters) is in no table. Only a model's name may have its slashes, colons and @ encoded, as the official
+   clients do: whichever way it is read, it is below `models/`.
 3. Lists are closed: they show what others have made.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import re
 from typing import Literal, NamedTuple
+from urllib.parse import unquote
 
 Made = Literal["", "thing", "batch", "upload", "response", "completion"]
 """What an answer names that belongs to whoever asked, if anything."""
@@ -26,6 +28,8 @@ class Grant(NamedTuple):
 
 
 _SAFE = re.compile(r"(?:/(?!\.+(?:/|$))[A-Za-z0-9_.:@+=,~-]+)+")
+_MODEL = re.compile(r"(?:/v1)?/models/")
+_ENCODED = re.compile(r"%(?:2F|3A|40)", re.IGNORECASE)
 _OPEN: dict[str, dict[str, Grant]] = {
     "POST": {
         **dict.fromkeys(("completions", "messages", "messages/count_tokens", "complete"), Grant()),
@@ -70,6 +74,8 @@ _DEEPEST_MODEL = 4
 
 def granted(method: str, raw_path: str) -> Grant | None:
     """What is open of a path; None if it is closed."""
+    if method in ("GET", "HEAD") and "%" in raw_path and _MODEL.match(raw_path):
+        raw_path = _ENCODED.sub(lambda found: unquote(found[0]), raw_path)
     if not _SAFE.fullmatch(raw_path):
         return None
     path = raw_path[4:] if raw_path.startswith("/v1/") else raw_path[1:]

@@ -15,7 +15,7 @@ from midfold.core import hostile
 from midfold.core.hostile import harmless
 from midfold.gateway import peek as peeking
 from midfold.gateway.conversation import without_markers
-from midfold.gateway.peek import MOST_MESSAGES, is_crowded, peek, peek_slowly, structural_commas
+from midfold.gateway.peek import MOST_MESSAGES, is_crowded, peek, peek_slowly, structural_values
 
 NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 BY_PATTERN = re.compile(rb"\s*,\s*" + NAMED + rb"|" + NAMED + rb"\s*,\s*|" + NAMED)
@@ -115,19 +115,20 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(1, 12))
-def test_commas_in_strings_are_none_wherever_a_piece_ends(value: object, piece: int) -> None:
+def test_marks_in_strings_are_none_wherever_a_piece_ends(value: object, piece: int) -> None:
     before, peeking.PIECE = peeking.PIECE, piece
     try:
-        assert structural_commas(json.dumps(value).encode(), 1_000) == _between(value)
-        assert structural_commas(json.dumps(value).encode(), 2) == min(_between(value), 2)
+        assert structural_values(json.dumps(value).encode(), 1_000) == _marks(value)
+        assert structural_values(json.dumps(value).encode(), 2) == min(_marks(value), 2)
     finally:
         peeking.PIECE = before
 
 
-def _between(value: object) -> int:
+def _marks(value: object) -> int:
+    """Commas between values, and what opens lists and objects."""
     if isinstance(value, dict):
-        return max(len(value) - 1, 0) + sum(map(_between, value.values()))
-    return max(len(value) - 1, 0) + sum(map(_between, value)) if isinstance(value, list) else 0
+        return max(len(value), 1) + sum(map(_marks, value.values()))
+    return max(len(value), 1) + sum(map(_marks, value)) if isinstance(value, list) else 0
 
 
 def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
@@ -145,8 +146,17 @@ def tiny(count: int, one: bytes = b'{"role":"user","content":"a"}') -> bytes:
         (b'{"messages":[{"role":"user","content":[' + b"1," * 1_600_000 + b"1]}]}", True),
         (b'{"tools":[' + b"1," * 1_600_000 + b"1]}", True),
         (b'{"messages":[' + b"1," * 300_000, False),
+        (tiny(4, b'{"role":"user","content":[' + b"[]," * 99_990 + b"1]}"), False),
+        (tiny(1, b'{"role":"user","content":[' + b"[]," * 100_000 + b"1]}"), True),
+        (tiny(1, b'{"role":"user","content":"' + b"[]," * 200_000 + b'"}'), False),
+        (b'{"tools":[' + b"{}," * 100_000 + b"1]}", True),
+        (tiny(1, b'{"role":"user","content":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), True),
+        (tiny(4_000, b"[" * 400 + b"]" * 400), True),
     ],
-    ids=["100,000", "most", "more", "input", "prose", "parts", "tools", "no JSON"],
+    ids=[
+        *("100,000", "most", "more", "input", "prose", "parts", "tools", "no JSON"),
+        *("full messages", "one overfull", "in a text", "overfull tools", "deep", "many deep ones"),
+    ],
 )
 def test_a_request_of_too_many_pieces_is_known_before_it_is_read(body: bytes, crowded: bool) -> None:
     assert is_crowded(body) is crowded

@@ -17,7 +17,7 @@ from midfold.gateway import belongings, issued
 from midfold.gateway.belongings import Belongings, Place
 from midfold.gateway.issued import Issued
 from midfold.gateway.owner import Owner
-from midfold.gateway.references import may_have_references, references
+from midfold.gateway.references import TooMuch, may_have_references, references, references_in
 from midfold.gateway.table import Made, granted
 from midfold.service import Sessions
 from midfold.testing import FakeClock
@@ -46,6 +46,13 @@ def test_ids_belong_to_whoever_was_given_them(sessions: Sessions) -> None:
             assert [has(found, RED, one) for one in ("a", "b", "c", "")] == [True, True, False, False]
             assert not has(found, BLUE, "a")
             assert not has(found, RED._replace(base="http://other"), "a")
+
+
+def test_no_two_things_of_owners_have_one_name() -> None:
+    bound = [Owner("a").bind(*parts) for parts in ((b"x", b"yz"), (b"xy", b"z"), (b"xyz",), (b"xyz", b""))]
+    bound += [Owner("b").bind(b"xyz"), Owner().bind(b"xyz"), Owner(credential=b"a").bind(b"xyz")]
+    assert len(set(bound)) == len(bound)
+    assert Owner("a", b"whatever").bind(b"xyz") == Owner("a").bind(b"xyz")
 
 
 def test_what_a_provider_forgets_is_forgotten_too(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +103,9 @@ def test_a_store_that_fails_loses_no_answer(tmp_path: Path) -> None:
         ({"messages": [{"previous_response_id": "a", "conversation": "b"}]}, []),
         ({"file_id": 1, "file_ids": [2, None], "conversation": None}, []),
         ([{"file_id": "a"}], []),
+        ({"type": "tool_use", "input": [{"content": [{"file_id": "a"}]}]}, ["a"]),
+        ({"prompt": {"variables": {"schema": {"file_id": "a"}, "metadata": {"file_id": "b"}}}}, ["a", "b"]),
+        ({"Previous_Response_ID": "a", "FILE_ID": "b", "converſation": {"ID": "c"}}, ["a", "b", "c"]),
     ],
 )
 def test_references(body: object, found: list[str]) -> None:
@@ -124,11 +134,46 @@ def test_what_cannot_be_read_is_refused(body: bytes) -> None:
         (b'{"conversation":1}', "/v1/messages", False),
         (b'{"file\\u005fid":1}', "/v1/messages", True),
         (b'{"a":"\\u00e9 \\u003c \\u000a"}', "/v1/messages", False),
-        ('{"a":1}'.encode("utf-32-be"), "/v1/messages", True),
+        (b'{"Input_File_ID":1}', "/v1/batches", True),
+        ('{"previouſ_response_id":1}'.encode(), "/v1/responses", True),
+        (b'{"previou\\u017F_response_id":1}', "/v1/responses", True),
+        (b'{"a":"\\u4e2d"}', "/v1/responses", False),
+        (b'{"a":"' + b"x" * ((1 << 20) - 10) + b'","file_id":1}', "/v1/messages", True),
     ],
 )
 def test_which_bodies_are_read(body: bytes, path: str, worth: bool) -> None:
     assert may_have_references(body, path) is worth
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"model=m&previous%5Fresponse%5Fid=a",
+        b"--b\r\ncontent-disposition: form-data; name*=utf-8''file%5Fid\r\n\r\na\r\n--b--\r\n",
+        '{"a":1}'.encode("cp037"),
+        '{"a":1}'.encode("utf-16"),
+        '{"a":1}'.encode("utf-32-be"),
+        b"[]",
+        b"null",
+    ],
+)
+def test_what_is_no_object_is_refused_though_it_has_no_word(body: bytes) -> None:
+    with pytest.raises(TranscriptError, match="not a JSON object"):
+        references_in(body, "/v1/responses")
+
+
+def test_objects_are_read_with_spaces_and_marks_before_them() -> None:
+    for before in (b"", b" \r\n\t", b"\xef\xbb\xbf"):
+        assert [one.id for one in references_in(before + b'{"file_id":"a"}', "/v1/messages")] == ["a"]
+        assert references_in(before + b'{"a":"b"}', "/v1/messages") == []
+
+
+@pytest.mark.parametrize("value", [b"{},", b"[],", b"1,", b"[" * 400 + b"]" * 400 + b","])
+def test_what_has_too_many_values_is_not_read(value: bytes) -> None:
+    many = b'{"file_id":"a","b":[' + value * (400_001 // value.count(value[:1])) + b"1]}"
+    with pytest.raises(TooMuch):
+        references_in(many, "/v1/messages")
+    assert references_in(many.replace(b"file_id", b"another"), "/v1/messages") == []
 
 
 @pytest.mark.parametrize("piece", [b" ", b'"file_id":"a",', b"\\u00", b'{"file_id":', b'[{"file_ids":[]},', b"_id"])
@@ -137,7 +182,7 @@ def test_looking_for_references_is_linear(piece: bytes) -> None:
         body = b'{"a":[' + piece * (size // len(piece))
         started = time.perf_counter()
         if may_have_references(body, "/v1/responses"):
-            with pytest.raises(TranscriptError):
+            with pytest.raises((TranscriptError, TooMuch)):
                 references(body)
         return time.perf_counter() - started
 
@@ -221,6 +266,9 @@ def test_what_is_too_large_passes_unread(monkeypatch: pytest.MonkeyPatch) -> Non
     data = b'{"a":"' + b"x" * 5_000 + b'","id":"a"}'
     for is_stream in (False, True):
         assert asyncio.run(_through(data, 300, "thing", is_stream, "")) == (data, [])
+    pictures = b'{ "id": "resp_1", "id2": "' + b"x" * 5_000 + b'"}'
+    assert asyncio.run(_through(pictures, 300, "response", False, "")) == (pictures, ["resp_1"])
+    assert asyncio.run(_through(pictures, 300, "response", True, "")) == (pictures, [])
     assert asyncio.run(_through(b"\x01\x02", 1, "thing", False, "br")) == (b"\x01\x02", [])
     assert asyncio.run(_through(b"no gzip", 3, "thing", False, "gzip")) == (b"no gzip", [])
 
