@@ -5,6 +5,7 @@ A real `midfold serve` in a process of its own, asked every 20 ms.
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import random
@@ -273,3 +274,47 @@ def test_a_turn_without_end_that_must_be_known_as_a_whole_is_an_error_of_ours(ki
             assert "more than the 64,000,000 bytes" in json.loads(answer)["error"]["message"]
         assert here.account().action in ("refused", "broken")
     assert sum(counted) < 200 * MEGABYTE
+
+
+ONES = b'{"id":"x","choices":[' + b"1," * (7 * MEGABYTE) + b"1]}"
+GZIP = b"content-type: application/json\r\ncontent-encoding: gzip"
+STREAM = b"content-type: text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (GZIP, gzip.compress(ONES * 5)),
+        (GZIP, gzip.compress(b'{"id":"' + b"a" * (200 * MEGABYTE) + b'"}')),
+        (STREAM, b"data: " + ONES + b"\n\n"),
+        (STREAM, b"data:\n" * (2 * MEGABYTE) + b"\n"),
+        (STREAM, b"\n" * (10 * MEGABYTE)),
+    ],
+    ids=["a bomb of ones", "a bomb of letters", "an event of ones", "an event of lines", "no event"],
+)
+def test_answers_that_are_hard_to_read_stop_nobody_where_every_answer_is_read(
+    tmp_path: Path, kind: bytes, answer: bytes
+) -> None:
+    def answering(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n%s\r\ncontent-length: %d\r\n\r\n" % (kind, len(answer)) + answer)
+
+    config = tmp_path / "config.yaml"
+    config.write_text("models: {'*': {context_window: 32_768}}\ngateway: {mode: manage, recall: on}\n")
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": kind == STREAM}
+    with provider(answering) as upstream:
+        process = gateway(config, upstream, f"sqlite:///{tmp_path}/s.db", tmp_path / "log")
+        try:
+            status, _, body = burdened(process, lambda: post(process, asked))
+        finally:
+            process.kill()
+    assert (status, body == answer) == (200, True)
+
+
+def test_a_message_of_a_hundred_thousand_calls_takes_seconds(served: Process) -> None:
+    """It took hours, and went on when its client was gone: eight of them, and nobody was looked after any more."""
+    one = b'{"id":"c%d","type":"function","function":{"name":"f","arguments":"{}"}}'
+    calls = b",".join(one % number for number in range(100_000))
+    body = talk(said(b"go"), b'{"role":"assistant","content":null,"tool_calls":[' + calls + b"]}", *FILL)
+    begun = time.perf_counter()
+    assert burdened(served, lambda: post(served, body))[0] == 200
+    assert time.perf_counter() - begun < 40
