@@ -213,6 +213,27 @@ def _quoted(text: str) -> str:
         return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
 
 
+def whole(text: str) -> str:
+    """The text with a sign in the place of each half of a character: what UTF-8 cannot say, no store can keep."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def encode_whole(value: Any) -> bytes:
+    """The JSON of a record of ours, with `whole` texts: names of a client's tools may be in it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_with_whole(msgspec.to_builtins(value)))
+
+
+def _with_whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_with_whole(key): _with_whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole(item) for item in value]
+    return whole(value) if isinstance(value, str) else value
+
+
 def text_of(value: Any) -> str:
     """The JSON text of a value as a string, for counting, comparing and hashing."""
     return encode(value).decode("utf-8", "surrogateescape")
