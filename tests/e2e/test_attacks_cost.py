@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,12 @@ def post(process: Process, body: Any, path: str = PATH, **headers: str) -> tuple
         connection.close()
 
 
-def burdened(process: Process, work: Callable[[], Any]) -> Any:
-    """Does it while everybody else is answered in time."""
+def burdened(process: Process, work: Callable[[], Any], afterwards: float = 0.3) -> Any:
+    """Does it while everybody else is answered in time, and for so many seconds afterwards."""
     with Pulse(process.port) as pulse:
         time.sleep(0.1)
         result = work()
-        time.sleep(0.3)
+        time.sleep(afterwards)
     assert pulse.longest < SOON * SLACK, f"somebody waited {pulse.longest:.2f} s"
     return result
 
@@ -281,6 +282,7 @@ GZIP = b"content-type: application/json\r\ncontent-encoding: gzip"
 STREAM = b"content-type: text/event-stream"
 
 
+@pytest.mark.parametrize("recall", ["on", "off"])
 @pytest.mark.parametrize(
     ("kind", "answer"),
     [
@@ -292,22 +294,21 @@ STREAM = b"content-type: text/event-stream"
     ],
     ids=["a bomb of ones", "a bomb of letters", "an event of ones", "an event of lines", "no event"],
 )
-def test_answers_that_are_hard_to_read_stop_nobody_where_every_answer_is_read(
-    tmp_path: Path, kind: bytes, answer: bytes
-) -> None:
+def test_answers_that_are_hard_to_read_stop_nobody(tmp_path: Path, kind: bytes, answer: bytes, recall: str) -> None:
     def answering(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n%s\r\ncontent-length: %d\r\n\r\n" % (kind, len(answer)) + answer)
 
     config = tmp_path / "config.yaml"
-    config.write_text("models: {'*': {context_window: 32_768}}\ngateway: {mode: manage, recall: on}\n")
+    config.write_text(f"models: {{'*': {{context_window: 32_768}}}}\ngateway: {{mode: manage, recall: {recall}}}\n")
     asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": kind == STREAM}
     with provider(answering) as upstream:
         process = gateway(config, upstream, f"sqlite:///{tmp_path}/s.db", tmp_path / "log")
         try:
-            status, _, body = burdened(process, lambda: post(process, asked))
+            with ThreadPoolExecutor(4) as clients:
+                answers = burdened(process, lambda: list(clients.map(lambda _: post(process, asked), range(4))), 1.5)
         finally:
             process.kill()
-    assert (status, body == answer) == (200, True)
+    assert [(status, body == answer) for status, _, body in answers] == [(200, True)] * 4
 
 
 def test_a_message_of_a_hundred_thousand_calls_takes_seconds(served: Process) -> None:
