@@ -5,6 +5,7 @@ A real `midfold serve` in a process of its own, asked every 20 ms.
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import random
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -62,12 +64,12 @@ def post(process: Process, body: Any, path: str = PATH, **headers: str) -> tuple
         connection.close()
 
 
-def burdened(process: Process, work: Callable[[], Any]) -> Any:
-    """Does it while everybody else is answered in time."""
+def burdened(process: Process, work: Callable[[], Any], afterwards: float = 0.3) -> Any:
+    """Does it while everybody else is answered in time, and for so many seconds afterwards."""
     with Pulse(process.port) as pulse:
         time.sleep(0.1)
         result = work()
-        time.sleep(0.3)
+        time.sleep(afterwards)
     assert pulse.longest < SOON * SLACK, f"somebody waited {pulse.longest:.2f} s"
     return result
 
@@ -314,3 +316,47 @@ def test_what_is_too_crowded_to_be_looked_through_is_refused(with_our_key: Proce
     )
     assert status == 413
     assert b"too many values to be checked" in body
+
+
+ONES = b'{"id":"x","choices":[' + b"1," * (7 * MEGABYTE) + b"1]}"
+GZIP = b"content-type: application/json\r\ncontent-encoding: gzip"
+STREAM = b"content-type: text/event-stream"
+
+
+@pytest.mark.parametrize("recall", ["on", "off"])
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (GZIP, gzip.compress(ONES * 5)),
+        (GZIP, gzip.compress(b'{"id":"' + b"a" * (200 * MEGABYTE) + b'"}')),
+        (STREAM, b"data: " + ONES + b"\n\n"),
+        (STREAM, b"data:\n" * (2 * MEGABYTE) + b"\n"),
+        (STREAM, b"\n" * (10 * MEGABYTE)),
+    ],
+    ids=["a bomb of ones", "a bomb of letters", "an event of ones", "an event of lines", "no event"],
+)
+def test_answers_that_are_hard_to_read_stop_nobody(tmp_path: Path, kind: bytes, answer: bytes, recall: str) -> None:
+    def answering(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n%s\r\ncontent-length: %d\r\n\r\n" % (kind, len(answer)) + answer)
+
+    config = tmp_path / "config.yaml"
+    config.write_text(f"models: {{'*': {{context_window: 32_768}}}}\ngateway: {{mode: manage, recall: {recall}}}\n")
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": kind == STREAM}
+    with provider(answering) as upstream:
+        process = gateway(config, upstream, f"sqlite:///{tmp_path}/s.db", tmp_path / "log")
+        try:
+            with ThreadPoolExecutor(4) as clients:
+                answers = burdened(process, lambda: list(clients.map(lambda _: post(process, asked), range(4))), 1.5)
+        finally:
+            process.kill()
+    assert [(status, body == answer) for status, _, body in answers] == [(200, True)] * 4
+
+
+def test_a_message_of_a_hundred_thousand_calls_takes_seconds(served: Process) -> None:
+    """It took hours, and went on when its client was gone: eight of them, and nobody was looked after any more."""
+    one = b'{"id":"c%d","type":"function","function":{"name":"f","arguments":"{}"}}'
+    calls = b",".join(one % number for number in range(100_000))
+    body = talk(said(b"go"), b'{"role":"assistant","content":null,"tool_calls":[' + calls + b"]}", *FILL)
+    begun = time.perf_counter()
+    assert burdened(served, lambda: post(served, body))[0] == 200
+    assert time.perf_counter() - begun < 40

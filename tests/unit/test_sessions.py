@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -399,3 +400,22 @@ def test_messages_bodies_and_bytes_are_taken_alike(connect: Open) -> None:
     session.append((midfold.Message("user", (midfold.Text("six"),)),))
     assert [message["content"] for message in session.view()] == ["one", "two", "three", "four", "five", "six"]
     assert odd[1:-1] in session.history().json()
+
+
+@pytest.mark.parametrize("place", ["said", "name", "id", "arguments", "result"])
+def test_a_session_with_half_a_character_in_it_is_compacted(place: str) -> None:
+    """Clients cut texts in two; such a session could never be folded again."""
+    half = {one: "\ud83d" if one == place else "" for one in ("said", "name", "id", "arguments", "result")}
+    messages: list[dict[str, object]] = []
+    for number in range(20):
+        function = {"name": f"read{half['name']}", "arguments": f'{{"path":"a{half["arguments"]}{number}.py"}}'}
+        call = {"id": f"c{half['id']}{number}", "type": "function", "function": function}
+        messages += [
+            {"role": "user", "content": f"ask {number} {half['said']} " + "word " * 300},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": f"Error: {half['result']} line\n" * 20},
+        ]
+    session = midfold.open("memory:").session("s")
+    session.append(messages)
+    assert session.compact(force=True).receipt.status == "compacted"
+    assert json.loads(session.view().json())

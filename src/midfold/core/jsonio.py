@@ -21,6 +21,8 @@ _raw = msgspec.json.Decoder(Raw)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_NUMBERS = re.compile(rb"NaN|-?Infinity")
+LONGEST_PATH, LONGEST_KEY = 50, 100
+"""Steps of a path that an error names, and characters of a key in it."""
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -108,32 +110,49 @@ def no_number(value: Any) -> tuple[str, str] | None:
         try:
             _any.decode(data)
         except (*REFUSALS, UnicodeEncodeError):
-            return _found(_decode_leniently(data), "")
+            return _found(_decode_leniently(data))
         return None
     try:
         if b"null" not in msgspec.json.encode(value, enc_hook=str):
             return None
     except (UnicodeEncodeError, TypeError, RecursionError):
         pass
-    return _found(value, "")
+    return _found(value)
 
 
-def _found(value: Any, path: str) -> tuple[str, str] | None:
+class _Step(NamedTuple):
+    """One step of a path; a client's keys may be long, and many values may stand under one of them."""
+
+    before: _Step | None
+    key: Any
+    is_named: bool
+
+
+def _found(value: Any) -> tuple[str, str] | None:
     """Iterative, because a client's value may be nested deeper than calls may be; what was seen is not seen again."""
-    todo: list[tuple[Any, str]] = [(value, path)]
+    todo: list[tuple[Any, _Step | None]] = [(value, None)]
     seen: set[int] = set()
     while todo:
         item, place = todo.pop()
         if isinstance(item, float) and not math.isfinite(item):
-            return place, json.dumps(item)
+            return _path(place), json.dumps(item)
         if isinstance(item, Raw) and _NO_NUMBERS.fullmatch(bytes(item)):
-            return place, bytes(item).decode()
+            return _path(place), bytes(item).decode()
         if isinstance(item, Mapping | list | tuple) and id(item) not in seen:
             seen.add(id(item))
             named = isinstance(item, Mapping)
             inside = item.items() if isinstance(item, Mapping) else enumerate(item)
-            todo += reversed([(one, f"{place}.{key}" if named else f"{place}[{key}]") for key, one in inside])
+            todo += reversed([(one, _Step(place, key, named)) for key, one in inside])
     return None
+
+
+def _path(last: _Step | None) -> str:
+    steps: list[str] = []
+    while last is not None and len(steps) < LONGEST_PATH:
+        key = str(last.key)[:LONGEST_KEY]
+        steps.append(f".{key}" if last.is_named else f"[{key}]")
+        last = last.before
+    return "".join(reversed(steps))
 
 
 class _Mark(NamedTuple):
@@ -192,6 +211,27 @@ def _quoted(text: str) -> str:
         return msgspec.json.encode(text).decode()
     except UnicodeEncodeError:
         return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def whole(text: str) -> str:
+    """The text with a sign in the place of each half of a character: what UTF-8 cannot say, no store can keep."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def encode_whole(value: Any) -> bytes:
+    """The JSON of a record of ours, with `whole` texts: names of a client's tools may be in it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_with_whole(msgspec.to_builtins(value)))
+
+
+def _with_whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_with_whole(key): _with_whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole(item) for item in value]
+    return whole(value) if isinstance(value, str) else value
 
 
 def text_of(value: Any) -> str:

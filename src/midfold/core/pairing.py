@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from midfold.core.message import CALL, RESULT, THINKING, Message, ToolCall, ToolResult, Transcript
@@ -60,7 +61,8 @@ class _Walk:
         self.orphans: list[Place] = []
         self.reused: list[Place] = []
         self.seen: set[str] = set()
-        self.open: dict[str, list[Place]] = {}
+        self.open: OrderedDict[str, deque[Place]] = OrderedDict()
+        """Calls by id, none without any; the first is found in no time however many went before it."""
         self.interrupted = False
         self.moved_on = False
 
@@ -80,27 +82,27 @@ class _Walk:
             if call_id in self.seen:
                 self.reused.append(place)
             self.seen.add(call_id)
-        self.open.setdefault(call_id, []).append(place)
+        if call_id in self.open:
+            self.open[call_id].append(place)
+        else:
+            self.open[call_id] = deque((place,))
 
     def result(self, place: Place, call_id: str) -> None:
         self.interrupted = True
-        waiting = self.open.get(call_id)
-        if not waiting and not call_id:
-            waiting = next((places for places in self.open.values() if places), None)
-        if waiting:
-            call = waiting.pop(0)
-            self.answers[call] = place
-            if not waiting:
-                many = len(self.open) > 1
-                self.open = {name: places for name, places in self.open.items() if places} if many else {}
-        else:
+        name = call_id if call_id or call_id in self.open else next(iter(self.open), call_id)
+        waiting = self.open.get(name)
+        if waiting is None:
             self.orphans.append(place)
+            return
+        self.answers[waiting.popleft()] = place
+        if not waiting:
+            del self.open[name]
 
     def close(self) -> None:
         """The batch is over: what is still open stays unanswered."""
         if self.open:
             self.unanswered.extend(sorted(place for places in self.open.values() for place in places))
-            self.open = {}
+            self.open.clear()
         self.interrupted = self.moved_on = False
 
     def finish(self) -> tuple[Place, ...]:

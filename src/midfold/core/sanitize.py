@@ -19,7 +19,7 @@ import msgspec
 
 from midfold.core.laws import is_empty
 from midfold.core.message import Message, Part, Role, Text, Thinking, ToolCall, ToolResult, Transcript, plain
-from midfold.core.pairing import Pairing, Place, pair
+from midfold.core.pairing import Pairing, pair
 
 STUB = "[The result of this call was not recorded.]"
 STRIPPED = "[A tool call without a result was taken out here.]"
@@ -107,23 +107,32 @@ class _Work:
 
     def give_ids(self, pairing: Pairing) -> None:
         """A result takes the id of its call. Legacy function calls have none, and need none."""
+        changes: dict[int, dict[int, Part]] = {}
+        legacy: dict[int, bool] = {}
         for call_place, result_place in pairing.answers.items():
+            answering = self.kept[result_place.message]
             call = self.kept[call_place.message][1].parts[call_place.part]
-            result = self.kept[result_place.message][1].parts[result_place.part]
+            result = answering[1].parts[result_place.part]
             if not isinstance(call, ToolCall) or not isinstance(result, ToolResult) or (call.id and result.call_id):
                 continue
-            if _is_legacy(self.kept[result_place.message][1]):
+            if result_place.message not in legacy:
+                legacy[result_place.message] = _is_legacy(answering[1])
+            if legacy[result_place.message]:
                 continue
             name = call.id or f"call_{call_place.message}_{call_place.part}"
-            self._put(call_place, ToolCall(name, call.name, call.arguments, wire=call.wire))
+            named = ToolCall(name, call.name, call.arguments, wire=call.wire)
             answered = ToolResult(name, result.parts, result.is_error, result.name, wire=result.wire)
-            self._put(result_place, answered)
-            self.repairs.append(Repair(self.kept[result_place.message][0], "gave a result the id of its call"))
+            changes.setdefault(call_place.message, {})[call_place.part] = named
+            changes.setdefault(result_place.message, {})[result_place.part] = answered
+            self.repairs.append(Repair(answering[0], "gave a result the id of its call"))
+        for number, parts in changes.items():
+            self._put(number, parts)
 
-    def _put(self, place: Place, part: Part) -> None:
-        index, message = self.kept[place.message]
-        parts = (*message.parts[: place.part], part, *message.parts[place.part + 1 :])
-        self.kept[place.message] = (index, message.with_parts(parts))
+    def _put(self, number: int, changed: Mapping[int, Part]) -> None:
+        """The message with other parts at these places."""
+        index, message = self.kept[number]
+        parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
+        self.kept[number] = (index, message.with_parts(parts))
 
     def remove_orphans(self, pairing: Pairing) -> None:
         drop: dict[int, set[int]] = {}
@@ -135,41 +144,40 @@ class _Work:
             self.kept[number] = (index, message.with_parts(left))
             self.repairs.append(Repair(index, f"removed {_count(len(parts), 'result')} without a call"))
 
-    def missing_results(self, pairing: Pairing) -> dict[int, list[ToolCall]]:
-        """Calls without a result, by message."""
-        missing: dict[int, list[ToolCall]] = {}
+    def missing_results(self, pairing: Pairing) -> dict[int, dict[int, ToolCall]]:
+        """Calls without a result, by message and place."""
+        missing: dict[int, dict[int, ToolCall]] = {}
         for place in pairing.unanswered:
             part = self.kept[place.message][1].parts[place.part]
             if isinstance(part, ToolCall):
-                missing.setdefault(place.message, []).append(part)
+                missing.setdefault(place.message, {})[place.part] = part
         return missing
 
-    def strip(self, missing: dict[int, list[ToolCall]]) -> None:
+    def strip(self, missing: dict[int, dict[int, ToolCall]]) -> None:
         for number, calls in missing.items():
             index, message = self.kept[number]
-            left = tuple(part for part in message.parts if not any(part is call for call in calls))
+            left = tuple(part for place, part in enumerate(message.parts) if place not in calls)
             self.kept[number] = (index, message.with_parts(left or (Text(STRIPPED),)))
             self.repairs.append(Repair(index, f"took out {_count(len(calls), 'call')} without a result"))
             before = self.kept[number - 1][1] if number else None
             if not left and before is not None and _only_thinks(before):
                 self.kept[number - 1] = (self.kept[number - 1][0], before.with_parts(()))
 
-    def bridge(self, missing: dict[int, list[ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
+    def bridge(self, missing: dict[int, dict[int, ToolCall]], result_role: Role, *, batches_of_items: bool) -> None:
         for number in sorted(missing, reverse=True):
             index, _ = self.kept[number]
-            stubs: list[Part] = []
-            for place, call in enumerate(missing[number]):
-                name = call.id or f"call_{number}_{place}"
-                self._put(Place(number, self.kept[number][1].parts.index(call)), _named(call, name))
-                stubs.append(ToolResult(name, (Text(STUB),)))
+            calls = enumerate(missing[number].items())
+            named = {place: _named(call, call.id or f"call_{number}_{nth}") for nth, (place, call) in calls}
+            self._put(number, named)
+            stubs = [ToolResult(call.id, (Text(STUB),)) for call in named.values()]
             self.repairs.append(Repair(index, f"added {_count(len(stubs), 'stub result')}"))
             after = number + 1
             if result_role == "tool":
                 after = self._end_of_batch(after, batches_of_items=batches_of_items)
                 self.kept[after:after] = [(index, Message("tool", (stub,))) for stub in stubs]
             elif after < len(self.kept) and self.kept[after][1].role == "user":
-                place, message = self.kept[after]
-                self.kept[after] = (place, message.with_parts((*stubs, *message.parts)))
+                later, message = self.kept[after]
+                self.kept[after] = (later, message.with_parts((*stubs, *message.parts)))
             else:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
 

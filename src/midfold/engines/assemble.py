@@ -20,6 +20,7 @@ from midfold.core.estimate import estimate_text
 from midfold.core.failures import account
 from midfold.core.handles import with_own_handles
 from midfold.core.handoff import SYSTEM_NOTE, filler, handoff, recognise
+from midfold.core.jsonio import whole
 from midfold.core.media import replace_historical_media
 from midfold.core.message import Message, Role, Text, Transcript
 from midfold.core.report import Digest, SummaryFacts
@@ -82,8 +83,8 @@ def _checked(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
 
 
 def _own(job: Job, ask: SummaryAsk, body: str) -> str:
-    """The summary without handles that somebody made up."""
-    return with_own_handles(body, lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
+    """The summary without handles that somebody made up, and without halves of characters that clients cut in two."""
+    return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
 
 
 def _asked_for(job: Job) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.core.jsonio import NotJSON
+from midfold.core.usage import Usage
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import endpoints, overflow
 from midfold.gateway.client import MOST_OF_ERRORS, Answer, Client
@@ -229,14 +230,22 @@ class Gateway:
                 await exchange.write(chunk, more=left != 0)
             if left != 0:
                 await exchange.write(b"", more=False)
-            if exchange.route.kind == "generate" and tap.is_heavy:
-                await self.steward.in_thread(tap.usage)
         finally:
             answer.close()
             if exchange.route.kind == "generate":
-                usage = exchange.account.usage = tap.usage()
+                usage = exchange.account.usage = await self._usage(tap)
                 if usage is not None and answer.status == 200:
                     self.steward.observe(exchange, prepared, usage)
+
+    async def _usage(self, tap: Tap) -> Usage | None:
+        """What an answer says it cost. A client that goes away as soon as it has its answer interrupts no reading."""
+        if not tap.is_heavy:
+            return tap.usage()
+        reading = asyncio.ensure_future(self.steward.in_thread(tap.usage))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            return await reading
 
     def _accounted(self, exchange: Exchange) -> None:
         account = exchange.account

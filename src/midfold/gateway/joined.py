@@ -59,13 +59,15 @@ class Joined(ABC):
 
     def _begin(self) -> None:
         self.raw: list[bytes] = []
+        """The events of the turn that say something."""
         self.usage: dict[str, Any] = {}
         self._waiting: list[RawEvent] = []
         self._flows = self._calls = False
 
     def feed(self, event: RawEvent) -> bytes:
         """What is to be sent now."""
-        self.raw.append(event.raw)
+        if event.data:
+            self.raw.append(event.raw.rstrip(b"\r\n") + b"\n\n")
         value = event.value
         self.usage |= self._usage_in(value)
         self._calls = self._calls or self._is_call(value)

@@ -33,6 +33,8 @@ from midfold.gateway.headers import encoding_of, to_client
 from midfold.gateway.hidden import Hidden, raw_messages
 from midfold.gateway.joined import JOINED, Joined, Seen
 from midfold.gateway.overflow import may_be, overflow_of
+from midfold.gateway.peek import MOST_VALUES, structural_values
+from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
 from midfold.store.checkpoints import Checkpoint
 from midfold.store.protocol import Found
@@ -40,7 +42,7 @@ from midfold.store.ranking import search
 from midfold.wire import read, write
 from midfold.wire.sniff import DIALECTS
 from midfold.wire.splice import replace_values
-from midfold.wire.sse import RawEvents
+from midfold.wire.sse import LONGEST_EVENT, RawEvents
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
-AT_ONCE = 16_384
+AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
 MOST_HITS = 20
 MOST_RENAMED = 10_000
@@ -132,13 +134,13 @@ class Recall:
         for left in reversed(range(MOST_ROUNDS + 1)):
             body = await self.steward.beside(len(prepared.body), self._body, exchange, prepared, hidden, not left)
             answer = await self.gateway.send(exchange, body)
-            data = await self._read(exchange, answer, joined)
-            smaller = None if hidden else await self._smaller(exchange, prepared, answer, data)
+            data, told = await self._read(exchange, answer, joined)
+            smaller = None if hidden else await self._smaller(exchange, prepared, answer, told)
             if smaller is not None:
                 prepared = smaller
                 answer = await self.gateway.send(exchange, prepared.body)
-                data = await self._read(exchange, answer, joined)
-            turn = await self.steward.beside(len(data), self._turn, exchange, answer, data)
+                data, told = await self._read(exchange, answer, joined)
+            turn = await self.steward.beside(len(told), assembled, exchange.route.dialect or "", told)
             ours = [call for call in turn.calls if call.name in NAMES]
             if answer.status != 200 or not ours or not left:
                 break
@@ -151,16 +153,20 @@ class Recall:
                 await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
         if hidden and not _is_stream(answer):
             await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
-        await self._relayed(exchange, prepared, answer, data, joined)
+        await self._relayed(exchange, prepared, answer, data, told, joined)
 
-    async def _read(self, exchange: Exchange, answer: Answer, joined: Joined) -> bytes:
-        """The whole answer. What a stream says before it calls a tool is relayed meanwhile."""
+    async def _read(self, exchange: Exchange, answer: Answer, joined: Joined) -> tuple[bytes, bytes]:
+        """The whole answer as it came, and what is looked at of it: without its encoding, and nothing of a crowded one.
+
+        What a stream says before it calls a tool is relayed meanwhile.
+        """
         if not _is_stream(answer):
             data = await answer.read()
+            encoding = encoding_of(answer.headers)
+            told = await self.steward.in_thread(looked_at, data, encoding) if encoding or len(data) > LARGE else data
             if answer.status == 200:
-                told = decoded(data, encoding_of(answer.headers))
                 joined.usage = await self.steward.beside(len(told), usage_in, told)
-            return data
+            return data, told
         events = RawEvents()
         try:
             async for chunk in answer.chunks(MOST_READ):
@@ -175,7 +181,8 @@ class Recall:
             raise UpstreamError(str(error)) from None
         finally:
             answer.close()
-        return b"".join(joined.raw)
+        data = b"".join(joined.raw)
+        return data, b"" if events.is_crowded else data
 
     async def _sent(self, exchange: Exchange, answer: Answer, data: bytes) -> None:
         if data and not exchange.begun:
@@ -183,15 +190,12 @@ class Recall:
         if data:
             await exchange.write(data)
 
-    async def _smaller(self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes) -> Prepared | None:
+    async def _smaller(self, exchange: Exchange, prepared: Prepared, answer: Answer, told: bytes) -> Prepared | None:
         """The request after an overflow, if it can be made smaller."""
         if not may_be(answer.status):
             return None
-        found = overflow_of(answer.status, decoded(data, encoding_of(answer.headers), MOST_OF_ERRORS))
+        found = overflow_of(answer.status, told[:MOST_OF_ERRORS])
         return None if found is None else await self.steward.recover(exchange, prepared, found)
-
-    def _turn(self, exchange: Exchange, answer: Answer, data: bytes) -> Assembled:
-        return assembled(exchange.route.dialect or "", decoded(data, encoding_of(answer.headers)))
 
     def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, last: bool) -> bytes:
         body = prepared.body
@@ -218,7 +222,7 @@ class Recall:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
     async def _relayed(
-        self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes, joined: Joined
+        self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes, told: bytes, joined: Joined
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
         usage = exchange.account.usage = read_usage(joined.all_usage)
@@ -229,10 +233,10 @@ class Recall:
             self._rename(exchange, joined.renamed)
             await self._ended(exchange, answer)
         elif exchange.begun:
-            await exchange.write(joined.error(_error_in(decoded(data, encoding_of(answer.headers)))), more=False)
+            await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
         else:
-            plainly = decoded(data, encoding_of(answer.headers)) if joined.hidden_usage else b""
-            counted = with_usage(plainly, joined.all_usage)
+            plainly = told if joined.hidden_usage else b""
+            counted = await self.steward.beside(len(plainly), with_usage, plainly, joined.all_usage)
             kept = to_client(answer.headers, without_length=counted is not None)
             await exchange.begin(answer.status, kept)
             await exchange.write(data if counted is None else counted, more=False)
@@ -293,6 +297,13 @@ def _is_stream(answer: Answer) -> bool:
     kind = next((value for name, value in answer.headers if name == b"content-type"), b"")
     encoded = encoding_of(answer.headers) not in ("", "identity")
     return answer.status == 200 and kind.lower().startswith(b"text/event-stream") and not encoded
+
+
+def looked_at(data: bytes, encoding: str) -> bytes:
+    """An answer without its encoding; nothing of one with more in it than anybody looks at."""
+    told = decoded(data, encoding, LONGEST_EVENT + 1)
+    is_crowded = len(told) > LONGEST_EVENT or structural_values(told, MOST_VALUES) >= MOST_VALUES
+    return b"" if is_crowded else told
 
 
 def usage_in(body: bytes) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from midfold.core import jsonio
 from midfold.errors import LeaseLost, NotStored, StoreConflict
 from midfold.store import seals
 from midfold.store.appending import Tip, extend, made, tip
@@ -51,7 +52,7 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
         fence=lease.fence,
         noted=int(new.noted),
         child=child,
-        receipt=msgspec.json.encode(new.receipt),
+        receipt=jsonio.encode_whole(new.receipt),
         state=msgspec.json.encode(new.state),
     )
     seals.seal(tx, session.id, seq)

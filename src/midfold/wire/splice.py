@@ -66,16 +66,21 @@ def _list(value: Any, old: Raw) -> bytes:
     """A list whose unchanged items keep the bytes they had."""
     if not isinstance(value, list) or bytes(old)[:1] != b"[":
         return jsonio.encode(value)
-    known = [(_read(raw), bytes(raw)) for raw in elements(old)]
+    known = [bytes(raw) for raw in elements(old)]
+    places: dict[bytes, list[int]] = {}
+    for place in reversed(range(len(known))):
+        places.setdefault(jsonio.encode(_read(Raw(known[place]))), []).append(place)
     out: list[bytes] = []
     position = 0
     for item in value:
-        match = next((place for place in range(position, len(known)) if known[place][0] == item), None)
-        if match is None:
-            out.append(jsonio.encode(item))
-        else:
-            out.append(known[match][1])
-            position = match + 1
+        encoded = jsonio.encode(item)
+        same = places.get(encoded, [])
+        while same and same[-1] < position:
+            same.pop()
+        if same:
+            position = same.pop() + 1
+            encoded = known[position - 1]
+        out.append(encoded)
     return b"[" + b",".join(out) + b"]"
 
 

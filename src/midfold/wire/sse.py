@@ -82,7 +82,9 @@ def _lines(buffer: bytearray) -> tuple[list[bytearray], bytearray]:
     return lines[:-1], lines[-1] + held
 
 
-_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2,}+")
+MOST_LINES, MOST_VALUES = 10_000, 200_000
+"""Of an event; one that may have more is not looked into, and passes as it came."""
 
 
 class RawEvent(NamedTuple):
@@ -111,23 +113,32 @@ class RawEvents:
     """Feed it bytes; it gives whole events with their bytes, of which none is lost: joined they are what came in."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
+        self.is_crowded = False
+        """Whether an event was not looked into."""
 
     def feed(self, chunk: bytes) -> Iterator[RawEvent]:
-        data = self._rest + chunk if self._rest else chunk
+        known = len(self._rest)
+        self._rest += chunk
         start = 0
-        for end in _EVENT_END.finditer(data, max(start, len(self._rest) - 3)):
-            yield _raw_event(data[start : end.end()])
-            start = end.end()
-        self._rest = data[start:]
+        for end in [found.end() for found in _EVENT_END.finditer(self._rest, max(0, known - 3))]:
+            yield self._event(bytes(self._rest[start:end]))
+            start = end
+        del self._rest[:start]
         if len(self._rest) > LONGEST_EVENT:
             raise ValueError("an event of the stream is longer than 16 MB")
 
     def end(self) -> Iterator[RawEvent]:
         """What came after the last whole event."""
         if self._rest:
-            yield _raw_event(self._rest)
-            self._rest = b""
+            yield self._event(bytes(self._rest))
+            self._rest.clear()
+
+    def _event(self, raw: bytes) -> RawEvent:
+        if raw.count(b"\n") + raw.count(b"\r") > MOST_LINES or raw.count(b",") > MOST_VALUES:
+            self.is_crowded = self.is_crowded or bool(raw.strip(b"\r\n"))
+            return RawEvent(raw, "", "")
+        return _raw_event(raw)
 
 
 def _raw_event(raw: bytes) -> RawEvent:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -92,3 +93,20 @@ def test_reading_is_linear_in_hostile_bytes(make: Any) -> None:
         return best
 
     assert seconds(400_000) < 8 * seconds(100_000) + 0.05
+
+
+def test_where_a_number_is_that_json_lacks_costs_no_memory_for_each_value_beside_it() -> None:
+    """A key of 100 KB over 20,000 zeros made 2 GB of paths."""
+    source = b'{"' + b"k" * 100_000 + b'":[' + b"0," * 20_000 + b'0],"deep":{"x":[1,NaN]}}'
+    tracemalloc.start()
+    try:
+        assert jsonio.no_number(Raw(source)) == (".deep.x[1]", "NaN")
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_path_that_an_error_names_is_short() -> None:
+    found = jsonio.no_number({"k" * 5_000: float("nan")})
+    assert found is not None
+    assert len(found[0]) < 120

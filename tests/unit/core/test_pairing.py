@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from midfold import Message, Text, ToolCall, ToolResult
 from midfold.core.pairing import Place, pair
 
@@ -65,3 +69,16 @@ def test_the_newest_calls_are_waiting_until_somebody_goes_on_without_them() -> N
 
 def test_a_result_without_an_id_answers_the_oldest_open_call() -> None:
     assert pair((calls("a"), result(""))).answers == {Place(0, 0): Place(1, 0)}
+
+
+@pytest.mark.parametrize("ids", ["own", "none", "one"])
+def test_pairing_takes_time_in_proportion_to_the_calls(ids: str) -> None:
+    """A message of 40,000 calls took minutes: all open calls were looked through for each result."""
+    names = {"own": [f"c{number}" for number in range(40_000)], "one": ["c"] * 40_000}
+    names["none"] = names["own"]
+    answers = [result("" if ids == "none" else name) for name in names[ids]]
+    begun = time.perf_counter()
+    pairing = pair((calls(*names[ids]), *answers))
+    assert time.perf_counter() - begun < 4
+    assert len(pairing.answers) == 40_000
+    assert pairing.answers[Place(0, 7)] == Place(8, 0)
