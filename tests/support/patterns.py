@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import pkgutil
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,16 +232,32 @@ def _escaped(part: tuple[Any, Any]) -> str:
     return names.get(value, "")
 
 
+TOO_LONG = 2.0
+"""Seconds; no text here is long enough for that."""
+
+
 def seconds(found: Found, text: str) -> float:
-    """How long it takes to find all there is, in the way the pattern is used."""
+    """How long it takes to find all there is, in the way the pattern is used; infinity for what takes too long."""
     data: Any = text if isinstance(found.pattern.pattern, str) else text.encode("utf-8", "replace")
+    before = signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, TOO_LONG)
     begun = time.perf_counter()
-    if found.method in ANCHORED:
-        getattr(found.pattern, found.method)(data)
-    else:
-        for _ in found.pattern.finditer(data):
-            pass
-    return time.perf_counter() - begun
+    try:
+        if found.method in ANCHORED:
+            getattr(found.pattern, found.method)(data)
+        else:
+            for _ in found.pattern.finditer(data):
+                pass
+        return time.perf_counter() - begun
+    except TimeoutError:
+        return math.inf
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _give_up(number: int, frame: Any) -> None:
+    raise TimeoutError
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ New patterns are found by themselves. `python tests/support/patterns.py` lists t
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -25,6 +26,8 @@ def is_slow(found: Found, pump: Pump) -> bool:
     short = pump.text(SHORT)
     if seconds(found, short) < QUICK or seconds(found, short) < QUICK:
         return False
+    if math.isinf(seconds(found, short)):
+        return True
     long = pump.text(SHORT * LONG)
     ratios = (seconds(found, long) / seconds(found, short) for _ in range(4))
     return all(ratio > WORST for ratio in ratios)
@@ -49,6 +52,7 @@ def test_every_pattern_takes_time_in_proportion_to_the_text() -> None:
         (r"[\w.]*\w\.py", "search"),
         (r"\w*[a-z]_\w*", "fullmatch"),
         (r"<a>.*</a>", "search"),
+        (r"^.*?,.*?,.*?;", "search"),
         (rb"\s*,\s*\"cache_control\"", "search"),
     ],
 )

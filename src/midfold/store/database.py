@@ -97,9 +97,9 @@ class Tx(ABC):
 
 
 def _unspeakable(error: UnicodeEncodeError) -> StoreError:
-    """A name, a model or a question that holds half a character: no database can."""
-    shown = ascii(error.object[max(error.start - 20, 0) : error.start + 20])
-    return StoreError(f"{shown} holds half a character (a lone surrogate); expected text that can be written as UTF-8")
+    """Half a character is in no database. The text may be somebody's words: it is not shown."""
+    place = f"character {error.start + 1} of {len(error.object)}"
+    return StoreError(f"a text holds half a character (a lone surrogate, {place}); expected what UTF-8 can hold")
 
 
 class Database(ABC):
