@@ -270,7 +270,8 @@ def _matching(overrides: Mapping[str, ModelOverride], names: tuple[str, ...]) ->
 
 
 _READ_AT_MOST = 4_096
-_PLAUSIBLE = range(512, 20_000_001)
+SMALLEST_LIMIT = 512
+_PLAUSIBLE = range(SMALLEST_LIMIT, 20_000_001)
 _NOT_TOKENS = r"i?b|bytes?|char(?:acter)?s?|words?|lines?|pages?|images?|files?|messages?|items?|pixels?|m?s|seconds?"
 _NUMBER = (
     r"(?P<number>\d{1,3}(?:[,_]\d{3}){1,3}|\d{1,9})(?!\d|[-.,:/_]\d| ?[kmg]? ?(?:" + _NOT_TOKENS + r")\b)"

@@ -97,7 +97,8 @@ class Admission:
         owner, headers = self._owner(scope)
         await self._read_within(scope, receive, body)
         inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
-        await self.app(inner, _Replayed([await body.whole()], receive), send)
+        whole = [body.whole() if body.size <= LARGE else await asyncio.to_thread(body.whole)]
+        await self.app(inner, _Replayed(whole, receive), send)
 
     def _let_go(self, size: int) -> None:
         self.held -= size
@@ -189,10 +190,10 @@ class _Body:
         self.pieces.append(piece)
         self.size += len(piece)
 
-    async def whole(self) -> bytes:
+    def whole(self) -> bytes:
         """In one piece; the pieces are let go."""
         pieces, self.pieces = self.pieces, []
-        return await asyncio.to_thread(b"".join, pieces) if self.size > LARGE else b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _Replayed:

@@ -224,7 +224,7 @@ class Gateway:
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
-            async for chunk in _after(head, answer):
+            async for chunk in _after(head, answer) if head else answer.chunks():
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)
@@ -269,8 +269,7 @@ def _target(exchange: Exchange) -> Target:
 
 
 async def _after(head: bytes, answer: Answer) -> AsyncIterator[bytes]:
-    if head:
-        yield head
+    yield head
     async for chunk in answer.chunks():
         yield chunk
 

@@ -25,6 +25,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 FOREIGN = (b"cross-site", b"same-site")
 """The same site with another port is another page."""
+LOOKED_AT = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode"))
 READING = ("GET", "HEAD")
 CORS = b"access-control-"
 LONGEST = 300
@@ -60,19 +61,18 @@ class Browsers:
 
     def check(self, method: str, headers: Iterable[Header]) -> bytes | None:
         """The page elsewhere that may read the answer, if one asks. Raises Refused for others."""
-        found: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            if name in (b"host", b"origin") or name.startswith(b"sec-fetch-"):
-                found.setdefault(name, []).append(value)
-        hosts = [value.decode("latin-1").lower() for value in found.get(b"host", ())]
+        found = [pair for pair in headers if pair[0] in LOOKED_AT]
+        hosts = [value.decode("latin-1").lower() for name, value in found if name == b"host"]
         if not self._keyed and not (len(hosts) == 1 and name_in(hosts[0]) in self.hosts):
             raise Refused(421, REFUSED_NAME.format(", ".join(sorted(self.hosts))))
-        origins = found.get(b"origin", [])
+        if len(found) == len(hosts):
+            return None
+        origins = [value for name, value in found if name == b"origin"]
         if origins:
             return self._allowed(origins, hosts)
-        if any(value in FOREIGN for value in found.get(b"sec-fetch-site", ())):
-            follows = method in READING and found.get(b"sec-fetch-mode") == [b"navigate"]
-            if not follows:
+        if any(name == b"sec-fetch-site" and value in FOREIGN for name, value in found):
+            modes = [value for name, value in found if name == b"sec-fetch-mode"]
+            if method not in READING or modes != [b"navigate"]:
                 raise Refused(403, REFUSED_ORIGIN)
         return None
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from yarl import URL
 
 FIRST_PAUSE = 0.1
+SHORT = 200
+"""Characters of a path and a query that are worth remembering."""
 LARGE, PIECE = 500_000, 1 << 17
 MOST_OF_ERRORS = 256_000
 """Bytes of an error that are looked at before it is passed on."""
@@ -125,9 +127,14 @@ def _origin(base: str) -> URL:
 
 def _address(upstream: Upstream, target: Target) -> URL:
     """The target at its upstream, and at nobody else's."""
+    is_short = len(target.path) + len(target.query) <= SHORT
+    return _known_address(upstream.base, target) if is_short else _built(upstream.base, target)
+
+
+def _built(base: str, target: Target) -> URL:
     from yarl import URL
 
-    origin = _origin(upstream.base)
+    origin = _origin(base)
     try:
         built = URL.build(
             scheme=origin.scheme,
@@ -142,6 +149,9 @@ def _address(upstream: Upstream, target: Target) -> URL:
     if _place(address) != _place(origin) or (address.raw_path, address.raw_query_string) != target:
         raise Misdirected
     return address
+
+
+_known_address = lru_cache(maxsize=1024)(_built)
 
 
 def _place(address: URL) -> tuple[object, ...]:

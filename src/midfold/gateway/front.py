@@ -44,7 +44,8 @@ class Front:
         self.gateway = gateway
         self._routes, self._later = list(routes), later
         named = [first_of(path_of(route)) for route in routes]
-        self._own = tuple(dict.fromkeys([HEALTH, *named, *(later.own if later else ())]))
+        self._own = frozenset([HEALTH, *named, *(later.own if later else ())])
+        self._below = tuple(f"{own}/" for own in self._own if own != "/")
         self._inner: Any = None
         self._making = asyncio.Lock()
 
@@ -62,7 +63,7 @@ class Front:
                 await self.gateway(scope, receive, send)
 
     def _is_own(self, path: str) -> bool:
-        return any(path == own or (own != "/" and path.startswith(own + "/")) for own in self._own)
+        return path in self._own or path.startswith(self._below)
 
     async def _pages(self) -> Any:
         async with self._making:

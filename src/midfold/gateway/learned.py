@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from midfold.core import jsonio
 from midfold.core.lru import LRU
 from midfold.core.spans import elements, entries, first_byte
-from midfold.models import learn_limit
+from midfold.models import SMALLEST_LIMIT, learn_limit
 
 LASTS = 3_600.0
 MOST = 10_000
@@ -49,6 +49,8 @@ class Learned:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: LRU[Whose, _Seen] = LRU(MOST)
+        self.is_any = False
+        """Whether there has ever been a limit: mostly there is none."""
 
     def window(self, whose: Whose) -> int:
         """The size that was learned; 0 without one."""
@@ -61,13 +63,19 @@ class Learned:
         if limit <= seen.answered:
             return False
         self._seen.put(whose, seen._replace(limit=limit, until=self._clock() + LASTS))
+        self.is_any = True
         return True
 
     def answered(self, whose: Whose, tokens: int) -> None:
         """A prompt of this size was answered, so the window is not smaller."""
-        seen = self._seen.get(whose) or _Seen()
+        seen = self._seen.peek(whose) or _Seen()
         if tokens > seen.answered:
             self._seen.put(whose, seen._replace(answered=tokens, limit=seen.limit if seen.limit > tokens else 0))
+
+
+def is_telling(tokens: int) -> bool:
+    """Whether a limit of so many tokens would be believed at all."""
+    return tokens >= SMALLEST_LIMIT
 
 
 def named_limit(error: bytes, request: bytes) -> int:

@@ -10,7 +10,6 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from hashlib import blake2b, sha256
 from secrets import token_bytes
 
@@ -25,11 +24,14 @@ class Owner:
     def __init__(self, name: str = "", credential: bytes = b"") -> None:
         self.name = name
         self._credential = b"" if name else credential
+        self._id = ""
 
-    @cached_property
+    @property
     def id(self) -> str:
         """What tells owners apart in memory; another one in every process, and never to be written down."""
-        return blake2b(self._whole, key=_SECRET, digest_size=16).hexdigest()
+        if not self._id:
+            self._id = blake2b(self._whole, key=_SECRET, digest_size=16).hexdigest()
+        return self._id
 
     def bind(self, *parts: bytes) -> str:
         """A name for something of this owner, the same in every process, that no other owner arrives at."""
@@ -43,7 +45,11 @@ class Owner:
         return b"key\0" + self.name.encode() if self.name else b"credential\0" + self._credential
 
 
+NOBODY = Owner()
+"""Of requests without a credential."""
+
+
 def owner_of(headers: Iterable[tuple[bytes, bytes]]) -> Owner:
     """Whoever has the credential that a client shows to its provider."""
-    shown = sorted(name + b":" + value for name, value in headers if name in CREDENTIALS)
-    return Owner(credential=b"\0".join(shown))
+    shown = [name + b":" + value for name, value in headers if name in CREDENTIALS]
+    return Owner(credential=b"\0".join(sorted(shown))) if shown else NOBODY

@@ -90,11 +90,13 @@ class Policy:
     def limits_of(self, exchange: Exchange) -> Limits:
         """The numbers for a request whose body was peeked into."""
         assert exchange.peek is not None
-        return self.limits(exchange.peek.name, exchange.peek.output, self.learned.window(whose(exchange)))
+        learned = self.learned.window(whose(exchange)) if self.learned.is_any else 0
+        return self.limits(exchange.peek.name, exchange.peek.output, learned)
 
     def limits(self, model: str | None, output: int, learned: int = 0) -> Limits:
         """The numbers; `learned` is what is known better than the table, if anything."""
-        return self._known.made((model, output, learned), lambda: self._limits(model, output, learned))
+        found = self._known.peek((model, output, learned))
+        return found or self._known.made((model, output, learned), lambda: self._limits(model, output, learned))
 
     def _limits(self, model: str | None, output: int, learned: int) -> Limits:
         belief = believe(model, self.config)

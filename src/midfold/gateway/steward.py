@@ -32,7 +32,7 @@ from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.fold import Folded, Folder, Known, receipt_id
-from midfold.gateway.learned import named_limit
+from midfold.gateway.learned import is_telling, named_limit
 from midfold.gateway.moments import Moments
 from midfold.gateway.overflow import Overflow, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
@@ -238,7 +238,8 @@ class Steward:
 
     def observe(self, exchange: Exchange, prepared: Prepared, usage: Usage) -> None:
         """What the provider counted for a request that it has answered."""
-        self.policy.learned.answered(whose(exchange), usage.prompt_tokens)
+        if is_telling(usage.prompt_tokens):
+            self.policy.learned.answered(whose(exchange), usage.prompt_tokens)
         self.scales.observe(prepared, usage)
 
     def tell(self, exchange: Exchange, weighed: Weighed) -> None:

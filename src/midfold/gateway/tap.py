@@ -66,7 +66,10 @@ class Tap:
         if self._encoding:
             most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
             head = tail = decoded(tail, self._encoding, most) if self._kept == self.size else b""
-        last = _value(tail, tail.rfind(_USAGE))
+        at = tail.rfind(_USAGE)
+        last = _value(tail, at)
+        if len(tail) == self.size and head.find(_USAGE) == at:
+            return read_usage(last)
         first = _value(head, head.find(_USAGE))
         return read_usage({**first, **{key: value for key, value in last.items() if value is not None}})
 

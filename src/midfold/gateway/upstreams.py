@@ -106,7 +106,8 @@ class Upstreams:
         """Who serves a model on a wire; without a model, whoever speaks the wire."""
         if not self._patterns:
             return self.default
-        return self._known.made((model, wire), lambda: self._found(model, wire))
+        found = self._known.peek((model, wire))
+        return found or self._known.made((model, wire), lambda: self._found(model, wire))
 
     def _found(self, model: str | None, wire: str | None) -> Upstream | None:
         fitting = [pair for pair in self._patterns if wire is None or pair[1].wire in ("any", wire)]
