@@ -58,7 +58,8 @@ def test_every_pattern_takes_time_in_proportion_to_the_text() -> None:
 )
 def test_patterns_that_are_slow_are_found(pattern: str | bytes, method: str) -> None:
     found = Found("here", re.compile(pattern), method)
-    assert any(is_slow(found, pump) for pump in pumps(found.pattern))
+    # On a busy machine a short text may seem slow once: what is slow is found in one of several tries.
+    assert any(is_slow(found, pump) for _ in range(6) for pump in pumps(found.pattern))
 
 
 def test_a_pattern_that_never_ends_is_found_with_a_few_characters() -> None:
