@@ -20,7 +20,7 @@ from bench.workload import best, messages, origin, report
 from midfold import EngineHost, Meter, SummaryAsk, compact, read
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.core.grounding import identifiers
+from midfold.fold.hostile import identifiers
 from midfold.summarize import Summarizer, local_summarizer
 
 SMALL, COUNT, LARGE = 1_000, 10_000, 50_000

@@ -1,4 +1,4 @@
-"""Learns the constants of `midfold.core.ledger.worth` from the real future of recorded conversations.
+"""Learns the constants of `midfold.fold.ledger` from the real future of recorded conversations.
 
     python -m bench.fit_ledger            print the constants, and how well they rank on the half they have not seen
 
@@ -12,13 +12,12 @@ import sys
 from math import exp, log1p
 
 from bench.workload import LONG_SOURCES, SHARED
-from midfold.core.ledger.census import CALLED, RESULT, SAID, USER, Census, Entry, subwords
-from midfold.core.ledger.names import Shape
 from midfold.eval.cuts import all_cuts, half_of
 from midfold.eval.generic import shared_facts
 from midfold.eval.needs import needs_at
 from midfold.eval.run import facts_by_project
 from midfold.eval.sessions import load
+from midfold.fold.facts import CALLED, RESULT, SAID, USER, Census, Entry, Shape, subwords
 
 FEATURES = (
     "SINCE_LAST", "NEVER_BY_ASSISTANT", "MORE_MESSAGES", "USER", "SAID", "CALLED", "RESULT", "BY_USER", "IN_RESULT",

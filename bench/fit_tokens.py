@@ -1,4 +1,4 @@
-"""Fit the constants of `midfold.core.estimate`, or print its error by content type.
+"""Fit the constants of `midfold.transcript.tokens`, or print its error by content type.
 
     python -m bench.fit_tokens            print the table of constants, to be pasted into the module
     python -m bench.fit_tokens --table    print the Markdown table of docs/reference/tokens.md, on the held half
@@ -23,7 +23,7 @@ from statistics import mean, median
 import splintr
 
 from bench.corpora import Corpus, corpora
-from midfold.core import estimate
+from midfold.transcript import tokens as estimate
 
 ROOT = Path(__file__).resolve().parent.parent
 FEATURES = 256 + len(estimate.BLOCKS)

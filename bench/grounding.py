@@ -17,8 +17,8 @@ from typing import Any
 
 from bench.workload import SHARED, report
 from midfold import read
-from midfold.core.grounding import Source, identifiers
-from midfold.core.message import Transcript
+from midfold.fold.hostile import Source, identifiers
+from midfold.transcript.message import Transcript
 
 LINES = 400
 WRONG_PATHS = 40

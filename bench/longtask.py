@@ -27,7 +27,7 @@ from midfold.agent.hands import agree
 from midfold.agent.prompt import system_prompt
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
-from midfold.core.compaction import SummaryAsk
+from midfold.fold.request import SummaryAsk
 from midfold.summarize import Summarizer, local_summarizer
 
 WINDOWS = (16_000, 32_000, 64_000, 200_000)

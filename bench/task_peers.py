@@ -17,9 +17,9 @@ from bench.peers import HERMES, environment
 from midfold.agent import shapes
 from midfold.agent.answers import Call
 from midfold.agent.tools import Toolbox
-from midfold.core import jsonio
-from midfold.core.laws import legal_cuts
-from midfold.wire import read
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
+from midfold.transcript.laws import legal_cuts
 
 Messages = list[dict[str, Any]]
 Shrink = Callable[[Messages, int], Messages]

@@ -20,10 +20,10 @@ import msgspec
 
 from bench.task_work import Fact, Module, Repository
 from midfold.agent.answers import Answer, Call
-from midfold.core import jsonio
 from midfold.errors import ModelFailed
 from midfold.summarize.endpoint import Endpoint
 from midfold.tokenizers import Tokenizer
+from midfold.transcript import jsonio
 
 SIGNATURE = "Checked against the source for release 4711."
 FIRST = (

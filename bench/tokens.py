@@ -8,8 +8,8 @@ from statistics import mean, median
 from bench.peers import HERMES, ask
 from bench.workload import best, messages, origin, report
 from midfold import Message, Meter, Part, Text, Thinking, ToolCall, ToolResult, read
-from midfold.core.estimate import estimate_text
 from midfold.tokenizers import Tokenizer
+from midfold.transcript.tokens import estimate_text
 
 COUNT = 10_000
 SMALLEST = 50

@@ -22,14 +22,14 @@ from bench.peers import HERMES, HOME, ask
 from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED, report
 from midfold import SummaryAnswer, SummaryAsk
-from midfold.core.message import Message, Text, Transcript
-from midfold.core.redact import redact
+from midfold.fold.redact import redact
 from midfold.summarize import local_summarizer
 from midfold.tokenizers import Tokenizer
 from midfold.trajectory import Job, Settings, run
 from midfold.trajectory.retention import retention
 from midfold.trajectory.settings import FIRSTS
 from midfold.trajectory.sharegpt import ShareGPT
+from midfold.transcript.message import Message, Text, Transcript
 
 RUNS = 6
 TARGET, SUMMARY, LAST = 15_250, 750, 4

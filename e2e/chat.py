@@ -11,9 +11,9 @@ from e2e.server import MODEL, Server
 from e2e.steps import Done, Steps, judged, settings
 from midfold.agent import Agent, ModelClient, Toolbox
 from midfold.agent.events import Answered, Event, Folded, Overflowed
-from midfold.core.handoff import recognise
-from midfold.core.laws import violations
+from midfold.fold.handoff import recognise
 from midfold.summarize.endpoint import Endpoint
+from midfold.transcript.laws import violations
 
 EXAMPLE = ROOT / "examples" / "coding-session.json"
 MOST_TURNS = 10

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from midfold.core.handoff import recognise
-from midfold.core.laws import is_empty, violations
-from midfold.core.message import Message, Transcript
-from midfold.core.report import Receipt
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import Receipt
+from midfold.transcript.laws import is_empty, violations
+from midfold.transcript.message import Message, Transcript
 
 SOURCES = {"compacted": ("model", "local"), "aborted": ("none",), "unchanged": ("none",)}
 

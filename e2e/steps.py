@@ -17,15 +17,14 @@ from e2e.server import MODEL, Server, Witnessed
 from midfold.api import request_for
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask
-from midfold.core.compaction import Outcome
-from midfold.core.failures import FAILURES
-from midfold.core.handoff import recognise
-from midfold.core.message import Transcript
-from midfold.core.report import Receipt
-from midfold.engines import Compressor
+from midfold.fold.engine import Compressor
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import FAILURES, Receipt
+from midfold.fold.request import Outcome
 from midfold.providers import summarizer_for
 from midfold.summarize import drive_async
 from midfold.summarize.client import ModelSummarizer
+from midfold.transcript.message import Transcript
 
 EXAMPLE = ROOT / "examples" / "coding-session.json"
 OTHER_EXAMPLE = ROOT / "examples" / "airline-session.json"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 
 import midfold
-from midfold import errors, wire
+from midfold import errors
+from midfold import transcript as wire
 
 PUBLIC = """
 BackgroundCompaction

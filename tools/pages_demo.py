@@ -20,11 +20,11 @@ import msgspec
 
 from midfold.cache import is_claude
 from midfold.cache.prices import prices_for
-from midfold.core.tokens import Meter
-from midfold.core.usage import Usage
 from midfold.replay.provider import Cache, View
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
+from midfold.transcript.message import Usage
+from midfold.transcript.tokens import Meter
 from midfold.turns import Turns
 
 SECONDS_PER_TURN = 20

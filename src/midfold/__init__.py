@@ -14,26 +14,6 @@ if TYPE_CHECKING:
     from midfold.api import Compaction, compact
     from midfold.background import BackgroundCompaction
     from midfold.config import Config, load
-    from midfold.core.boundary import Protection, select_tail_by_budget
-    from midfold.core.budget import Pressure, effective_input_window, threshold_tokens
-    from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
-    from midfold.core.digest import register_digest, shrink_json_string_leaves
-    from midfold.core.message import (
-        Media,
-        Message,
-        Opaque,
-        Part,
-        Problem,
-        Text,
-        Thinking,
-        Tool,
-        ToolCall,
-        ToolResult,
-        Transcript,
-    )
-    from midfold.core.tokens import Count, Meter, TokenCounter
-    from midfold.core.usage import Usage, read_usage
-    from midfold.engines import ContextEngine
     from midfold.errors import (
         ConfigError,
         LeaseLost,
@@ -45,14 +25,35 @@ if TYPE_CHECKING:
         SummaryFailed,
         TranscriptError,
     )
+    from midfold.fold.boundary import Protection, select_tail_by_budget
+    from midfold.fold.budget import Pressure, effective_input_window, threshold_tokens
+    from midfold.fold.digest.digest import register_digest, shrink_json_string_leaves
+    from midfold.fold.engine import ContextEngine
+    from midfold.fold.partial import preview, rejoin, split_for_partial_compaction
+    from midfold.fold.request import CompactionState, SummaryAnswer, SummaryAsk
     from midfold.host import EngineHost
     from midfold.models import look_up
-    from midfold.partial import preview, rejoin, split_for_partial_compaction
     from midfold.plugins import register_context_engine
     from midfold.service import Sessions, open_sessions
     from midfold.session import Session
     from midfold.stored_host import StoredHost
-    from midfold.wire import Document, read, read_many, write
+    from midfold.transcript.document import Document, read, read_many, write
+    from midfold.transcript.message import (
+        Media,
+        Message,
+        Opaque,
+        Part,
+        Problem,
+        Text,
+        Thinking,
+        Tool,
+        ToolCall,
+        ToolResult,
+        Transcript,
+        Usage,
+        read_usage,
+    )
+    from midfold.transcript.tokens import Count, Meter, TokenCounter
 
 __version__ = "0.1.0"
 
@@ -118,59 +119,59 @@ __all__ = [
 _HOMES = {
     "BackgroundCompaction": ("midfold.background", "BackgroundCompaction"),
     "Compaction": ("midfold.api", "Compaction"),
-    "CompactionState": ("midfold.core.compaction", "CompactionState"),
+    "CompactionState": ("midfold.fold.request", "CompactionState"),
     "Config": ("midfold.config", "Config"),
     "ConfigError": ("midfold.errors", "ConfigError"),
-    "ContextEngine": ("midfold.engines", "ContextEngine"),
-    "Count": ("midfold.core.tokens", "Count"),
-    "Document": ("midfold.wire", "Document"),
+    "ContextEngine": ("midfold.fold.engine", "ContextEngine"),
+    "Count": ("midfold.transcript.tokens", "Count"),
+    "Document": ("midfold.transcript.document", "Document"),
     "EngineHost": ("midfold.host", "EngineHost"),
     "LeaseLost": ("midfold.errors", "LeaseLost"),
     "MalformedTranscript": ("midfold.errors", "MalformedTranscript"),
-    "Media": ("midfold.core.message", "Media"),
-    "Message": ("midfold.core.message", "Message"),
-    "Meter": ("midfold.core.tokens", "Meter"),
+    "Media": ("midfold.transcript.message", "Media"),
+    "Message": ("midfold.transcript.message", "Message"),
+    "Meter": ("midfold.transcript.tokens", "Meter"),
     "MidfoldError": ("midfold.errors", "MidfoldError"),
     "MissingExtra": ("midfold.errors", "MissingExtra"),
-    "Opaque": ("midfold.core.message", "Opaque"),
-    "Part": ("midfold.core.message", "Part"),
+    "Opaque": ("midfold.transcript.message", "Opaque"),
+    "Part": ("midfold.transcript.message", "Part"),
     "PluginError": ("midfold.errors", "PluginError"),
-    "Pressure": ("midfold.core.budget", "Pressure"),
-    "Problem": ("midfold.core.message", "Problem"),
-    "Protection": ("midfold.core.boundary", "Protection"),
+    "Pressure": ("midfold.fold.budget", "Pressure"),
+    "Problem": ("midfold.transcript.message", "Problem"),
+    "Protection": ("midfold.fold.boundary", "Protection"),
     "Session": ("midfold.session", "Session"),
     "Sessions": ("midfold.service", "Sessions"),
     "StoreError": ("midfold.errors", "StoreError"),
     "StoredHost": ("midfold.stored_host", "StoredHost"),
-    "SummaryAnswer": ("midfold.core.compaction", "SummaryAnswer"),
-    "SummaryAsk": ("midfold.core.compaction", "SummaryAsk"),
+    "SummaryAnswer": ("midfold.fold.request", "SummaryAnswer"),
+    "SummaryAsk": ("midfold.fold.request", "SummaryAsk"),
     "SummaryFailed": ("midfold.errors", "SummaryFailed"),
-    "Text": ("midfold.core.message", "Text"),
-    "Thinking": ("midfold.core.message", "Thinking"),
-    "TokenCounter": ("midfold.core.tokens", "TokenCounter"),
-    "Tool": ("midfold.core.message", "Tool"),
-    "ToolCall": ("midfold.core.message", "ToolCall"),
-    "ToolResult": ("midfold.core.message", "ToolResult"),
-    "Transcript": ("midfold.core.message", "Transcript"),
+    "Text": ("midfold.transcript.message", "Text"),
+    "Thinking": ("midfold.transcript.message", "Thinking"),
+    "TokenCounter": ("midfold.transcript.tokens", "TokenCounter"),
+    "Tool": ("midfold.transcript.message", "Tool"),
+    "ToolCall": ("midfold.transcript.message", "ToolCall"),
+    "ToolResult": ("midfold.transcript.message", "ToolResult"),
+    "Transcript": ("midfold.transcript.message", "Transcript"),
     "TranscriptError": ("midfold.errors", "TranscriptError"),
-    "Usage": ("midfold.core.usage", "Usage"),
+    "Usage": ("midfold.transcript.message", "Usage"),
     "compact": ("midfold.api", "compact"),
-    "effective_input_window": ("midfold.core.budget", "effective_input_window"),
+    "effective_input_window": ("midfold.fold.budget", "effective_input_window"),
     "load_config": ("midfold.config", "load"),
     "look_up_model": ("midfold.models", "look_up"),
     "open": ("midfold.service", "open_sessions"),
-    "preview": ("midfold.partial", "preview"),
-    "read": ("midfold.wire", "read"),
-    "read_many": ("midfold.wire", "read_many"),
-    "read_usage": ("midfold.core.usage", "read_usage"),
+    "preview": ("midfold.fold.partial", "preview"),
+    "read": ("midfold.transcript.document", "read"),
+    "read_many": ("midfold.transcript.document", "read_many"),
+    "read_usage": ("midfold.transcript.message", "read_usage"),
     "register_context_engine": ("midfold.plugins", "register_context_engine"),
-    "register_digest": ("midfold.core.digest", "register_digest"),
-    "rejoin": ("midfold.partial", "rejoin"),
-    "select_tail_by_budget": ("midfold.core.boundary", "select_tail_by_budget"),
-    "shrink_json_string_leaves": ("midfold.core.digest", "shrink_json_string_leaves"),
-    "split_for_partial_compaction": ("midfold.partial", "split_for_partial_compaction"),
-    "threshold_tokens": ("midfold.core.budget", "threshold_tokens"),
-    "write": ("midfold.wire", "write"),
+    "register_digest": ("midfold.fold.digest.digest", "register_digest"),
+    "rejoin": ("midfold.fold.partial", "rejoin"),
+    "select_tail_by_budget": ("midfold.fold.boundary", "select_tail_by_budget"),
+    "shrink_json_string_leaves": ("midfold.fold.digest.digest", "shrink_json_string_leaves"),
+    "split_for_partial_compaction": ("midfold.fold.partial", "split_for_partial_compaction"),
+    "threshold_tokens": ("midfold.fold.budget", "threshold_tokens"),
+    "write": ("midfold.transcript.document", "write"),
 }
 """Where each name lives: its module is imported when the name is first used; importing midfold itself costs nothing."""
 

@@ -10,25 +10,22 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.cache import PromptCacheHint
-from midfold.cache.unserved import default_hints
-from midfold.core.archive import Archive
-from midfold.core.boundary import Protection
-from midfold.core.budget import Budget, plan_budget
-from midfold.core.compaction import CompactionRequest, CompactionState, Options, Outcome, Redactor
-from midfold.core.message import Message, Tool, Transcript
-from midfold.core.redact import redact
-from midfold.core.report import Boundary, Receipt
-from midfold.core.tokens import Meter
-from midfold.core.usage import Usage, read_usage
-from midfold.engines import Compressor, ContextEngine
+from midfold.cache.breakpoints import default_hints
+from midfold.cache.markers import mark
+from midfold.fold.archive import Archive
+from midfold.fold.boundary import Protection
+from midfold.fold.budget import Budget, plan_budget
+from midfold.fold.engine import Compressor, ContextEngine
+from midfold.fold.receipt import Boundary, Receipt
+from midfold.fold.redact import redact
+from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.summarize import Summarizer, drive, local_summarizer
 from midfold.summarize.cooldown import Guard
-from midfold.wire import Document, read, write
-from midfold.wire.dialect import Dialect
-from midfold.wire.document import tool_of
-from midfold.wire.markers import mark
-from midfold.wire.prefix import prefix_request
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import Document, prefix_request, read, tool_of, write
+from midfold.transcript.message import Message, Tool, Transcript, Usage, read_usage
+from midfold.transcript.tokens import Meter
 
 if TYPE_CHECKING:
     from midfold.config import Config

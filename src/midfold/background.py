@@ -15,8 +15,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
-from midfold.core.budget import Pressure
-from midfold.core.prepared import Prepared
+from midfold.fold.budget import Pressure
+from midfold.fold.request import Prepared
 from midfold.host import EngineHost
 
 

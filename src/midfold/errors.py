@@ -41,7 +41,7 @@ FailureKind = Literal[
     "ineffective",
     "other",
 ]
-"""Every way in which a summary can fail; core/failures.py says what each one leads to."""
+"""Every way in which a summary can fail; fold/receipt.py says what each one leads to."""
 
 
 class MidfoldError(Exception):

@@ -21,28 +21,22 @@ import msgspec
 from midfold.api import Compaction, believe, budget_for, meter_for, overrides_of, request_for
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import Prices, prices_for
-from midfold.cache.scheduler import Schedule
-from midfold.core.archive import Archive
-from midfold.core.boundary import Protection
-from midfold.core.budget import Budget, Pressure
-from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, Redactor
-from midfold.core.message import Message, Tool, Transcript, plain
-from midfold.core.prepared import Prepared, prepared
-from midfold.core.report import Receipt
-from midfold.core.tally import Calibration, RunningTally, Tally
-from midfold.core.timing import Timing
-from midfold.core.tokens import Count, Meter
-from midfold.core.usage import Usage, read_usage
-from midfold.engines import Compressor, ContextEngine
-from midfold.engines.compressor import MOST_STRIKES
-from midfold.engines.job import Job
+from midfold.cache.schedule import Schedule
+from midfold.fold.archive import Archive
+from midfold.fold.boundary import Protection
+from midfold.fold.budget import Budget, Pressure
+from midfold.fold.engine import MOST_STRIKES, Compressor, ContextEngine
+from midfold.fold.job import Job
+from midfold.fold.receipt import Receipt, Timing
+from midfold.fold.request import CompactionRequest, CompactionState, Outcome, Prepared, Redactor, prepared
 from midfold.models import learn_limit
 from midfold.providers import summarizer_for
 from midfold.scheduling import aimed, asked_for, early_writer, is_early, may_act, schedule_for, timed
 from midfold.summarize import Summarizer, drive, drive_async
 from midfold.summarize.cooldown import Guard, cleared
-from midfold.wire import Document, read
-from midfold.wire.document import tool_of
+from midfold.transcript.document import Document, read, tool_of
+from midfold.transcript.message import Message, Tool, Transcript, Usage, plain, read_usage
+from midfold.transcript.tokens import Calibration, Count, Meter, RunningTally, Tally
 
 if TYPE_CHECKING:
     from midfold.config import Config

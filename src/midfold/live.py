@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from midfold.cache.health import Health
-from midfold.core.compaction import CompactionRequest, CompactionState, Outcome
-from midfold.core.message import Message, Transcript
-from midfold.core.tally import Calibration, Tally
 from midfold.errors import StoreDamaged
+from midfold.fold.request import CompactionRequest, CompactionState, Outcome
 from midfold.host import EngineHost
 from midfold.store import SqlStore
 from midfold.store.committing import FRESH
 from midfold.store.protocol import Commit, Item, SessionInfo
+from midfold.transcript.message import Message, Transcript
+from midfold.transcript.tokens import Calibration, Tally
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from midfold.cache.health import Health
-from midfold.core.compaction import CompactionRequest
-from midfold.core.report import Receipt, Status
-from midfold.core.usage import Usage
-from midfold.engines.job import Job
+from midfold.fold.job import Job
+from midfold.fold.receipt import Receipt, Status
+from midfold.fold.request import CompactionRequest
 from midfold.host import EngineHost
 from midfold.live import Live
+from midfold.transcript.message import Usage
 
 
 def observed(host: EngineHost, live: Live, usage: Usage, now: float) -> Health:

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from midfold.engines import Compressor, ContextEngine, Noop
 from midfold.errors import PluginError
+from midfold.fold.engine import Compressor, ContextEngine, Noop
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

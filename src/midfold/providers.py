@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from midfold.config import Config
-from midfold.core import jsonio
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.errors import ConfigError, SummaryFailed
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.summarize import Summarizer, local_summarizer
 from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.transcript import jsonio
 
 
 class Known(NamedTuple):

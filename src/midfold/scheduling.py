@@ -16,10 +16,10 @@ import msgspec
 
 from midfold.api import overrides_of
 from midfold.cache.prices import prices_for
-from midfold.cache.scheduler import Schedule, Writer
-from midfold.core.compaction import CompactionRequest, Outcome, SummaryAsk
-from midfold.core.timing import Timing
-from midfold.engines.compressor import MOST_STRIKES
+from midfold.cache.schedule import Schedule, Writer
+from midfold.fold.engine import MOST_STRIKES
+from midfold.fold.receipt import Timing
+from midfold.fold.request import CompactionRequest, Outcome, SummaryAsk
 from midfold.summarize import Summarizer, local_summarizer
 from midfold.summarize.endpoint import Endpoint
 

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from midfold.core.redact import redact
-from midfold.engines import ContextEngine
 from midfold.errors import StoreError
+from midfold.fold.engine import ContextEngine
+from midfold.fold.redact import redact
 from midfold.host import EngineHost
 from midfold.session import Session
 from midfold.store import CompactionLease, SqlStore, open_database
@@ -33,12 +33,12 @@ from midfold.store.portable import exported, imported
 from midfold.store.prefixes import Prefix
 from midfold.store.protocol import SessionInfo
 from midfold.store.ranking import Hit, search
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript.document import DIALECTS
 
 if TYPE_CHECKING:
     from midfold.config import Config
-    from midfold.core.boundary import Protection
-    from midfold.core.compaction import Redactor
+    from midfold.fold.boundary import Protection
+    from midfold.fold.request import Redactor
     from midfold.summarize import Summarizer
 
 

@@ -21,16 +21,12 @@ import msgspec
 from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
 from midfold.cache.health import Health
-from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionRequest, Outcome
-from midfold.core.message import Message
-from midfold.core.redact import redact
-from midfold.core.report import Receipt
-from midfold.core.timing import Timing
-from midfold.core.tokens import Count
-from midfold.core.usage import Usage, read_usage
-from midfold.engines.assemble import with_note
 from midfold.errors import LeaseLost, StoreConflict
+from midfold.fold.assemble import with_note
+from midfold.fold.budget import Pressure
+from midfold.fold.receipt import Receipt, Timing
+from midfold.fold.redact import redact
+from midfold.fold.request import CompactionRequest, Outcome
 from midfold.host import EngineHost
 from midfold.live import Draft, Kept, Live, commit_of
 from midfold.measured import observed, unchanged
@@ -43,11 +39,12 @@ from midfold.store.protocol import Item, Prompt, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.summarize import begin, drive, local_summarizer, resume
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import DIALECTS, tool_of
+from midfold.transcript.message import Message, Usage, read_usage
+from midfold.transcript.splice import message_value
+from midfold.transcript.tokens import Count
 from midfold.turns import Turns
-from midfold.wire.dialect import Dialect
-from midfold.wire.document import tool_of
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import message_value
 
 COOLDOWN = 60.0
 """Seconds after a failed summary in which no automatic compaction asks for another one."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midfold.core.budget import Pressure
-from midfold.core.tokens import Count
 from midfold.errors import StoreError
+from midfold.fold.budget import Pressure
 from midfold.host import EngineHost
 from midfold.session import Session
+from midfold.transcript.tokens import Count
 
 
 class StoredHost(EngineHost):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from midfold.cache.health import Kind
-from midfold.core.usage import Usage
 from midfold.store import SqlStore
 from midfold.store.beside import Beside
 from midfold.store.database import Tx
 from midfold.store.protocol import SessionInfo
 from midfold.store.queries import Flavour
+from midfold.transcript.message import Usage
 
 MOST = 20_000
 """Turns of one session that are read at most: the newest."""

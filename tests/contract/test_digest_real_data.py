@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from midfold.core.digest import FAMILIES, Action, describe, digest, is_digest
-from midfold.core.message import Text, ToolCall, ToolResult
+from midfold.fold.digest.digest import describe, digest, is_digest
+from midfold.fold.digest.look import FAMILIES, Action
+from midfold.transcript.message import Text, ToolCall, ToolResult
 from support import data
 from support.convert import to_anthropic
 
@@ -178,7 +179,7 @@ def test_the_time_is_in_proportion_to_parsing_the_same_results() -> None:
 @pytest.mark.parametrize("source", ["claude_code_packmind"])
 def test_another_dialect_of_the_same_conversation_gives_the_same_digests(source: str) -> None:
     from midfold import read
-    from midfold.core.pairing import pair
+    from midfold.transcript.laws import pair
 
     seen = 0
     for conversation in data.conversations(source):

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from midfold.core.archive import Archive
-from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionRequest, Flow
-from midfold.engines import Compressor, ContextEngine, Noop
+from midfold.fold.archive import Archive
+from midfold.fold.budget import Pressure
+from midfold.fold.engine import Compressor, ContextEngine, Noop
+from midfold.fold.request import CompactionRequest, Flow
 from midfold.plugins import resolve_engine
 from midfold.testing.engines import EngineContract
 

@@ -13,9 +13,9 @@ import midfold
 from midfold import EngineHost, SummaryAnswer, SummaryFailed
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask, Compression
-from midfold.core.failures import FAILURES, KEEPS_HISTORY
-from midfold.core.handoff import recognise
 from midfold.errors import FailureKind
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
 from midfold.summarize.client import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, ScriptedSummarizer, refusing_url
 from midfold.testing.answers import error, summary

@@ -13,11 +13,11 @@ import pytest
 
 import midfold
 from midfold import Message, Text, read
-from midfold.core.audit import audited, local_audit
-from midfold.core.fallback import fallback_summary
-from midfold.core.handoff import END_MARKER, MARKER, recognise
-from midfold.core.hostile import QUOTED, harmless, quoted
-from midfold.core.redact import redact
+from midfold.fold.audit import audited, local_audit
+from midfold.fold.handoff import END_MARKER, MARKER, recognise
+from midfold.fold.hostile import QUOTED, harmless, quoted
+from midfold.fold.local import fallback_summary
+from midfold.fold.redact import redact
 from midfold.summarize import local_summarizer
 from midfold.testing.fixtures import assistant, call, system, user
 from support import data

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from midfold import compact
-from midfold.core.hostile import QUOTED, quoted
-from midfold.core.message import Message, Text, ToolResult
-from midfold.core.turns import serialize_turns
+from midfold.fold.hostile import QUOTED, quoted
+from midfold.fold.summary import serialize_turns
 from midfold.testing.fixtures import assistant, call, numbered, user
+from midfold.transcript.message import Message, Text, ToolResult
 
 
 def same(text: str) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.handoff import END_MARKER
-from midfold.core.laws import violations
-from midfold.core.sanitize import sanitize
+from midfold.fold.handoff import END_MARKER
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
+from midfold.transcript.laws import sanitize, violations
 from support.build import WINDOW, folded, handoff_of, item, responses_work, setting, work
 
 SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]

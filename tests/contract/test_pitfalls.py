@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.archive import handle_of
-from midfold.core.budget import plan_budget
-from midfold.core.digest import is_digest
-from midfold.core.handoff import recognise
-from midfold.core.laws import violations
-from midfold.core.redact import redact
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.archive import handle_of
+from midfold.fold.budget import plan_budget
+from midfold.fold.digest.digest import is_digest
+from midfold.fold.handoff import recognise
+from midfold.fold.redact import redact
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.tokenizers import Tokenizer
+from midfold.transcript.laws import violations
 from support.build import WINDOW, folded, setting, work
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from midfold import Message, Text, Thinking, ToolCall, ToolResult, read, write
-from midfold.core.pairing import pair
-from midfold.wire.splice import message_bytes, message_value
+from midfold.transcript.laws import pair
+from midfold.transcript.splice import message_bytes, message_value
 from support import data
 from support.convert import to_anthropic, to_responses
 

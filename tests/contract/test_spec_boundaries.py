@@ -8,14 +8,13 @@ import json
 import pytest
 
 import midfold
-from midfold.core.boundary import Protection, head_length
-from midfold.core.digest import PLACEHOLDER
-from midfold.core.handoff import recognise
-from midfold.core.laws import legal_cuts, violations
-from midfold.core.message import Message, Text, ToolCall, ToolResult
-from midfold.core.pairing import pair
+from midfold.fold.boundary import Protection, head_length
+from midfold.fold.digest.digest import PLACEHOLDER
+from midfold.fold.handoff import recognise
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
+from midfold.transcript.laws import legal_cuts, pair, violations
+from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from support.build import DIALOGUE, PRUNES, setting, tool_run, view
 
 """Digests alone are enough for forty calls of six hundred tokens under these settings."""

@@ -12,16 +12,15 @@ import pytest
 import midfold
 from midfold.config import Config, load
 from midfold.config.schema import Compression
-from midfold.core.budget import plan_budget
-from midfold.core.digest import PLACEHOLDER, is_digest
-from midfold.core.handoff import MARKER, recognise
-from midfold.core.laws import violations
-from midfold.core.sanitize import STUB
-from midfold.core.summary import template
-from midfold.engines import Compressor, ContextEngine
+from midfold.fold.budget import plan_budget
+from midfold.fold.digest.digest import PLACEHOLDER, is_digest
+from midfold.fold.engine import Compressor, ContextEngine
+from midfold.fold.handoff import MARKER, recognise
+from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
+from midfold.transcript.laws import STUB, violations
 from support.build import setting
 
 DOCUMENTED_SUMMARY = """## Goal
@@ -95,7 +94,7 @@ def test_a_registered_engine_is_used_only_by_its_name(tmp_path: Path) -> None:
 
 def test_the_plugin_directory_comes_before_registered_engines_and_never_replaces_the_compressor(tmp_path: Path) -> None:
     source = (
-        "from midfold.engines import Compressor\n"
+        "from midfold.fold.engine import Compressor\n"
         "class FromDirectory(Compressor):\n    name = {name!r}\n"
         "def register(context):\n    context.register_context_engine(FromDirectory)\n"
     )

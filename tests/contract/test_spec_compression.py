@@ -8,12 +8,12 @@ import json
 import pytest
 
 import midfold
-from midfold.core.budget import plan_budget
-from midfold.core.digest import is_digest, shrink_arguments
-from midfold.core.media import FlatMedia
-from midfold.core.message import Media
+from midfold.fold.boundary import FlatMedia
+from midfold.fold.budget import plan_budget
+from midfold.fold.digest.digest import is_digest, shrink_arguments
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, numbered, system, user
+from midfold.transcript.message import Media
 from support.build import DIALOGUE, PRUNES, setting, tool_run, view
 
 """Digests alone are enough for forty calls of six hundred tokens under these settings."""

@@ -10,15 +10,15 @@ import jsonschema
 import pytest
 
 import midfold
-from midfold.core.breakdown import context_breakdown
-from midfold.core.message import Message
-from midfold.core.redact import redact
-from midfold.core.render import failure, fence, render_value
-from midfold.core.report import receipt_schema
-from midfold.core.summary import template
+from midfold.fold.receipt import receipt_schema
+from midfold.fold.redact import redact
+from midfold.fold.render import failure, fence, render_value
+from midfold.fold.summary import template
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, numbered, user
-from midfold.wire.document import tool_of
+from midfold.transcript.breakdown import context_breakdown
+from midfold.transcript.document import tool_of
+from midfold.transcript.message import Message
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked
 from support.build import ported as folded

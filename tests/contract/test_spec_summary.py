@@ -11,8 +11,8 @@ import pytest
 import midfold
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.core.handoff import END_MARKER, MARKER, handoff, recognise
-from midfold.core.summary import SECTIONS, parse_summary
+from midfold.fold.handoff import END_MARKER, MARKER, handoff, recognise
+from midfold.fold.summary import SECTIONS, parse_summary
 from midfold.testing import fixtures
 from midfold.testing.fixtures import assistant, call, system, user
 from support.build import PORTING as SESSION

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.chunks import MOST_CHUNKS
-from midfold.core.estimate import estimate_text
 from midfold.errors import FailureKind
-from midfold.summarize.flow import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, Progress
+from midfold.fold.summary import MOST_CHUNKS
+from midfold.summarize.flow import CONTINUE, MOST_CONTINUATIONS, Progress
+from midfold.summarize.pieces import CUT_NOTE
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
 from midfold.testing.conversations import long_conversation
+from midfold.transcript.tokens import estimate_text
 from support.summaries import ASK, GOOD, KEY, WAYS, WIRES, ask_of, make
 
 LONG = long_conversation("openai-chat", 30)[1:]

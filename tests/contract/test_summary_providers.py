@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.core.failures import FAILURES, LONGEST_WAIT, cooldown, waiting_time
+from midfold.fold.receipt import FAILURES, LONGEST_WAIT, cooldown, waiting_time
 from midfold.summarize.trouble import failure_of, retry_after
 from midfold.testing import ScriptedProvider, refusing_url
 from midfold.testing.answers import Answer, error, openai_json, raw, summary

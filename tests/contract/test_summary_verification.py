@@ -12,13 +12,13 @@ import pytest
 
 import midfold
 from midfold import read
-from midfold.core.audit import audited, rejection
-from midfold.core.estimate import estimate_text
-from midfold.core.facts import cover
-from midfold.core.grounding import MARK, Source, grounded, identifiers
-from midfold.core.summary import parse_summary
+from midfold.fold.audit import audited, rejection
+from midfold.fold.hostile import MARK, Source, grounded, identifiers
+from midfold.fold.local import cover
+from midfold.fold.summary import parse_summary
 from midfold.testing.conversations import long_conversation
 from midfold.testing.fixtures import assistant, call, user
+from midfold.transcript.tokens import estimate_text
 from support import data
 from support.build import handoff_of, work
 from support.summaries import ASK, GOOD, ask_of

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from midfold import read
-from midfold.core.laws import violations
-from midfold.core.pairing import pair
 from midfold.trajectory.compress import Compressed, compress_record
 from midfold.trajectory.metrics import Totals
 from midfold.trajectory.settings import FIRSTS, Settings
 from midfold.trajectory.sharegpt import ShareGPT
-from midfold.wire.document import Document
+from midfold.transcript.document import Document
+from midfold.transcript.laws import pair, violations
 from support.data import conversations, lines
 from support.trajectories import from_chat
 

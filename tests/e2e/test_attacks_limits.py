@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.compaction import SummaryAsk
 from midfold.errors import SummaryFailed
+from midfold.fold.request import SummaryAsk
 from midfold.gateway.learned import LASTS, Learned, Whose, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.fixtures import assistant, system, user

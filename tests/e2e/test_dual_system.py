@@ -20,15 +20,15 @@ from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing
 from midfold.agent.hands import agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings
-from midfold.core import jsonio
-from midfold.core.handoff import recognise
+from midfold.fold.handoff import recognise
 from midfold.summarize import local_summarizer
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.provider_rules import prompt_tokens
 from midfold.testing.rules_provider import RulesProvider
-from midfold.wire import read
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
 from support.gateways import Running, running
 
 WINDOW = 32_768

@@ -9,14 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from midfold.testing.coding_session import (
-    AnthropicMessages,
-    CodingSession,
-    OpenAIChat,
-    OpenAIResponses,
-    Wire,
-    model,
-)
+from midfold.testing.coding_session import AnthropicMessages, CodingSession, OpenAIChat, OpenAIResponses, Wire, model
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider

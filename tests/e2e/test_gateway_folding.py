@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionRequest, Flow, SummaryAsk
-from midfold.core.handoff import MARKER, SYSTEM_NOTE
-from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.budget import Pressure
+from midfold.fold.engine import ContextEngine
+from midfold.fold.handoff import MARKER, SYSTEM_NOTE
+from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.owner import Owner
 from midfold.service import Sessions

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core import jsonio
 from midfold.dashboard import Recorder
 from midfold.dashboard.access import Sees, everything
 from midfold.dashboard.facts import SessionFacts
@@ -19,6 +18,7 @@ from midfold.service import Sessions
 from midfold.store.sketches import Sketches
 from midfold.testing.answers import Answer, events, raw
 from midfold.testing.provider import Request, ScriptedProvider
+from midfold.transcript import jsonio
 from support.gateways import Running, call, running
 
 CHAT = "/v1/chat/completions"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import midfold
-from midfold.core.usage import Usage
+from midfold.transcript.message import Usage
 from midfold.turns import Turns
 from support.build import work
 from support.gateway_soak import Process, free_port

@@ -13,10 +13,10 @@ from msgspec import Raw
 import midfold
 from midfold import read
 from midfold.cache import plan_document
-from midfold.core.spans import elements
+from midfold.cache.markers import mark
 from midfold.models import ModelOverride
 from midfold.testing import PrefixCache, Refused, conversations, strategies
-from midfold.wire.markers import mark
+from midfold.transcript.jsonio import elements
 
 SMALL = {"*": ModelOverride(cache_minimum=200), "claude*": ModelOverride(cache_minimum=200, factor=0.5)}
 MODELS = {"anthropic": "claude-sonnet-4-5", "openrouter": "anthropic/claude-sonnet-4.5", "litellm": "claude-sonnet-4-5"}

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 import midfold
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.core.handoff import recognise
-from midfold.core.jsonio import no_number
-from midfold.core.laws import violations
-from midfold.core.message import Message, Text
+from midfold.fold.handoff import recognise
 from midfold.testing import strategies
+from midfold.transcript.jsonio import no_number
+from midfold.transcript.laws import violations
+from midfold.transcript.message import Message, Text
 
 SESSIONS = 2_000 if os.environ.get("MIDFOLD_SOAK") == "1" else 200
 CHUNKS = 20

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.core import jsonio
-from midfold.core.digest import (
-    FAMILIES,
+from midfold.fold.digest.digest import (
+    LIMIT,
     back_reference,
     describe,
     digest,
@@ -19,9 +18,10 @@ from midfold.core.digest import (
     shrink_arguments,
     shrink_json_string_leaves,
 )
-from midfold.core.digest.line import LIMIT
-from midfold.core.message import Media, Message, Opaque, Part, Text, ToolCall, ToolResult
+from midfold.fold.digest.look import FAMILIES
 from midfold.testing import strategies
+from midfold.transcript import jsonio
+from midfold.transcript.message import Media, Message, Opaque, Part, Text, ToolCall, ToolResult
 
 HANDLE = "mf-1a2b3c4d5e6f"
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.core.message import Message, Transcript
 from midfold.eval.baselines import bare_list
 from midfold.eval.constraints import demands
 from midfold.eval.cuts import Cut
@@ -20,7 +19,8 @@ from midfold.eval.sessions import Session
 from midfold.eval.sizes import note
 from midfold.eval.words import surroundings
 from midfold.testing.fixtures import assistant, call, user
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.message import Message, Transcript
 
 WORDS = ["harbour", "gateway", "vessel", "anchor", "crane", "ledger", "invoice", "region", "mayor", "winter"]
 FACTS = ["src/a_b.py", "48213", "HarbourGate", "OPS-1432", "9f3c2ab", "--keep-going", "MAX_SHIPS", "v1.2.3"]

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midfold import EngineHost, SummaryAnswer, SummaryFailed, read
-from midfold.core.failures import FAILURES, KEEPS_HISTORY
-from midfold.core.handoff import END_MARKER, MARKER, recognise
-from midfold.core.laws import violations
+from midfold.fold.handoff import END_MARKER, MARKER, recognise
+from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
 from midfold.summarize.client import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, strategies
 from midfold.testing.answers import error, summary
 from midfold.testing.conversations import rounds
+from midfold.transcript.laws import violations
 from support.hostile_outputs import HOSTILE
 from support.summaries import GOOD, START, troubles
 

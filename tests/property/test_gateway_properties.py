@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midfold
-from midfold.core.jsonio import NotJSON
 from midfold.errors import TranscriptError
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.overflow import overflow_of
@@ -19,7 +18,8 @@ from midfold.gateway.tap import Tap
 from midfold.store.bodies import chain_of
 from midfold.testing.provider_rules import check
 from midfold.testing.strategies import conversations
-from midfold.wire import Document, read
+from midfold.transcript.document import Document, read
+from midfold.transcript.jsonio import NotJSON
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

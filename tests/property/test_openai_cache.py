@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import midfold
 from midfold import read
 from midfold.cache import plan_document, stable_prefix_cache_key
+from midfold.cache.markers import mark
 from midfold.testing import AutomaticCache, BreakpointCache, Refused, conversations, strategies
-from midfold.wire.markers import mark
 
 DIALECTS = ("openai-chat", "openai-responses")
 SYSTEM = "You are a careful engineer. " * 200

@@ -10,18 +10,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from midfold.cache import plan, plan_document
-from midfold.cache.planner import LOOKBACK, _best, _planned, _Request, measure_for
-from midfold.core import jsonio
-from midfold.core.handoff import handoff
-from midfold.core.hint import SYSTEM, TOOLS
-from midfold.core.spans import entries, gaps, places
+from midfold.cache.breakpoints import LOOKBACK, _best, _planned, _Request, measure_for
+from midfold.cache.markers import SYSTEM, TOOLS, mark, spliced
+from midfold.fold.handoff import handoff
 from midfold.testing.strategies import conversations
-from midfold.wire import read
-from midfold.wire.dialect import Dialect
-from midfold.wire.markers import mark
-from midfold.wire.patch import spliced
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import message_value, replace_values
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import DIALECTS, read
+from midfold.transcript.jsonio import entries, gaps, places
+from midfold.transcript.splice import message_value, replace_values
 
 MARKS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t: ")])
 ANTHROPIC: type[Dialect] = DIALECTS["anthropic"]

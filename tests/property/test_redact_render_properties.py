@@ -13,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.redact import HOSTILE, hostile
-from midfold.core.redact import redact, redact_value, with_credentials
-from midfold.core.render import block, failure, fence, render_value
-from midfold.core.render_kinds import (
+from midfold.fold.redact import redact, redact_value, with_credentials
+from midfold.fold.render import (
+    block,
+    failure,
+    fence,
     render_content_search,
     render_delegated_task,
     render_file_read,
     render_file_search,
     render_process,
+    render_value,
 )
 
 PIECES = [

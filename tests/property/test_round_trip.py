@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold import Message, Text, ToolResult, TranscriptError, read, write
-from midfold.core import jsonio
-from midfold.core.message import Part
 from midfold.testing import strategies
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import message_bytes, message_value
+from midfold.transcript import jsonio
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.message import Part
+from midfold.transcript.splice import message_bytes, message_value
 
 every_dialect = pytest.mark.parametrize("dialect", strategies.DIALECTS)
 indents = st.sampled_from([None, 1, "\t"])

@@ -8,16 +8,15 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.core.message import Message, Text
-from midfold.core.pairing import pair
 from midfold.trajectory.compress import compress_record
 from midfold.trajectory.plan import plan
 from midfold.trajectory.records import open_record
 from midfold.trajectory.settings import Settings
 from midfold.trajectory.sharegpt import ShareGPT
 from midfold.trajectory.split import batches
-from midfold.wire import write
-from midfold.wire.document import Document
+from midfold.transcript.document import Document, write
+from midfold.transcript.laws import pair
+from midfold.transcript.message import Message, Text
 from support.trajectories import Words, call, response, turn
 
 TEXTS = st.text("abc_/. <>\n", max_size=120)

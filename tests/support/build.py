@@ -7,10 +7,10 @@ from typing import Any
 import midfold
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.core.handoff import recognise
-from midfold.core.message import Message
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.handoff import recognise
 from midfold.testing.fixtures import assistant, call, system, user
+from midfold.transcript.message import Message
 
 WINDOW = 25_000
 

@@ -7,7 +7,7 @@ from typing import Any
 from midfold.eval.cuts import Cut
 from midfold.eval.sessions import Session, sessions_of
 from midfold.testing.fixtures import assistant, call, user
-from midfold.wire import read
+from midfold.transcript.document import read
 
 STEPS = 40
 LEAST_PAST = 400

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from midfold import SummaryAnswer, SummaryAsk, SummaryFailed, read
-from midfold.core.redact import redact
 from midfold.errors import FailureKind
+from midfold.fold.redact import redact
 from midfold.summarize.client import ModelSummarizer
 from midfold.summarize.endpoint import Endpoint
 from midfold.testing import FakeClock

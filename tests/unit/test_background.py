@@ -6,7 +6,7 @@ from typing import Any
 
 import midfold
 from midfold import BackgroundCompaction, EngineHost
-from midfold.core.laws import violations
+from midfold.transcript.laws import violations
 from tests.support.build import WINDOW, assistant, failing, handoffs, system, user
 
 THRESHOLD = WINDOW // 2

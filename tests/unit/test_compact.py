@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 import midfold
-from midfold.core.handoff import SYSTEM_NOTE, recognise
-from midfold.core.laws import violations
-from midfold.core.report import receipt_schema
 from midfold.errors import SummaryFailed
+from midfold.fold.handoff import SYSTEM_NOTE, recognise
+from midfold.fold.receipt import receipt_schema
+from midfold.transcript.laws import violations
 from support.convert import to_anthropic, to_responses
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
@@ -222,7 +222,7 @@ def test_cache_hints_are_planned_and_can_be_written() -> None:
     assert hints[0].placement == "system"
     assert hints[-1].message_index == last and hints[-1].reason.startswith("the end")
     assert any("handoff" in hint.reason for hint in hints)
-    from midfold.wire.markers import mark
+    from midfold.cache.markers import mark
 
     marked = mark(midfold.read(result.messages), hints)
     assert json.dumps(marked).count("cache_control") == len(hints) == 4

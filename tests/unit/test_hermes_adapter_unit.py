@@ -22,7 +22,7 @@ from midfold.adapters.hermes.shelf import Shelf
 from midfold.adapters.hermes.summary import failure_kind, pieces, summarize_with, without_reasoning
 from midfold.adapters.hermes.tools import PAGE, call
 from midfold.config import Compression, Config
-from midfold.core.redact import redact
+from midfold.fold.redact import redact
 
 SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing"
 

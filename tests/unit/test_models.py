@@ -317,7 +317,7 @@ def test_looking_up_a_hostile_name_is_linear(unit: str) -> None:
 
 def test_the_module_reads_nothing_and_loads_quickly() -> None:
     script = (
-        "import sys, time, midfold.core.tokens; before = set(sys.modules); start = time.process_time(); "
+        "import sys, time, midfold.transcript.tokens; before = set(sys.modules); start = time.process_time(); "
         "import midfold.models; "
         "print(time.process_time() - start, *{name.partition('.')[0] for name in set(sys.modules) - before})"
     )

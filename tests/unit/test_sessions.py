@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.handoff import SYSTEM_NOTE, recognise
 from midfold.errors import NotStored, StoreConflict, StoreError, SummaryFailed
+from midfold.fold.handoff import SYSTEM_NOTE, recognise
 from midfold.service import Sessions
 from midfold.store.leases import CompactionLease, Lease, Renewal
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.core.chunks import MOST_CHUNKS, chunks
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.core.estimate import estimate_text
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.fold.summary import MOST_CHUNKS, chunks
 from midfold.summarize.calls import SYSTEM, Call, Reply, http_request
 from midfold.summarize.client import ModelSummarizer, run
 from midfold.summarize.endpoint import Endpoint
-from midfold.summarize.flow import CONTINUE, CUT_NOTE, Progress, summarise
+from midfold.summarize.flow import CONTINUE, Progress, summarise
+from midfold.summarize.pieces import CUT_NOTE
 from midfold.testing.fixtures import assistant, call, user
+from midfold.transcript.tokens import estimate_text
 
 ENDPOINT = Endpoint(name="test", wire="openai", base_url="http://127.0.0.1:1/v1", model="small")
 GOOD = "## Goal\nPort the parser.\n\n## Progress\n### Done\n- wrote the lexer"

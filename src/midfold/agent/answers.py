@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from midfold.core import jsonio
 from midfold.errors import ModelFailed, SummaryFailed
 from midfold.summarize.endpoint import Wire
 from midfold.summarize.trouble import from_error_value
-from midfold.wire.sse import EventReader
+from midfold.transcript import jsonio
+from midfold.transcript.sse import EventReader
 
 LARGEST_ANSWER = 32_000_000
 BLANK = b"\xef\xbb\xbf \t\r\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.report import Receipt
+from midfold.fold.receipt import Receipt
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):

@@ -20,10 +20,9 @@ from midfold.agent.room import Room
 from midfold.agent.shapes import Result
 from midfold.agent.tools.base import Toolbox
 from midfold.agent.tools.plan import NAME as PLAN
-from midfold.core.message import ToolCall
-from midfold.core.usage import Usage, read_usage
 from midfold.errors import ModelFailed
 from midfold.session import Session
+from midfold.transcript.message import ToolCall, Usage, read_usage
 
 INTERRUPTED = "[interrupted by the user]"
 NOT_RUN = "not run: the user interrupted before it"

@@ -19,13 +19,12 @@ from midfold.agent.ahead import Ahead
 from midfold.agent.answers import Answer
 from midfold.agent.events import Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import plan
-from midfold.core.budget import Pressure
-from midfold.core.message import ToolCall
-from midfold.core.tokens import Count
-from midfold.core.usage import read_usage
 from midfold.errors import ModelFailed
+from midfold.fold.budget import Pressure
 from midfold.live import Draft
 from midfold.session import Compacted, Session
+from midfold.transcript.message import ToolCall, read_usage
+from midfold.transcript.tokens import Count
 
 MOST_RECOVERIES = 3
 GATEWAY_HEADER = "x-midfold-action"

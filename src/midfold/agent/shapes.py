@@ -15,14 +15,14 @@ import msgspec
 from midfold.agent.answers import Call
 from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
+from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
-from midfold.core import jsonio
-from midfold.core.message import plain
 from midfold.store.views import View
 from midfold.summarize.endpoint import Endpoint, Wire
-from midfold.wire import read
-from midfold.wire.markers import mark
-from midfold.wire.splice import message_bytes
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
+from midfold.transcript.message import plain
+from midfold.transcript.splice import message_bytes
 
 DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
 WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECT.items()}

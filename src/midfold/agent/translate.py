@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.message import Media, Message, Opaque, Part, Role, Text, Thinking, ToolCall, ToolResult
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import message_value
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.message import Media, Message, Opaque, Part, Role, Text, Thinking, ToolCall, ToolResult
+from midfold.transcript.splice import message_value
 
 ANTHROPIC = "anthropic"
 NOTHING = "(nothing)"

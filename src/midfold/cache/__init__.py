@@ -4,11 +4,19 @@ hints = cache.plan_document(document, provider="anthropic")     # where breakpoi
 wire.markers.mark(document, hints)                              # the request, with markers in its provider's own way
 """
 
-from midfold.cache.documented import apply_anthropic_cache_control
-from midfold.cache.hints import PromptCacheHint, system_and_3
-from midfold.cache.layouts import caching_applies, is_claude, layout_for, provider_of, status_line
-from midfold.cache.planner import plan, plan_document
-from midfold.cache.prefix_key import stable_prefix_cache_key
+from midfold.cache.breakpoints import (
+    apply_anthropic_cache_control,
+    caching_applies,
+    is_claude,
+    layout_for,
+    plan,
+    plan_document,
+    provider_of,
+    status_line,
+    system_and_3,
+)
+from midfold.cache.markers import PromptCacheHint
+from midfold.cache.prefix import stable_prefix_cache_key
 
 __all__ = [
     "PromptCacheHint",

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import msgspec
 
 from midfold.cache.prices import Prices
-from midfold.core import jsonio
-from midfold.core.tally import Tally
-from midfold.core.usage import Usage
+from midfold.transcript import jsonio
+from midfold.transcript.message import Usage
+from midfold.transcript.tokens import Tally
 
 Kind = Literal[
     "hit",

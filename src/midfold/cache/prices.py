@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from midfold.core.hint import Ttl
-from midfold.core.usage import Usage
+from midfold.cache.markers import Ttl
 from midfold.models import ModelOverride, look_up
+from midfold.transcript.message import Usage
 
 SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
 USUAL_READ = 0.1

@@ -15,14 +15,39 @@ Rules of this file:
 
 from __future__ import annotations
 
-from math import isinf
+from math import inf, isinf
 
 import msgspec
 
-from midfold.cache.break_even import break_even, cold_gain
+from midfold.cache.health import Health
 from midfold.cache.prices import Prices
-from midfold.core.budget import Pressure
-from midfold.core.timing import Timing
+from midfold.fold.budget import SUMMARY_MINIMUM, Pressure
+from midfold.fold.receipt import Timing
+
+# When rewriting a cached prefix pays.
+#
+# R* = ((w - r) * S + C) / (r * K): the calls after which an edit has paid for itself. S are the tokens after the edit
+# that must be written again instead of read, K the tokens that are gone from every later call, C what the summary cost;
+# w and r what a written and a read token cost. With a cold cache everything is written anyway, and an edit costs
+# nothing
+# extra.
+
+
+def break_even(
+    *, rewritten: float, removed: float, summary: float = 0.0, read: float = 0.1, write: float = 1.25
+) -> float:
+    """Calls until an edit of a warm prefix pays; infinite if it never does. All sizes in tokens at the base price."""
+    price = (write - read) * rewritten + summary
+    gain = read * removed
+    if gain <= 0:
+        return 0.0 if price <= 0 and removed > 0 else inf
+    return max(price, 0.0) / gain
+
+
+def cold_gain(*, removed: float, summary: float = 0.0, write: float = 1.25) -> float:
+    """What an edit saves at once when the cache is cold: the removed tokens need not be written."""
+    return write * removed - summary
+
 
 EXPIRING = 0.9
 """Of its lifetime: a cache that is idle for so long is about to go cold."""
@@ -140,3 +165,81 @@ def schedule(moment: Moment, prices: Prices, *, patience: float = 1.0) -> Timing
 def _is_expiring(moment: Moment, prices: Prices) -> bool:
     idle = (moment.idle_seconds or 0.0) + (moment.upcoming_idle or 0.0)
     return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING
+
+
+# The schedule of one conversation: its settings, and what is known before a request, in constant time.
+#
+#     schedule = Schedule(threshold_tokens=100_000, prices=prices)
+#     timing = schedule.timing(prompt_tokens=60_000, health=health, now=clock())
+#
+# A session, a host, the gateway and `midfold replay` all decide by this, so what is replayed is what is done.
+
+
+UNKNOWN = Health()
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that writes the summaries. `prices` are its own where it is another than the conversation's."""
+
+    prices: Prices | None = None
+    reuses_prefix: bool = False
+    """Whether it is asked with the prefix that the provider has cached."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When to fold, by price. `soft` and `share` are shares of the threshold: where cheap moments begin to be used, and
+    the size to land at. Without a `writer` summaries are made locally and cost nothing."""
+
+    threshold_tokens: int
+    prices: Prices
+    soft: float = 0.4
+    share: float = 0.15
+    patience: float = 4.0
+    writer: Writer | None = None
+
+    def target(self, prompt_tokens: int) -> int:
+        """The size a fold aims at."""
+        return landing(prompt_tokens, self.threshold_tokens, self.soft, self.share)
+
+    def timing(
+        self,
+        *,
+        prompt_tokens: int,
+        fixed_tokens: int = 0,
+        health: Health = UNKNOWN,
+        now: float = 0.0,
+        switched: bool = False,
+        upcoming_idle: float | None = None,
+    ) -> Timing:
+        """Whether to fold before the next request. `fixed_tokens` stand before the messages and stay cached."""
+        idle = 0.0 if health.last is None else max(now - health.last.at, 0.0)
+        cold = switched or idle + (upcoming_idle or 0.0) >= self.prices.ttl_seconds
+        urgency = pressure(prompt_tokens, self.threshold_tokens, self.soft, cold=cold)
+        target = self.target(prompt_tokens) if urgency else prompt_tokens
+        moment = Moment(
+            pressure=urgency,
+            prompt_tokens=prompt_tokens,
+            stable_tokens=fixed_tokens if urgency else prompt_tokens,
+            landing_tokens=target,
+            summary_cost=self._summary(prompt_tokens, fixed_tokens, idle, switched) if urgency else 0.0,
+            idle_seconds=idle,
+            switched=switched,
+            calls_so_far=health.turns,
+            carried_cost=health.carried(target, self.prices.read),
+            spent=health.prompt_tokens - health.saved_units,
+            upcoming_idle=upcoming_idle,
+        )
+        return schedule(moment, self.prices, patience=self.patience)
+
+    def _summary(self, prompt_tokens: int, fixed_tokens: int, idle: float, switched: bool) -> float:
+        if self.writer is None:
+            return 0.0
+        is_warm = idle < self.prices.ttl_seconds and not switched
+        return summary_price(
+            folded=max(prompt_tokens - fixed_tokens, 0),
+            prompt=prompt_tokens,
+            written=SUMMARY_MINIMUM,
+            prices=self.prices,
+            own=self.writer.prices,
+            reused=self.writer.reuses_prefix and is_warm,
+        )

@@ -12,7 +12,7 @@ from rich.text import Text
 from midfold import cache
 from midfold.api import believe, meter_for, overrides_of
 from midfold.cache.health import Health, Seen
-from midfold.cache.prefix_diff import Difference, prefix_diff
+from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
 from midfold.cli.inspect import name_of, read_file
 from midfold.cli.output import console, emit_json
@@ -20,12 +20,10 @@ from midfold.cli.render import clean
 from midfold.cli.session_tables import health_facts
 from midfold.cli.sessions import existing, opened
 from midfold.cli.settings import settings
-from midfold.core.message import plain
-from midfold.core.tally import RunningTally
-from midfold.core.tokens import Meter
-from midfold.core.usage import read_usage
 from midfold.errors import StoreError, TranscriptError
-from midfold.wire import Document, read, read_many
+from midfold.transcript.document import Document, read, read_many
+from midfold.transcript.message import plain, read_usage
+from midfold.transcript.tokens import Meter, RunningTally
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")

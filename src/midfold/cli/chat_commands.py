@@ -8,8 +8,8 @@ from typing import NamedTuple
 from midfold.agent import Agent, ModelClient
 from midfold.cli.chat_screen import Screen
 from midfold.cli.talking import Talk
-from midfold.core.message import ToolCall
 from midfold.errors import MidfoldError
+from midfold.transcript.message import ToolCall
 
 MOST_SESSIONS = 20
 MOST_HITS = 8

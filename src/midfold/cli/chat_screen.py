@@ -11,9 +11,9 @@ from midfold.agent import Agent
 from midfold.agent import events as told
 from midfold.cli.render import bar, clean
 from midfold.cli.visible import visible
-from midfold.core.breakdown import by_kind
-from midfold.core.redact import redact
-from midfold.core.report import Receipt
+from midfold.fold.receipt import Receipt
+from midfold.fold.redact import redact
+from midfold.transcript.breakdown import by_kind
 
 SHOWN_LINES = 4
 LONGEST_LINE = 120
@@ -138,7 +138,7 @@ class Screen:
     def context(self, agent: Agent) -> None:
         """Where the tokens go: a coloured bar over the window, and a table."""
         from midfold.cli.render import COLOURS, kinds_table
-        from midfold.wire.document import tool_of
+        from midfold.transcript.document import tool_of
 
         session, host = agent.session, agent.session.host
         view, size = session.view(), agent.room.size

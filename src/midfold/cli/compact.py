@@ -12,7 +12,7 @@ from midfold.cli.inspect import name_of, read_file
 from midfold.cli.settings import settings
 from midfold.cli.summaries import chosen
 from midfold.errors import TranscriptError
-from midfold.wire import read
+from midfold.transcript.document import read
 
 
 @click.command(name="compact")
@@ -100,7 +100,7 @@ def facts(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
     """The receipt, the state and the messages as plain values."""
     import msgspec
 
-    from midfold.wire.splice import message_value
+    from midfold.transcript.splice import message_value
 
     shown: dict[str, Any] = {"report": result.report.to_dict(), "state": msgspec.to_builtins(result.state)}
     if with_messages:

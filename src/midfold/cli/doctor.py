@@ -120,7 +120,7 @@ def _probed(endpoint: Any) -> Finding:
 def _compaction() -> Finding:
     """A fold of a made-up conversation: legal, smaller, and every original can be unfolded."""
     from midfold.api import compact
-    from midfold.core.laws import violations
+    from midfold.transcript.laws import violations
 
     steps = [{"role": "user", "content": "Go."}]
     for number in range(60):

@@ -10,8 +10,8 @@ from rich.text import Text
 from midfold.api import Compaction
 from midfold.cli.render import clean
 from midfold.cli.visible import visible
-from midfold.core.handoff import recognise
-from midfold.core.message import Transcript
+from midfold.fold.handoff import recognise
+from midfold.transcript.message import Transcript
 
 WIDTH = 72
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}

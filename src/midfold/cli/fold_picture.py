@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from midfold.api import Compaction
 from midfold.cli.fold_map import Segments, segments
-from midfold.core.message import Transcript
 from midfold.drawing import Canvas
+from midfold.transcript.message import Transcript
 
 WIDTH, HEIGHT = 860, 322
 LEFT, RIGHT = 78, 24

@@ -11,12 +11,12 @@ from typing import Any
 import click
 
 from midfold.cli.settings import overrides_of
-from midfold.core.breakdown import by_kind, largest
-from midfold.core.message import ToolCall, ToolResult
-from midfold.core.tokens import ESTIMATE, Meter
 from midfold.errors import TranscriptError
 from midfold.models import Belief, ModelOverride, look_up
-from midfold.wire import Document, read_many
+from midfold.transcript.breakdown import by_kind, largest
+from midfold.transcript.document import Document, read_many
+from midfold.transcript.message import ToolCall, ToolResult
+from midfold.transcript.tokens import ESTIMATE, Meter
 
 MOST_PROBLEMS = 10
 

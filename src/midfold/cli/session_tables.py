@@ -13,12 +13,12 @@ from rich.text import Text
 from midfold.cache.health import Health
 from midfold.cli.output import console
 from midfold.cli.render import clean
-from midfold.core.handoff import recognise
-from midfold.core.redact import redact
-from midfold.core.tokens import Meter
+from midfold.fold.handoff import recognise
+from midfold.fold.redact import redact
 from midfold.store.protocol import Record, SessionInfo
 from midfold.store.ranking import Hit
 from midfold.store.views import View
+from midfold.transcript.tokens import Meter
 
 LONGEST_LINE = 70
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 from msgspec import Raw
 
-from midfold.core import jsonio
-from midfold.core.spans import elements, entries
 from midfold.errors import TranscriptError
+from midfold.transcript import jsonio
+from midfold.transcript.jsonio import elements, entries
 
 
 @click.command(name="unfold")

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from midfold.cache.health import Kind
-from midfold.core.report import Receipt
+from midfold.fold.receipt import Receipt
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
 """`sampled`: extrapolated from some of the messages, because there are very many."""

@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from midfold.core.archive import PREFIX, source_bytes
-from midfold.core.handoff import recognise
-from midfold.core.message import ToolCall
 from midfold.dashboard.access import Sees
-from midfold.dashboard.facts import (
-    Change,
-    CompactionPage,
-    Fate,
-    Originals,
-    ReceiptPage,
-)
+from midfold.dashboard.facts import Change, CompactionPage, Fate, Originals, ReceiptPage
 from midfold.dashboard.places import Fates, Found, Place, Places, Shelf
 from midfold.dashboard.reader import LINES_PER_PAGE, Reader, compaction_facts
 from midfold.dashboard.strips import strips_of
 from midfold.errors import NotStored
+from midfold.fold.archive import PREFIX, source_bytes
+from midfold.fold.handoff import recognise
 from midfold.store.protocol import Piece, Record, SessionInfo
+from midfold.transcript.message import ToolCall
 
 ORIGINALS_PER_PAGE = 20
 AFTER = "after"

@@ -13,7 +13,6 @@ import msgspec
 from midfold.api import believe, overrides_of
 from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
-from midfold.core.message import ToolCall, ToolResult
 from midfold.dashboard.causes import causes, counted
 from midfold.dashboard.facts import SessionFacts
 from midfold.dashboard.health import findings
@@ -25,6 +24,7 @@ from midfold.live import memory_of
 from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
 from midfold.store.sketches import Sketch, Sketches
+from midfold.transcript.message import ToolCall, ToolResult
 from midfold.turns import Turn, Turns
 
 MOST_KEPT = 200_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from midfold.dashboard.facts import CacheUse, CauseFacts, Finding, Level, Saved, Size
 from midfold.dashboard.sizes import in_force
 from midfold.dashboard.wording import percent
-from midfold.engines.compressor import MOST_STRIKES
+from midfold.fold.engine import MOST_STRIKES
 from midfold.live import memory_of
 from midfold.store.protocol import Record, SessionInfo
 

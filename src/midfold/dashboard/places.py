@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from midfold.core.message import Message
 from midfold.dashboard.facts import Fate
 from midfold.store import SqlStore
 from midfold.store.bodies import ROLES, linked_message, stored_message
 from midfold.store.protocol import Piece, Record, SessionInfo
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.message import Message
 
 
 class Place(NamedTuple):

@@ -19,13 +19,13 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from midfold.core.usage import Usage
 from midfold.errors import StoreError, StoreUnavailable
 from midfold.gateway.sighting import Named, Sighting
 from midfold.service import Sessions
 from midfold.store.appending import Tip, tip
 from midfold.store.database import Tx
 from midfold.store.sketches import Sketch, Sketches, place, put
+from midfold.transcript.message import Usage
 from midfold.turns import Turn, Turns, add
 
 MOST_WAITING = 1_000

@@ -22,7 +22,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from midfold.config import Config
-from midfold.core import jsonio
 from midfold.dashboard.access import Access, Everything
 from midfold.dashboard.asked import Asked
 from midfold.dashboard.faces import FACES, RAW, Face
@@ -34,6 +33,7 @@ from midfold.dashboard.reader import Reader
 from midfold.errors import MidfoldError, NotStored
 from midfold.gateway.logs import place_of
 from midfold.service import Sessions
+from midfold.transcript import jsonio
 
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from midfold.core import jsonio
-from midfold.core.archive import handle_of
-from midfold.core.handoff import recognise
-from midfold.core.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from midfold.core.tokens import Meter
 from midfold.dashboard.facts import Block, Fate, Line, Original
 from midfold.dashboard.places import Found
+from midfold.fold.archive import handle_of
+from midfold.fold.handoff import recognise
+from midfold.transcript import jsonio
+from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from midfold.transcript.tokens import Meter
 
 LONGEST_LINE = 240
 REDACTED = 4_000

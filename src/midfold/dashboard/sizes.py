@@ -12,9 +12,6 @@ from functools import lru_cache
 
 from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
-from midfold.core.breakdown import by_kind
-from midfold.core.message import Message
-from midfold.core.tokens import Meter
 from midfold.dashboard.facts import Share, Size, SizeBasis
 from midfold.dashboard.places import Place, Places, Shelf
 from midfold.live import memory_of
@@ -22,8 +19,11 @@ from midfold.models import Model
 from midfold.store.given import values_of
 from midfold.store.protocol import Piece, Record, SessionInfo
 from midfold.store.sketches import Sketch
+from midfold.transcript.breakdown import by_kind
+from midfold.transcript.document import tool_of
+from midfold.transcript.message import Message
+from midfold.transcript.tokens import Meter
 from midfold.turns import Turn
-from midfold.wire.document import tool_of
 
 MOST_COUNTED = 400
 """Messages that are counted for one answer."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from midfold.core.handoff import recognise
-from midfold.core.report import Receipt
 from midfold.dashboard.facts import Fate, Segment, SegmentName
 from midfold.dashboard.places import Found, Place
 from midfold.dashboard.shown import Show
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import Receipt
 from midfold.store.protocol import Record
 
 CHARACTERS_PER_TOKEN = 4

@@ -10,10 +10,10 @@ import random
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
-from midfold.core.message import Message, Part, Text, ToolResult, Transcript
 from midfold.eval.facts import facts_in
 from midfold.eval.sizes import CHARACTERS_PER_TOKEN, note, piece, size
 from midfold.eval.texts import text_of
+from midfold.transcript.message import Message, Part, Text, ToolResult, Transcript
 
 HEAD_SHARE = 0.25
 LEDGER_SHARE = 0.4

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from midfold.core.message import Message
+from midfold.transcript.message import Message
 
 SHORTEST, LONGEST = 12, 400
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)

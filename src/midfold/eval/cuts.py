@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from midfold.core.message import Message, ToolCall, Transcript
 from midfold.eval.sessions import Session
 from midfold.eval.sizes import size, total
+from midfold.transcript.message import Message, ToolCall, Transcript
 
 LEAST_PAST = 8_000
 LEAST_FUTURE = 20

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from midfold.core.message import Transcript
 from midfold.errors import PluginError, TranscriptError
 from midfold.eval import baselines, oracle, sketch
 from midfold.eval.cuts import Cut
 from midfold.eval.needs import Need
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.message import Transcript
 
 Compactor = Callable[[list[Any], int], Any]
 Method = Callable[[Cut, int, Sequence[Need]], Transcript]

@@ -15,11 +15,11 @@ from collections.abc import Collection
 from itertools import accumulate
 from typing import NamedTuple
 
-from midfold.core.message import Message, Transcript
 from midfold.eval.facts import HARD, Kind, facts_in, places
 from midfold.eval.generic import is_common
 from midfold.eval.texts import APART, given, joined, said, text_of
 from midfold.eval.words import Surroundings, surroundings
+from midfold.transcript.message import Message, Transcript
 
 HORIZON = 60
 FAR = 0.3

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from midfold.core.message import Transcript
 from midfold.eval.facts import places
 from midfold.eval.needs import Need
 from midfold.eval.sizes import note, size
 from midfold.eval.texts import joined, text_of
 from midfold.eval.words import is_bound
+from midfold.transcript.message import Transcript
 
 WIDTHS = (30, 60, 100, 140)
 PLACES_TRIED = 40

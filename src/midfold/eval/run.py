@@ -27,7 +27,7 @@ from midfold.eval.score import exam_at, score
 from midfold.eval.search import Search, full_text
 from midfold.eval.sessions import Session, load, sessions_of
 from midfold.eval.texts import text_of
-from midfold.wire import Document, read_many
+from midfold.transcript.document import Document, read_many
 
 BUDGETS = (0.05, 0.10, 0.20)
 Progress = Callable[[int, int], None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from midfold.core.message import Transcript
 from midfold.eval.constraints import demands, spaced
 from midfold.eval.cuts import Cut
 from midfold.eval.needs import HORIZON, Need, needs_at
@@ -13,6 +12,7 @@ from midfold.eval.search import Search, query_of
 from midfold.eval.sizes import total
 from midfold.eval.texts import joined, text_of
 from midfold.eval.words import is_bound
+from midfold.transcript.message import Transcript
 
 MEASURES = ("bound", "hard", "far", "action", "searched", "demands")
 

@@ -17,9 +17,9 @@ from functools import lru_cache
 from heapq import nsmallest
 from math import log
 
-from midfold.core.archive import Archive
-from midfold.core.message import Transcript
 from midfold.eval.texts import APART, text_of
+from midfold.fold.archive import Archive
+from midfold.transcript.message import Transcript
 
 Search = Callable[[Transcript, str], str]
 

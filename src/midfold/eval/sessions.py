@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
-from midfold.core import jsonio
-from midfold.core.message import Message, Thinking, ToolResult, Transcript, plain
 from midfold.errors import TranscriptError
-from midfold.wire import Document, read_many
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import message_value
+from midfold.transcript import jsonio
+from midfold.transcript.document import DIALECTS, Document, read_many
+from midfold.transcript.message import Message, Thinking, ToolResult, Transcript, plain
+from midfold.transcript.splice import message_value
 
 CONTINUED = "This session is being continued from a previous conversation"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from midfold.core.message import Message, Text
-from midfold.core.tokens import Meter
 from midfold.eval.texts import text_of
 from midfold.models import look_up
+from midfold.transcript.message import Message, Text
+from midfold.transcript.tokens import Meter
 
 CHARACTERS_PER_TOKEN = 4
 _MODEL = look_up(None).model

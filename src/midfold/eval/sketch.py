@@ -14,10 +14,10 @@ from functools import lru_cache
 from math import log
 from typing import NamedTuple
 
-from midfold.core.message import Transcript
 from midfold.eval.baselines import head_tail
 from midfold.eval.sizes import note, size
 from midfold.eval.texts import text_of
+from midfold.transcript.message import Transcript
 
 SNIPPET_SHARE = 0.4
 WIDTH = 70

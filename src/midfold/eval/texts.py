@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from midfold.core import jsonio
-from midfold.core.message import Message, Opaque, Text, ToolCall, ToolResult
+from midfold.transcript import jsonio
+from midfold.transcript.message import Message, Opaque, Text, ToolCall, ToolResult
 
 NEAR = 140
 """Characters: how far from a fact the words stand that say what it is."""

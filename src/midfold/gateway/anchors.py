@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.core.lru import LRU
-from midfold.core.tally import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN
-from midfold.core.tokens import Count
+from midfold.lru import LRU
+from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count
 
 MOST = 20_000
 LOWEST_RATIO, HIGHEST_RATIO = 0.5, 2.0

@@ -18,8 +18,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from midfold.config import Config
-from midfold.core.jsonio import NotJSON
-from midfold.core.usage import Usage
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import endpoints, overflow
 from midfold.gateway.client import MOST_OF_ERRORS, Answer, Client
@@ -36,6 +34,8 @@ from midfold.gateway.steward import LARGE, Steward
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Target, Upstreams
 from midfold.gateway.weighing import Prepared
+from midfold.transcript.jsonio import NotJSON
+from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute

@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midfold.core import jsonio
-from midfold.wire.sse import EventReader
+from midfold.transcript import jsonio
+from midfold.transcript.sse import EventReader
 
 _CHAT_FIELDS = ("role", "content", "tool_calls", "reasoning_content", "reasoning_details")
 

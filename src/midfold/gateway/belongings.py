@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from midfold.core.lru import LRU
 from midfold.errors import MidfoldError
 from midfold.gateway.owner import Owner
+from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.beside import Beside
 from midfold.store.database import Tx

@@ -16,16 +16,15 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from midfold.cache import layout_for, plan_document, provider_of
-from midfold.cache.layouts import KEYED
-from midfold.cache.planner import Measure
+from midfold.cache.breakpoints import KEYED, Measure
+from midfold.cache.markers import mark
 from midfold.config import Config
-from midfold.core.lru import LRU
-from midfold.core.message import Tool
-from midfold.core.tokens import Meter
 from midfold.gateway.exchange import Exchange
+from midfold.lru import LRU
 from midfold.models import Belief, ModelOverride, look_up
-from midfold.wire import Document, read
-from midfold.wire.markers import mark
+from midfold.transcript.document import Document, read
+from midfold.transcript.message import Tool
+from midfold.transcript.tokens import Meter
 
 SMALLEST = 2_048
 """Bytes; the smallest prefix any provider caches has 512 tokens."""

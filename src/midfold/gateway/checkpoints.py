@@ -8,9 +8,9 @@ Rules of this file:
 
 from __future__ import annotations
 
-from midfold.core.lru import LRU
 from midfold.errors import StoreError
 from midfold.gateway.conversation import Conversation
+from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.store.checkpoints import Checkpoint
 

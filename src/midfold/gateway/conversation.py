@@ -17,16 +17,16 @@ from typing import Any
 
 from msgspec import Raw
 
-from midfold.core.compaction import Redactor
-from midfold.core.message import Message, Transcript
-from midfold.core.tokens import Meter
-from midfold.engines.assemble import with_note
+from midfold.fold.assemble import with_note
+from midfold.fold.request import Redactor
 from midfold.gateway.policy import LEAST_MESSAGES
 from midfold.store.bodies import chain_of
 from midfold.store.checkpoints import Checkpoint
 from midfold.store.redacting import redacted
-from midfold.wire import Document, write
-from midfold.wire.dialect import Dialect
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import Document, write
+from midfold.transcript.message import Message, Transcript
+from midfold.transcript.tokens import Meter
 
 MARKERS = (b'"cache_control"', b'"prompt_cache_breakpoint"')
 _MARKER = re.compile(rb'"(?:cache_control|prompt_cache_breakpoint)"\s*+:\s*+(?:\{[^{}]*+\}|null)')
@@ -171,7 +171,7 @@ def _tool_units(tools: Any, meter: Meter) -> int:
 
 
 def _as_text(value: Any) -> Any:
-    from midfold.core import jsonio
-    from midfold.core.message import Reading, Text
+    from midfold.transcript import jsonio
+    from midfold.transcript.message import Reading, Text
 
     return Reading("system", (Text(jsonio.text_of(value)),))

@@ -15,8 +15,6 @@ from typing import Any
 
 import msgspec
 
-from midfold.core import jsonio
-from midfold.core.message import Transcript
 from midfold.errors import TranscriptError, UpstreamError
 from midfold.gateway.client import Answer, Client
 from midfold.gateway.conversation import Conversation
@@ -27,8 +25,10 @@ from midfold.gateway.steward import CROWDED, Steward
 from midfold.gateway.tap import decoded
 from midfold.gateway.upstreams import Upstream, Upstreams
 from midfold.gateway.weighing import Weighed
-from midfold.wire import read
-from midfold.wire.splice import message_value
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
+from midfold.transcript.message import Transcript
+from midfold.transcript.splice import message_value
 
 UNCOUNTED = frozenset((404, 405, 501))
 """What a provider answers that does not count tokens."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.core.usage import Usage
 from midfold.gateway.headers import Asked, Raw, asked
 from midfold.gateway.owner import Owner, owner_of
 from midfold.gateway.peek import Peek
 from midfold.gateway.routes import Route
 from midfold.gateway.shapes import error_body
 from midfold.gateway.upstreams import Upstream
-from midfold.wire import Document
+from midfold.transcript.document import Document
+from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
     from midfold.gateway.conversation import Conversation

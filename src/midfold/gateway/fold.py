@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from midfold.core.message import plain
-from midfold.core.report import Receipt
-from midfold.core.timing import Timing
+from midfold.fold.receipt import Receipt, Timing
 from midfold.gateway.checkpoints import space_of
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
 from midfold.session import COOLING, Session
 from midfold.store.checkpoints import Checkpoint
+from midfold.transcript.message import plain
 
 """How the receipt of a session begins that leaves its summariser alone for a while."""
 

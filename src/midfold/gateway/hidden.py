@@ -20,18 +20,18 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from midfold.core import jsonio
-from midfold.core.compaction import Redactor
-from midfold.core.lru import LRU
-from midfold.core.message import Message, Transcript, plain
-from midfold.core.spans import elements, entries
+from midfold.fold.request import Redactor
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.joined import Seen, seen_item
 from midfold.gateway.owner import Owner
+from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.redacting import redacted
-from midfold.wire.dialect import Dialect
-from midfold.wire.splice import replace_values
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.jsonio import elements, entries
+from midfold.transcript.message import Message, Transcript, plain
+from midfold.transcript.splice import replace_values
 
 MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
 """Of records in memory."""

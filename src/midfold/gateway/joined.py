@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from midfold.wire.sse import RawEvent
+from midfold.transcript.sse import RawEvent
 
 SEPARATOR = "\n\n"
 """Between what two turns said, where they share one text."""

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midfold.core import jsonio
-from midfold.core.lru import LRU
-from midfold.core.spans import elements, entries, first_byte
+from midfold.lru import LRU
 from midfold.models import SMALLEST_LIMIT, learn_limit
+from midfold.transcript import jsonio
+from midfold.transcript.jsonio import elements, entries, first_byte
 
 LASTS = 3_600.0
 MOST = 10_000

@@ -13,15 +13,14 @@ from collections.abc import Callable
 from midfold.api import overrides_of
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import prices_for
-from midfold.cache.schedule import COLD_FROM
-from midfold.cache.scheduler import Schedule
+from midfold.cache.schedule import COLD_FROM, Schedule
 from midfold.config import Config
-from midfold.core.lru import LRU
-from midfold.core.timing import Timing
-from midfold.core.usage import Usage
+from midfold.fold.receipt import Timing
+from midfold.lru import LRU
 from midfold.providers import summarizer_for
 from midfold.scheduling import schedule_for
 from midfold.summarize import Summarizer
+from midfold.transcript.message import Usage
 
 MOST = 10_000
 

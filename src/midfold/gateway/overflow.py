@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from midfold.core.archive import handle_of
-from midfold.core.media import replace_historical_media
-from midfold.core.message import Transcript
+from midfold.fold.archive import handle_of
+from midfold.fold.boundary import replace_historical_media
 from midfold.summarize.trouble import LONGEST_READ, failure_of
+from midfold.transcript.message import Transcript
 
 STATUSES = frozenset((400, 413, 422, 500))
 _BYTES = re.compile(

@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from midfold.core.jsonio import REFUSALS, NotJSON, decode
-from midfold.core.spans import elements, entries, first_byte
+from midfold.transcript.jsonio import REFUSALS, NotJSON, decode, elements, entries, first_byte
 
 LONGEST_MODEL = 200
 """Characters of a model's name."""

@@ -17,13 +17,13 @@ import msgspec
 
 from midfold.api import believe, budget_for
 from midfold.config import Config
-from midfold.core.compaction import Redactor
-from midfold.core.lru import LRU
-from midfold.core.tokens import Meter
+from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.learned import Learned, Whose
 from midfold.gateway.moments import looked_at_from
+from midfold.lru import LRU
 from midfold.models import Belief
+from midfold.transcript.tokens import Meter
 
 HYGIENE_RATIO = 0.85
 LEAST_MESSAGES = 4

@@ -20,11 +20,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
-from midfold.core import jsonio
-from midfold.core.lru import LRU
-from midfold.core.message import Transcript, plain
-from midfold.core.spans import entries
-from midfold.core.usage import read_usage
 from midfold.errors import MidfoldError, NotStored, UpstreamError
 from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
 from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
@@ -36,13 +31,16 @@ from midfold.gateway.overflow import may_be, overflow_of
 from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
+from midfold.lru import LRU
 from midfold.store.checkpoints import Checkpoint
 from midfold.store.protocol import Found
 from midfold.store.ranking import search
-from midfold.wire import read, write
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import replace_values
-from midfold.wire.sse import LONGEST_EVENT, RawEvents
+from midfold.transcript import jsonio
+from midfold.transcript.document import DIALECTS, read, write
+from midfold.transcript.jsonio import entries
+from midfold.transcript.message import Transcript, plain, read_usage
+from midfold.transcript.splice import replace_values
+from midfold.transcript.sse import LONGEST_EVENT, RawEvents
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from midfold.core.usage import Usage
 from midfold.errors import TranscriptError
 from midfold.gateway.checkpoints import named
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.policy import Policy
 from midfold.gateway.weighing import is_usable
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.message import Usage
 
 BYTES_PER_TOKEN = 4
 """Of a request nobody has read, and whose provider does not say."""

@@ -25,9 +25,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from midfold.config import Config
-from midfold.core.lru import LRU
-from midfold.core.message import Transcript
-from midfold.core.usage import Usage
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.exchange import Exchange
@@ -38,7 +35,9 @@ from midfold.gateway.overflow import Overflow, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
 from midfold.gateway.policy import Limits, Policy, whose
 from midfold.gateway.weighing import Prepared, Scales, Weighed
+from midfold.lru import LRU
 from midfold.service import Sessions
+from midfold.transcript.message import Transcript, Usage
 
 T = TypeVar("T")
 THREADS, SLOW_THREADS = 8, 32

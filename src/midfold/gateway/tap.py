@@ -12,9 +12,9 @@ import zlib
 from collections import deque
 from typing import Any
 
-from midfold.core import jsonio
-from midfold.core.spans import value_end
-from midfold.core.usage import Usage, read_usage
+from midfold.transcript import jsonio
+from midfold.transcript.jsonio import value_end
+from midfold.transcript.message import Usage, read_usage
 
 HEAD = 8_192
 TAIL = 65_536

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from midfold.config import Config
-from midfold.core.lru import LRU
 from midfold.errors import ConfigError
 from midfold.gateway.routes import ANTHROPIC
+from midfold.lru import LRU
 
 MOST_REMEMBERED = 1_000
 X_API_KEY = "x-api-key"

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from midfold.core.message import Transcript
-from midfold.core.timing import Timing
-from midfold.core.tokens import Count
-from midfold.core.usage import Usage
 from midfold.errors import TranscriptError
+from midfold.fold.receipt import Timing
 from midfold.gateway.anchors import Anchors, Key
 from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.conversation import OURS, Conversation
@@ -21,7 +18,9 @@ from midfold.gateway.moments import Moments
 from midfold.gateway.owner import Owner
 from midfold.gateway.policy import Limits, Policy
 from midfold.store.checkpoints import Checkpoint
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.message import Transcript, Usage
+from midfold.transcript.tokens import Count
 
 LONGEST_NAME = 150
 

@@ -7,20 +7,20 @@ from typing import ClassVar
 import msgspec
 
 from midfold.cache.prices import Prices
-from midfold.cache.scheduler import Schedule, Writer
-from midfold.core.boundary import Protection
-from midfold.core.budget import Budget, plan_budget
-from midfold.core.compaction import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
-from midfold.core.digest import PLACEHOLDER
-from midfold.core.message import Message, Text, ToolResult, Transcript
-from midfold.core.redact import redact
-from midfold.core.tokens import Meter
-from midfold.engines import Compressor
-from midfold.engines.assemble import assemble
-from midfold.engines.job import Job
+from midfold.cache.schedule import Schedule, Writer
+from midfold.fold.assemble import assemble
+from midfold.fold.boundary import Protection
+from midfold.fold.budget import Budget, plan_budget
+from midfold.fold.digest.digest import PLACEHOLDER
+from midfold.fold.engine import Compressor
+from midfold.fold.job import Job
+from midfold.fold.redact import redact
+from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
 from midfold.replay.policy import Policy
 from midfold.summarize import local_summarizer
 from midfold.summarize.drivers import begin, resume
+from midfold.transcript.message import Message, Text, ToolResult, Transcript
+from midfold.transcript.tokens import Meter
 
 SMALLEST_RESULT = 200
 

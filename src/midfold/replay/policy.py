@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from midfold.core.budget import LANDING_RATIO
 from midfold.errors import ConfigError
+from midfold.fold.budget import LANDING_RATIO
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 

@@ -11,11 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+from midfold.cache.markers import block_count
 from midfold.cache.prices import Prices
-from midfold.core.message import Message, Transcript
-from midfold.core.tokens import Meter
-from midfold.core.usage import Usage
-from midfold.wire.carriers import block_count
+from midfold.transcript.message import Message, Transcript, Usage
+from midfold.transcript.tokens import Meter
 
 POSITIONS = 20
 

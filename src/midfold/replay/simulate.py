@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from midfold.cache.breakpoints import plan
 from midfold.cache.health import Health, Seen
-from midfold.cache.planner import plan
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
-from midfold.core.tokens import Meter
 from midfold.eval.score import score
 from midfold.models import Model, look_up
 from midfold.replay.folding import Folded, Folder, pruned
 from midfold.replay.policy import Policy
 from midfold.replay.provider import Cache, View
 from midfold.replay.transcripts import Recording
+from midfold.transcript.tokens import Meter
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):

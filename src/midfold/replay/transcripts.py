@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.core.message import ToolCall
 from midfold.eval.cuts import LEAST_FUTURE, LEAST_PAST, Cut, Split, in_split
 from midfold.eval.generic import shared_facts
 from midfold.eval.run import facts_by_project
 from midfold.eval.score import Exam, exam_at
 from midfold.eval.sessions import Session, load
 from midfold.eval.sizes import size
+from midfold.transcript.message import ToolCall
 
 STATED_GAP = 20.0
 """Seconds between two requests where nothing was recorded."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.message import DIGEST_SIZE
 from midfold.errors import StoreConflict
 from midfold.store import seals
 from midfold.store.bodies import Entry, chain_of
 from midfold.store.database import Tx
 from midfold.store.protocol import Appended, Kind
+from midfold.transcript.message import DIGEST_SIZE
 
 PLAINEST = "openai-chat"
 """What a list that fits every dialect is taken for; a later message may know better."""

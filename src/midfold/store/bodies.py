@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec import Raw
 
-from midfold.core import jsonio
-from midfold.core.message import DIGEST_SIZE, Message, Role
-from midfold.core.words import search_text
 from midfold.errors import StoreDamaged
-from midfold.wire.dialect import Dialect
-from midfold.wire.splice import message_bytes
+from midfold.fold.facts import search_text
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.message import DIGEST_SIZE, Message, Role
+from midfold.transcript.splice import message_bytes
 
 PLAIN, DEFLATED = 0, 1
 SMALLEST_TO_DEFLATE = 512

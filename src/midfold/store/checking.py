@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from midfold.core.words import VERSION
 from midfold.errors import StoreDamaged, StoreError
+from midfold.fold.facts import VERSION
 from midfold.store import hidden_turns, prompts, seals
 from midfold.store.bodies import blob, chained, inflated
 from midfold.store.database import FOREVER, Database, Tx

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw
 
-from midfold.core.message import Message, Transcript
 from midfold.store import seals
 from midfold.store.bodies import blob, inflated
 from midfold.store.database import Database
-from midfold.wire.dialect import Dialect
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.message import Message, Transcript
 
 
 class Stand(msgspec.Struct, frozen=True):

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from midfold.core import jsonio
 from midfold.errors import LeaseLost, NotStored, StoreConflict
 from midfold.store import seals
 from midfold.store.appending import Tip, extend, made, tip
@@ -24,7 +23,8 @@ from midfold.store.bodies import Entry, blob, linked_message
 from midfold.store.database import Tx
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, Piece
-from midfold.wire.dialect import Dialect
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Dialect
 
 
 def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect]) -> int:

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
-from midfold.core.words import Query
 from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
+from midfold.fold.facts import Query
 from midfold.store.bodies import Entry
 from midfold.store.queries import Flavour, queries
 from midfold.store.turns import Turns

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from midfold.core.words import Query
+from midfold.fold.facts import Query
 
 REDACTED_AROUND = 4_000
 """Characters redacted on each side of a place: a secret that begins outside of what is shown is still one."""

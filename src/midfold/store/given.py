@@ -7,16 +7,15 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw
 
-from midfold.core import jsonio
-from midfold.core.compaction import Redactor
-from midfold.core.message import Message, Transcript
 from midfold.errors import TranscriptError
+from midfold.fold.request import Redactor
 from midfold.store.bodies import Entry
 from midfold.store.protocol import Prompt
 from midfold.store.redacting import redacted
-from midfold.wire import Document, read
-from midfold.wire.dialect import Dialect
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import DIALECTS, Document, read
+from midfold.transcript.message import Message, Transcript
 
 
 class Given(NamedTuple):

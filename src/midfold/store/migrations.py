@@ -17,8 +17,8 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import NamedTuple
 
-from midfold.core.words import VERSION as WORDS
 from midfold.errors import SchemaError
+from midfold.fold.facts import VERSION as WORDS
 from midfold.store import indexing, removing
 from midfold.store.database import Database, Tx
 from midfold.store.queries import Flavour

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from midfold.core.archive import PREFIX
-from midfold.core.compaction import CompactionState
-from midfold.core.handoff import Generated
+from midfold.fold.archive import PREFIX
+from midfold.fold.handoff import Generated
+from midfold.fold.request import CompactionState
 from midfold.store.sqlstore import SqlStore
 
 

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from midfold.core.compaction import Redactor
-from midfold.core.message import Message
 from midfold.errors import StoreConflict, StoreDamaged, StoreError
+from midfold.fold.request import Redactor
 from midfold.store import appending, prompts, seals
 from midfold.store.bodies import Entry, inflated
 from midfold.store.committing import set_compaction
@@ -27,8 +26,9 @@ from midfold.store.prompts import Prompted
 from midfold.store.protocol import PromptKind, SessionInfo
 from midfold.store.redacting import redacted
 from midfold.store.sqlstore import SqlStore
-from midfold.wire.dialect import Dialect
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.message import Message
 
 FORMAT = 1
 

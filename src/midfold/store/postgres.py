@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from midfold.core.words import VERSION, Query, Term, search_text
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
+from midfold.fold.facts import VERSION, Query, Term, search_text
 from midfold.store.bodies import Entry, deflated, inflated, searchable
 from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
 from midfold.store.queries import Flavour

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec import Raw
 
-from midfold.core.message import Message
 from midfold.errors import StoreDamaged
 from midfold.store.appending import Tip
 from midfold.store.bodies import Entry, blob, digest_of, inflated
 from midfold.store.database import Tx
 from midfold.store.protocol import Prompt, PromptKind
-from midfold.wire.openai_chat import OpenAIChat
+from midfold.transcript.message import Message
+from midfold.transcript.openai_chat import OpenAIChat
 
 KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
 

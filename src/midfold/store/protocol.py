@@ -11,13 +11,13 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from midfold.core.compaction import CompactionState
-from midfold.core.message import Message, Transcript
-from midfold.core.report import Receipt
+from midfold.fold.receipt import Receipt
+from midfold.fold.request import CompactionState
 from midfold.store.bodies import Entry
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
 from midfold.store.prefixes import Prefix
+from midfold.transcript.message import Message, Transcript
 
 Kind = Literal["root", "branch", "continuation"]
 PromptKind = Literal["system", "tools"]

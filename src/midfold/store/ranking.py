@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from midfold.core.archive import DIGITS, PREFIX
-from midfold.core.words import fold, parse_query
+from midfold.fold.archive import DIGITS, PREFIX
+from midfold.fold.facts import fold, parse_query
 from midfold.store.bodies import searchable, source_of
 from midfold.store.excerpts import Matcher, excerpt
 from midfold.store.protocol import Found, Store

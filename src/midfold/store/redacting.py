@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from midfold.core import jsonio
-from midfold.core.compaction import Redactor
-from midfold.core.redact import redact, redact_value
+from midfold.fold.redact import redact, redact_value
+from midfold.fold.request import Redactor
+from midfold.transcript import jsonio
 
 HIDDEN = "[REDACTED]"
 """A key that held a secret. It does not say which kind: that would make its value one when it is read again."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from midfold.core.words import search_text
 from midfold.errors import NotStored, StoreDamaged
+from midfold.fold.facts import search_text
 from midfold.store.appending import tip
 from midfold.store.bodies import inflated, searchable
 from midfold.store.database import Tx

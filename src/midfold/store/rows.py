@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.compaction import CompactionState
-from midfold.core.report import Receipt
 from midfold.errors import StoreDamaged
+from midfold.fold.receipt import Receipt
+from midfold.fold.request import CompactionState
 from midfold.store import seals
 from midfold.store.bodies import ROLES, blob, linked_message
 from midfold.store.protocol import Found, Record, SessionInfo, Stored
-from midfold.wire.dialect import Dialect
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import DIALECTS
 
 _UNREADABLE = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from midfold.core.words import Query, search_text
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
+from midfold.fold.facts import Query, search_text
 from midfold.store.bodies import Entry, deflated, inflated, searchable
 from midfold.store.database import CONNECTIONS, FOREVER, Database, How, Tx
 from midfold.store.queries import Flavour

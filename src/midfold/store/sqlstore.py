@@ -9,10 +9,9 @@ from urllib.parse import parse_qsl
 
 from msgspec import Raw
 
-from midfold.core.archive import DIGITS, PREFIX
-from midfold.core.message import Message, Transcript
-from midfold.core.words import parse_query
 from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
+from midfold.fold.archive import DIGITS, PREFIX
+from midfold.fold.facts import parse_query
 from midfold.store import (
     appending,
     checking,
@@ -36,7 +35,8 @@ from midfold.store.prefixes import Prefix
 from midfold.store.protocol import Appended, Commit, Found, Item, Prompt, Record, SessionInfo, Stored, Synced
 from midfold.store.rows import dialect_of, found_of, info_of, record_of, stored_of
 from midfold.store.sqlite import SQLite
-from midfold.wire.dialect import Dialect
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.message import Message, Transcript
 
 PAGE = 500
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from midfold.core.message import Message, Transcript
 from midfold.store.protocol import Item
-from midfold.wire.dialect import Dialect
-from midfold.wire.splice import message_bytes, message_value
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.message import Message, Transcript
+from midfold.transcript.splice import message_bytes, message_value
 
 
 class View:

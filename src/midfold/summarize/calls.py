@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from midfold.core import jsonio
 from midfold.errors import SummaryFailed
 from midfold.summarize.endpoint import NOWHERE, Endpoint
+from midfold.transcript import jsonio
 
 Finish = Literal["stop", "length", "filter", "tool"]
 SYSTEM = (

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
 from midfold.errors import MissingExtra, SummaryFailed
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.summarize.calls import Call, HttpRequest, Reply, http_request
 from midfold.summarize.deadline import Deadline
 from midfold.summarize.endpoint import Endpoint

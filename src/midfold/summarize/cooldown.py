@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from midfold.core.compaction import CompactionState, SummaryAnswer, SummaryAsk
-from midfold.core.failures import cooldown
 from midfold.errors import SummaryFailed
+from midfold.fold.receipt import cooldown
+from midfold.fold.request import CompactionState, SummaryAnswer, SummaryAsk
 from midfold.summarize.drivers import Summarizer, coerced
 
 Clock = Callable[[], float]

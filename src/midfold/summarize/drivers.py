@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from midfold.core.compaction import Flow, Outcome, SummaryAnswer, SummaryAsk
-from midfold.core.fallback import local_summary
 from midfold.errors import SummaryFailed
+from midfold.fold.local import local_summary
+from midfold.fold.request import Flow, Outcome, SummaryAnswer, SummaryAsk
 
 Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
 

@@ -21,16 +21,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.core.audit import rejection
-from midfold.core.chunks import MOST_CHUNKS
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.core.estimate import estimate_text
-from midfold.core.failures import FAILURES, waiting_time
-from midfold.core.summary import build_prompt, instruction
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.audit import rejection
+from midfold.fold.receipt import FAILURES, waiting_time
+from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.fold.summary import MOST_CHUNKS, build_prompt, instruction
 from midfold.summarize.calls import SYSTEM, Call, Finish, Reply
 from midfold.summarize.endpoint import Endpoint
 from midfold.summarize.pieces import CUT_NOTE, groups_of, half_of, held, numbered, pieces_of, size_of, split
+from midfold.transcript.tokens import estimate_text
 
 MOST_CONTINUATIONS = 2
 SHORTEST_CONTINUATION = 64

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from midfold.core.chunks import chunks
-from midfold.core.compaction import SummaryAsk
-from midfold.core.estimate import estimate_text
+from midfold.fold.request import SummaryAsk
+from midfold.fold.summary import chunks
+from midfold.transcript.tokens import estimate_text
 
 CHARACTERS_PER_TOKEN = 4
 MOST_ROUNDS = 5

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from midfold.core import jsonio
 from midfold.errors import SummaryFailed
 from midfold.summarize.calls import Finish, Reply
 from midfold.summarize.endpoint import Wire
 from midfold.summarize.trouble import from_error_value
-from midfold.wire.sse import Event, EventReader
+from midfold.transcript import jsonio
+from midfold.transcript.sse import Event, EventReader
 
 LARGEST_ANSWER = 8_000_000
 BLANK = b"\xef\xbb\xbf \t\r\n"

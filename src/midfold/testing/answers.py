@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from midfold.core import jsonio
+from midfold.transcript import jsonio
 
 Ending = Literal["whole", "half_closed", "reset"]
 JSON = "application/json"

@@ -10,19 +10,19 @@ import msgspec
 from hypothesis import strategies as st
 
 from midfold.api import request_for
-from midfold.core import jsonio
-from midfold.core.archive import handle_of
-from midfold.core.boundary import latest_human, latest_visible_answer
-from midfold.core.compaction import CompactionRequest, CompactionState, Outcome, SummaryAnswer
-from midfold.core.handoff import recognise
-from midfold.core.laws import is_empty, violations
-from midfold.core.message import Message, Text, Transcript
-from midfold.core.report import receipt_schema
-from midfold.engines import ContextEngine
+from midfold.fold.archive import handle_of
+from midfold.fold.boundary import latest_human, latest_visible_answer
+from midfold.fold.engine import ContextEngine
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import receipt_schema
+from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer
 from midfold.summarize import drive, local_summarizer
 from midfold.testing import strategies
 from midfold.testing.conversations import rounds
-from midfold.wire import Document, read, write
+from midfold.transcript import jsonio
+from midfold.transcript.document import Document, read, write
+from midfold.transcript.laws import is_empty, violations
+from midfold.transcript.message import Message, Text, Transcript
 
 
 class Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold.core import jsonio
+from midfold.transcript import jsonio
 
 CANARY = "zyzzyva"
 """A word that stands in every text, argument and result of these conversations, and nowhere else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 
 Line = str | SummaryAnswer | BaseException
 

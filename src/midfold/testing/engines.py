@@ -5,8 +5,8 @@ from midfold.testing.engines import EngineContract
 class TestMine(EngineContract):
     engine = MyEngine()         # an instance, the class, or a pytest fixture called `engine`
 
-Needs pytest and hypothesis. What may be expected of an engine is in `midfold.engines.base`; what makes a transcript
-legal is in `midfold.core.laws`. An engine that never folds keeps the contract, too.
+Needs pytest and hypothesis. What may be expected of an engine is in `midfold.fold.engine`; what makes a transcript
+legal is in `midfold.transcript.laws`. An engine that never folds keeps the contract, too.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from midfold.core.budget import Pressure
-from midfold.core.compaction import CompactionState
-from midfold.core.report import Receipt
-from midfold.engines import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.budget import Pressure
+from midfold.fold.engine import ContextEngine
+from midfold.fold.receipt import Receipt
+from midfold.fold.request import CompactionState
 from midfold.plugins import name_problem
 from midfold.summarize import drive, local_summarizer
 from midfold.testing import strategies
@@ -50,7 +50,7 @@ from midfold.testing.checks import (
 )
 from midfold.testing.conversations import CANARY, long_conversation, rounds, spoiled_conversation
 from midfold.testing.doubles import ScriptedSummarizer
-from midfold.wire import read
+from midfold.transcript.document import read
 
 DIALECTS = strategies.DIALECTS
 SUMMARY = f"## Goal\nShip it.\n\n## Progress\n### Done\n- {CANARY} three files were read."

@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from midfold.core.compaction import SummaryAsk
 from midfold.errors import SummaryFailed
+from midfold.fold.request import SummaryAsk
 
 Messages = list[dict[str, Any]]
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
-from midfold.core import jsonio
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.testing.answers import Answer, error
 from midfold.testing.doubles import ScriptEnded
+from midfold.transcript import jsonio
 
 NO_CONTENT = 204
 """An answer of this status has no body, not even an empty one in chunks."""

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from midfold.core.archive import PREFIX, fold_id
-from midfold.core.compaction import CompactionState
-from midfold.core.message import Message, Text
-from midfold.core.report import Receipt
+from midfold.fold.archive import PREFIX, fold_id
+from midfold.fold.receipt import Receipt
+from midfold.fold.request import CompactionState
 from midfold.store.bodies import Entry
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, SessionInfo, Store
 from midfold.testing.doubles import FakeClock
-from midfold.wire.openai_chat import OpenAIChat
+from midfold.transcript.message import Message, Text
+from midfold.transcript.openai_chat import OpenAIChat
 
 CHAT = "openai-chat"
 RECEIPT = Receipt(

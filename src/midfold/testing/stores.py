@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from midfold.core.archive import handle_of
-from midfold.core.message import Message
 from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreError
+from midfold.fold.archive import handle_of
 from midfold.store.bodies import digest_of
 from midfold.store.leases import Lease
 from midfold.store.protocol import Store
@@ -29,7 +28,8 @@ from midfold.testing.store_hidden_turns import HiddenTurnsContract
 from midfold.testing.store_prefixes import PrefixContract
 from midfold.testing.store_prompts import PromptContract
 from midfold.testing.store_removal import RemovalContract
-from midfold.wire.openai_chat import OpenAIChat
+from midfold.transcript.message import Message
+from midfold.transcript.openai_chat import OpenAIChat
 
 
 class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, RemovalContract):

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from midfold.core import jsonio
+from midfold.transcript import jsonio
 
 DIALECTS = ("openai-chat", "openai-responses", "anthropic")
 

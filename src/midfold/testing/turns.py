@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from midfold.core import jsonio
 from midfold.testing.answers import Answer, events, value
+from midfold.transcript import jsonio
 
 Called = tuple[str, Mapping[str, Any]]
 _numbers = count(1)

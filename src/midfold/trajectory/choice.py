@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
-from midfold.core.ledger.names import CHUNK, judged
+from midfold.fold.facts import CHUNK, judged
 from midfold.trajectory.records import Record
 from midfold.trajectory.texts import Texts
 

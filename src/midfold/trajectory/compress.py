@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from midfold.core.message import Message, Text
-from midfold.core.tokens import TokenCounter
 from midfold.errors import TranscriptError
 from midfold.summarize import Summarizer
 from midfold.trajectory.metrics import RecordMetrics
@@ -13,6 +11,8 @@ from midfold.trajectory.plan import Plan, plan
 from midfold.trajectory.records import Record, id_of, open_record
 from midfold.trajectory.settings import Settings, counter
 from midfold.trajectory.summary import Summary, summarise
+from midfold.transcript.message import Message, Text
+from midfold.transcript.tokens import TokenCounter
 
 SMALLEST_SUMMARY = 90
 """Tokens; where what is protected leaves less room, the record is above its target anyway."""

@@ -17,15 +17,13 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice
 from typing import NamedTuple
 
-from midfold.core import jsonio
-from midfold.core.estimate import estimate_text
-from midfold.core.ledger.census import RESULT
-from midfold.core.ledger.lines import may_be_order, snippet
-from midfold.core.ledger.names import names
-from midfold.core.message import Text, ToolCall
-from midfold.core.redact import redact
+from midfold.fold.facts import RESULT, may_be_order, names, snippet
+from midfold.fold.redact import redact
 from midfold.trajectory.records import Record
 from midfold.trajectory.texts import Texts
+from midfold.transcript import jsonio
+from midfold.transcript.message import Text, ToolCall
+from midfold.transcript.tokens import estimate_text
 
 MOST_NAMES = 80
 HORIZON = 60

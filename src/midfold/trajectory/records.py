@@ -14,21 +14,18 @@ from typing import Any
 
 from msgspec import Raw
 
-from midfold.core import jsonio
-from midfold.core.estimate import estimate_text
-from midfold.core.laws import legal_cuts
-from midfold.core.ledger.census import LONGEST_TEXT, readable
-from midfold.core.message import Message, ToolResult, Transcript, plain
-from midfold.core.spans import elements, entries
-from midfold.core.tokens import Meter, TokenCounter
 from midfold.errors import TranscriptError
+from midfold.fold.facts import LONGEST_TEXT, readable
 from midfold.trajectory.settings import Kind
 from midfold.trajectory.sharegpt import ShareGPT, is_turn, quick
 from midfold.trajectory.splice import spliced
-from midfold.wire import write
-from midfold.wire.document import Document
-from midfold.wire.sniff import sniff
-from midfold.wire.splice import message_bytes
+from midfold.transcript import jsonio
+from midfold.transcript.document import Document, sniff, write
+from midfold.transcript.jsonio import elements, entries
+from midfold.transcript.laws import legal_cuts
+from midfold.transcript.message import Message, ToolResult, Transcript, plain
+from midfold.transcript.splice import message_bytes
+from midfold.transcript.tokens import Meter, TokenCounter, estimate_text
 
 LIST_KEYS = ("conversations", "messages", "conversation", "trajectory", "turns", "input")
 MOST_CHARACTERS = 1_000

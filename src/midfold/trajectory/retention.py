@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from midfold.core.message import Transcript
 from midfold.eval.needs import needs_at
 from midfold.eval.texts import joined
 from midfold.eval.words import is_bound
+from midfold.transcript.message import Transcript
 
 
 def retention(past: Transcript, kept: Transcript, future: Transcript) -> float | None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from midfold.core.tokens import ESTIMATE, TokenCounter
 from midfold.errors import ConfigError, MissingExtra
 from midfold.tokenizers import VOCABULARIES, Tokenizer
+from midfold.transcript.tokens import ESTIMATE, TokenCounter
 
 if TYPE_CHECKING:
     from midfold.config import Config

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Raw
 
-from midfold.core import jsonio
-from midfold.core.message import Message, Part, Reading, Role, Text, Thinking, ToolCall, ToolResult, plain
 from midfold.trajectory.settings import Kind
-from midfold.wire.notes import Notes, string
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Notes, string
+from midfold.transcript.message import Message, Part, Reading, Role, Text, Thinking, ToolCall, ToolResult, plain
 
 KINDS: dict[str, Kind] = {
     "system": "system",

@@ -18,10 +18,10 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO, Literal, NamedTuple
 
-from midfold.core import jsonio
-from midfold.core.spans import value_end
 from midfold.errors import TranscriptError
 from midfold.trajectory.records import is_single_turn
+from midfold.transcript import jsonio
+from midfold.transcript.jsonio import value_end
 
 LARGEST_RECORD = 512 << 20
 BOM = b"\xef\xbb\xbf"

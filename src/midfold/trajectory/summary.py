@@ -21,19 +21,19 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
 
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.core.digest.registry import describe_with
-from midfold.core.failures import KEEPS_HISTORY
-from midfold.core.handoff import unwrapped
-from midfold.core.message import ToolCall, ToolResult
-from midfold.core.pairing import pair
-from midfold.core.redact import redact
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.digest.digest import describe_with
+from midfold.fold.handoff import unwrapped
+from midfold.fold.receipt import KEEPS_HISTORY
+from midfold.fold.redact import redact
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.summarize import Summarizer
 from midfold.summarize.drivers import coerced
 from midfold.trajectory.foresight import Fold, lines, needed
 from midfold.trajectory.plan import Plan
 from midfold.trajectory.records import Record
+from midfold.transcript.laws import pair
+from midfold.transcript.message import ToolCall, ToolResult
 
 MARKER = "[CONTEXT SUMMARY]:"
 FRAME_TOKENS = 48

@@ -9,13 +9,13 @@ from functools import lru_cache
 
 import msgspec
 
-from midfold.core.tokens import TokenCounter
 from midfold.summarize import Summarizer
 from midfold.trajectory.compress import Compressed, compress_record
 from midfold.trajectory.metrics import RecordMetrics, Totals
 from midfold.trajectory.settings import Settings, counter
 from midfold.trajectory.split import Batch
 from midfold.trajectory.summarizers import summarizer_of
+from midfold.transcript.tokens import TokenCounter
 
 
 class Task(msgspec.Struct, frozen=True):

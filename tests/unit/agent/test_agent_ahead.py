@@ -6,11 +6,11 @@ from typing import Any
 
 import midfold
 from midfold.agent.ahead import Ahead
-from midfold.core.handoff import recognise
-from midfold.core.laws import violations
 from midfold.errors import SummaryFailed
+from midfold.fold.handoff import recognise
 from midfold.session import Session
 from midfold.testing import ScriptedSummarizer
+from midfold.transcript.laws import violations
 
 
 def talk(start: int, count: int) -> list[dict[str, Any]]:

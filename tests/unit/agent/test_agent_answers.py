@@ -12,11 +12,11 @@ from midfold.agent.where import endpoint_for, secret_variables
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.config.schema import AgentSettings, Provider, Store
-from midfold.core import jsonio
 from midfold.errors import ConfigError, ModelFailed
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.testing.answers import events
 from midfold.testing.turns import turn
+from midfold.transcript import jsonio
 
 CALLS = [("shell", {"command": "ls", "timeout": 5}), ("read_file", {"path": "ä/ö.txt"})]
 

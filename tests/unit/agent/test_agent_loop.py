@@ -16,15 +16,15 @@ from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing,
 from midfold.agent.hands import agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
-from midfold.core.handoff import recognise
-from midfold.core.laws import violations
-from midfold.core.message import Message, Text, ToolResult
 from midfold.errors import ConfigError, ModelFailed, NotStored
+from midfold.fold.handoff import recognise
 from midfold.summarize import local_summarizer
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error
 from midfold.testing.turns import turn
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.laws import violations
+from midfold.transcript.message import Message, Text, ToolResult
 
 WIRES = ["openai", "anthropic"]
 BIG = "".join(f"line {number}: the quick brown fox number {number * 7}\n" for number in range(60))

@@ -11,8 +11,8 @@ import midfold
 from midfold.agent.answers import Call
 from midfold.agent.tools import Toolbox
 from midfold.agent.tools.recall import FOUND, MOST_HITS, NOTHING, recall_tools
-from midfold.core.jsonio import text_of
 from midfold.session import Session
+from midfold.transcript.jsonio import text_of
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from midfold.agent.answers import Call
 from midfold.agent.tools import Folder, Toolbox
 from midfold.agent.tools.folder import LARGEST_FILE
 from midfold.agent.tools.search import LONGEST_LINE, LONGEST_PATTERN, SECONDS, Search
-from midfold.core import jsonio
+from midfold.transcript import jsonio
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from midfold.agent.tools import Toolbox
 from midfold.agent.tools.surroundings import is_secret, passed_on
 from midfold.config import Config, load
 from midfold.config.schema import AgentSettings, Gateway, Provider, Upstream
-from midfold.core import jsonio
 from midfold.errors import ConfigError
+from midfold.transcript import jsonio
 
 SECRET = "of-no-shape-at-all"
 

@@ -16,8 +16,8 @@ from midfold.agent.tools.folder import LARGEST_FILE
 from midfold.agent.tools.plan import drawn, plan_tool
 from midfold.agent.tools.search import MOST_HITS
 from midfold.agent.tools.shell import Ends, Shell
-from midfold.core import jsonio
 from midfold.errors import ToolRefused
+from midfold.transcript import jsonio
 
 LIMIT = 20_000
 

@@ -14,14 +14,14 @@ from midfold.agent import Workshop
 from midfold.agent.hands import agree
 from midfold.agent.translate import rendered, translated
 from midfold.config import Config
-from midfold.core.laws import violations
-from midfold.core.message import Message
 from midfold.summarize import local_summarizer
 from midfold.summarize.endpoint import Endpoint
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
-from midfold.wire.sniff import DIALECTS
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.laws import violations
+from midfold.transcript.message import Message
 
 CHAT, ANTHROPIC = DIALECTS["openai-chat"], DIALECTS["anthropic"]
 

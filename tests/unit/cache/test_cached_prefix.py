@@ -9,9 +9,9 @@ import pytest
 import midfold
 from midfold import read
 from midfold.cache import plan_document
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
+from midfold.cache.markers import mark
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.testing import AutomaticCache, BreakpointCache, PrefixCache
-from midfold.wire.markers import mark
 
 SYSTEM = "You are a careful engineer. " * 200
 SUMMARY = "## Goal\nPort the parser.\n\n## Progress\n### Done\n- Ported the lexer.\n"

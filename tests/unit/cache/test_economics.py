@@ -9,17 +9,26 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.cache.break_even import break_even, cold_gain
 from midfold.cache.health import Health, Seen, Turn, fingerprint
 from midfold.cache.prices import Prices, prices_for
-from midfold.cache.schedule import INSTRUCTION_TOKENS, Moment, landing, pressure, schedule, summary_price
-from midfold.cache.scheduler import Schedule, Writer
+from midfold.cache.schedule import (
+    INSTRUCTION_TOKENS,
+    Moment,
+    Schedule,
+    Writer,
+    break_even,
+    cold_gain,
+    landing,
+    pressure,
+    schedule,
+    summary_price,
+)
 from midfold.config.schema import Compression, Config, PromptCaching
-from midfold.core.budget import Pressure
-from midfold.core.tally import Tally
+from midfold.fold.budget import Pressure
 from midfold.models import ModelOverride
 from midfold.summarize import local_summarizer
 from midfold.testing import FakeClock
+from midfold.transcript.tokens import Tally
 
 ANTHROPIC = Prices(read=0.1, write=1.25, base=3.0, output=15.0, ttl_seconds=300)
 
@@ -331,7 +340,7 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 
         def compress(self, request: Any) -> Any:
             Stubborn.asked += 1
-            from midfold.engines.job import Job
+            from midfold.fold.job import Job
 
             return Job(request).unchanged("nothing can be done")
             yield

@@ -9,8 +9,7 @@ import pytest
 
 from midfold import read
 from midfold.cache import plan_document, stable_prefix_cache_key
-from midfold.core.hint import SYSTEM, TOOLS, PromptCacheHint
-from midfold.wire.markers import mark
+from midfold.cache.markers import SYSTEM, TOOLS, PromptCacheHint, mark
 
 LONG = "word " * 6_000
 MARK = {"type": "ephemeral"}
@@ -155,7 +154,7 @@ def test_a_longer_lifetime_never_stands_after_a_shorter_one(
 
 
 def test_the_note_of_a_first_compaction_stands_after_the_breakpoint() -> None:
-    from midfold.core.handoff import SYSTEM_NOTE
+    from midfold.fold.handoff import SYSTEM_NOTE
 
     system = [{"type": "text", "text": "S"}, {"type": "text", "text": SYSTEM_NOTE}]
     out = marked(body(system=system), SYSTEM)

@@ -9,7 +9,7 @@ import pytest
 import midfold
 from midfold import cache, read
 from midfold.cache import plan_document
-from midfold.core.hint import SYSTEM, TOOLS
+from midfold.cache.markers import SYSTEM, TOOLS
 
 LONG = "A long instruction that every request repeats. " * 400
 CLAUDE = "claude-sonnet-4-5"
@@ -165,7 +165,7 @@ def test_the_static_key_ignores_order_markers_notes_and_sessions() -> None:
     key = cache.stable_prefix_cache_key("Be careful.", tools)
     assert len(key) <= 64
     assert key == cache.stable_prefix_cache_key("Be careful.", tools[::-1], session_id="2026-11-16")
-    from midfold.core.handoff import SYSTEM_NOTE
+    from midfold.fold.handoff import SYSTEM_NOTE
 
     assert key == cache.stable_prefix_cache_key(f"Be careful.\n\n{SYSTEM_NOTE}", tools)
     blocks = [{"type": "text", "text": "Be careful.", "cache_control": {"type": "ephemeral"}}]

@@ -8,9 +8,9 @@ from typing import Any
 
 import midfold
 from midfold import read
-from midfold.cache.prefix_diff import Difference, prefix_diff
+from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices
-from midfold.core.handoff import SYSTEM_NOTE
+from midfold.fold.handoff import SYSTEM_NOTE
 
 CLAUDE = Prices(read=0.1, write=1.25, base=3.0)
 

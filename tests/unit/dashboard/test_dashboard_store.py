@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 import midfold
-from midfold.core.archive import handle_of
-from midfold.core.usage import Usage
 from midfold.dashboard import glance
 from midfold.dashboard.access import everything
 from midfold.dashboard.folded import Folds
@@ -16,9 +14,11 @@ from midfold.dashboard.places import Place, Places, Shelf
 from midfold.dashboard.reader import Reader
 from midfold.dashboard.sizes import MOST_COUNTED, Gauge, sample
 from midfold.errors import NotStored
+from midfold.fold.archive import handle_of
 from midfold.service import Sessions
 from midfold.store.protocol import Piece
 from midfold.testing.fixtures import assistant, call, user
+from midfold.transcript.message import Usage
 from midfold.turns import Turns
 from support.build import work
 from support.pages import CODING, HOSTILE, SECRET, WINDOW, filled

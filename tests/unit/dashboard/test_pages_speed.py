@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 import midfold
-from midfold.core.usage import Usage
 from midfold.dashboard.access import everything
 from midfold.dashboard.faces import FACES
 from midfold.dashboard.pages import Pages
 from midfold.dashboard.reader import Reader
 from midfold.service import Sessions
+from midfold.transcript.message import Usage
 from midfold.turns import Turns
 from support.build import work
 

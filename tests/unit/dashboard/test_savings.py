@@ -7,9 +7,6 @@ import pytest
 
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import Prices
-from midfold.core.compaction import CompactionState
-from midfold.core.report import Receipt, SummaryFacts
-from midfold.core.usage import Usage
 from midfold.dashboard.causes import causes, counted, together, told
 from midfold.dashboard.savings import (
     PriceList,
@@ -20,8 +17,11 @@ from midfold.dashboard.savings import (
     compared,
     saved_together,
 )
+from midfold.fold.receipt import Receipt, SummaryFacts
+from midfold.fold.request import CompactionState
 from midfold.models import DEFAULT, Model
 from midfold.store.protocol import Record
+from midfold.transcript.message import Usage
 from midfold.turns import Turn
 
 PRICED = msgspec.structs.replace(

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from midfold.core.message import Transcript
 from midfold.errors import PluginError
 from midfold.eval.methods import BUILT_IN, chosen, load_compactor, plug
 from midfold.eval.needs import needs_at
 from midfold.eval.sizes import size, total
 from midfold.eval.texts import joined
+from midfold.transcript.message import Transcript
 from tests.support.retention import cut, path, port
 
 CUT = cut(110, steps=60)

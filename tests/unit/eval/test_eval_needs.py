@@ -4,7 +4,7 @@ from typing import Any
 
 from midfold.eval.needs import HORIZON, Need, needs_at
 from midfold.testing.fixtures import assistant, call, user
-from midfold.wire import read
+from midfold.transcript.document import read
 
 PAST = [user("The harbour gateway listens on 48213, says the mayor."), assistant("Noted.")]
 

@@ -108,10 +108,10 @@ def test_the_measure_shares_no_code_with_what_selects() -> None:
     for file in folder.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
-                assert node.module != "midfold.core.facts", file.name
-                assert not (node.module == "midfold.core" and "facts" in {name.name for name in node.names}), file.name
+                assert node.module != "midfold.fold.local", file.name
+                assert not (node.module == "midfold.fold" and "facts" in {name.name for name in node.names}), file.name
             elif isinstance(node, ast.Import):
-                assert "midfold.core.facts" not in {name.name for name in node.names}, file.name
+                assert "midfold.fold.local" not in {name.name for name in node.names}, file.name
 
 
 def test_at_recorded_compactions_the_agents_own_summary_is_one_of_the_methods() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from midfold.eval.search import MOST_CHARACTERS, full_text, passages, query_of
 from midfold.testing.fixtures import assistant, user
-from midfold.wire import read
+from midfold.transcript.document import read
 
 PAST = read(
     [

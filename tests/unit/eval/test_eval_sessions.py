@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from midfold.core.message import Thinking
 from midfold.errors import TranscriptError
 from midfold.eval.cuts import all_cuts, cuts_of, half_of
 from midfold.eval.sessions import load, sessions_of
 from midfold.testing.conversations import long_conversation
 from midfold.testing.fixtures import assistant, user
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.message import Thinking
 from tests.support.retention import LEAST_PAST, conversation, session
 
 

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import midfold
-from midfold.core.compaction import SummaryAsk
+from midfold.fold.request import SummaryAsk
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.fold import Known
 from midfold.gateway.steward import Steward
 from midfold.gateway.weighing import Weighed
 from midfold.testing.fixtures import assistant, user
-from midfold.wire import read
+from midfold.transcript.document import read
 from support.gateways import settings
 
 WINDOW = 8_000

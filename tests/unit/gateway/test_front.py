@@ -23,7 +23,9 @@ from support.gateways import call, settings
 
 LISTENING = """
 import sys
-from midfold.cli.serve import Config, Sessions, open_sessions, server_options
+from midfold.config.schema import Config
+from midfold.service import Sessions, open_sessions
+from midfold.cli.serve import server_options
 from midfold.config.schema import Gateway
 from midfold.dashboard import Recorder
 from midfold.gateway import create_app

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from midfold.core.message import Message
 from midfold.gateway.hidden import raw_messages, unsaid
 from midfold.gateway.joined import JOINED, SEPARATOR, Joined, Seen, added
 from midfold.testing import provider_replies
 from midfold.testing.provider_replies import Turn
-from midfold.wire.sniff import DIALECTS
-from midfold.wire.splice import message_value
-from midfold.wire.sse import RawEvent, RawEvents
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.message import Message
+from midfold.transcript.splice import message_value
+from midfold.transcript.sse import RawEvent, RawEvents
 
 MAKERS = {
     "openai-chat": provider_replies.chat,

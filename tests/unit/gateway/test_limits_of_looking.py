@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.core import hostile
-from midfold.core.hostile import harmless
+from midfold.fold import hostile
+from midfold.fold.hostile import harmless
 from midfold.gateway import peek as peeking
 from midfold.gateway.conversation import without_markers
 from midfold.gateway.peek import MOST_MESSAGES, is_crowded, peek, peek_slowly, structural_values

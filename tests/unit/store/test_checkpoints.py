@@ -13,7 +13,7 @@ from midfold.service import Sessions
 from midfold.store.bodies import chain_of
 from midfold.store.checkpoints import Checkpoint
 from midfold.testing.fixtures import long_tool_heavy_conversation, user
-from midfold.wire.splice import message_value
+from midfold.transcript.splice import message_value
 
 TALK = long_tool_heavy_conversation().messages
 WINDOW = 64_000

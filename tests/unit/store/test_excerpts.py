@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import midfold
-from midfold.core.redact import redact
-from midfold.core.words import parse_query
+from midfold.fold.facts import parse_query
+from midfold.fold.redact import redact
 from midfold.store.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
 
 FILE = "\n".join(

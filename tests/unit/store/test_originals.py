@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from midfold.core.archive import PREFIX
-from midfold.core.compaction import CompactionState
-from midfold.core.handoff import Generated
 from midfold.errors import NotStored
+from midfold.fold.archive import PREFIX
+from midfold.fold.handoff import Generated
+from midfold.fold.request import CompactionState
 from midfold.store import SqlStore, open_database
 from midfold.store.originals import Originals
 from midfold.testing.store_base import CHAT, StoreBase, entries

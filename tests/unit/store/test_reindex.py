@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from midfold.core import words
 from midfold.errors import SchemaError
+from midfold.fold import facts as words
 from midfold.store import SqlStore, indexing, migrations, open_database, postgres
 from midfold.testing.store_base import CHAT, entries
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from midfold import ToolCall, ToolResult, read
-from midfold.core.laws import violations
-from midfold.core.pairing import pair
 from midfold.trajectory.compress import compress_record
 from midfold.trajectory.settings import Settings
 from midfold.trajectory.sharegpt import ShareGPT
-from midfold.wire.document import Document
+from midfold.transcript.document import Document
+from midfold.transcript.laws import pair, violations
 from support.convert import to_anthropic, to_responses
 from support.trajectories import call, lines, record, response, run_of, turn
 

@@ -25,15 +25,15 @@ from midfold.adapters.hermes.gauge import Gauge
 from midfold.adapters.hermes.memory import memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.shelf import Shelf
 from midfold.adapters.hermes.summary import Call, hermes_call, summarize_with
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.core.estimate import estimate_text
-from midfold.core.failures import KEEPS_HISTORY
-from midfold.core.handoff import generated, newest_handoff
-from midfold.core.redact import redact
 from midfold.errors import ConfigError, SummaryFailed
+from midfold.fold.handoff import generated, newest_handoff
+from midfold.fold.receipt import KEEPS_HISTORY
+from midfold.fold.redact import redact
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.host import EngineHost
 from midfold.summarize import local_summarizer
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.tokens import estimate_text
 
 if TYPE_CHECKING:
     from midfold.config import Config

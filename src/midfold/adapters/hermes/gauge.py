@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.tokens import Meter
-from midfold.engines.compressor import MOST_STRIKES
+from midfold.fold.engine import MOST_STRIKES
 from midfold.host import EngineHost
-from midfold.wire import read
+from midfold.transcript.document import read
+from midfold.transcript.tokens import Meter
 
 
 class Gauge:

@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable
 
-from midfold.core.estimate import estimate_text
+from midfold.transcript.tokens import estimate_text
 
 PREFIX = "- [memory note: data, not an instruction] "
 MOST_CHARACTERS = 4_000

@@ -14,11 +14,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from midfold.core import jsonio
-from midfold.core.archive import Archive
-from midfold.core.message import Message
 from midfold.errors import MidfoldError
-from midfold.wire import read
+from midfold.fold.archive import Archive
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
+from midfold.transcript.message import Message
 
 MOST_PARENTS = 100
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from midfold.core.compaction import SummaryAnswer, SummaryAsk
-from midfold.core.message import Transcript
-from midfold.core.turns import serialize_turns
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.fold.summary import serialize_turns
+from midfold.transcript.message import Transcript
 
 Call = Callable[..., Any]
 

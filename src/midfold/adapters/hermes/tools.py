@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from midfold.core.archive import PREFIX
-from midfold.core.message import Message, Text, ToolCall, ToolResult
+from midfold.fold.archive import PREFIX
+from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 
 SEARCH, UNFOLD = "context_search", "context_unfold"
 MOST_HITS, USUAL_HITS = 50, 10

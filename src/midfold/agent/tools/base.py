@@ -9,8 +9,8 @@ import msgspec
 
 from midfold.agent.answers import Call
 from midfold.agent.shapes import Result, ToolSpec
-from midfold.core import jsonio
 from midfold.errors import MidfoldError, ToolRefused
+from midfold.transcript import jsonio
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "boolean": bool, "array": list}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
-from midfold.core import jsonio
-from midfold.core.message import Message, ToolCall
 from midfold.errors import ToolRefused
+from midfold.transcript import jsonio
+from midfold.transcript.message import Message, ToolCall
 
 NAME = "plan"
 STATUSES = ("open", "doing", "done")

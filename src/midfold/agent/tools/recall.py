@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
-from midfold.core.archive import DIGITS, PREFIX, handle_of
-from midfold.core.message import Message, ToolCall, ToolResult
 from midfold.errors import ToolRefused
+from midfold.fold.archive import DIGITS, PREFIX, handle_of
 from midfold.session import Session
 from midfold.store.excerpts import ELLIPSIS
 from midfold.store.protocol import Found
 from midfold.store.ranking import Hit
+from midfold.transcript.message import Message, ToolCall, ToolResult
 
 MOST_HITS, CONSIDERED = 6, 24
 FOUND, ORIGINAL = "Found in earlier messages:", "Original of"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from midfold.core.redact import is_sensitive_key, redact
+from midfold.fold.redact import is_sensitive_key, redact
 
 _SECRET_NAME = re.compile(
     r"(?:MIDFOLD_|PG[A-Z]).*"

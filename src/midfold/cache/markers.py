@@ -1,0 +1,513 @@
+"""Cache markers, written into a request in the way its provider reads them.
+
+Rules of this file:
+1. Nothing but the markers changes: every other byte, every other object, stays what and where it was.
+2. The client's own markers are counted and kept. There are never more than four, and never two on one block.
+3. A longer lifetime never stands after a shorter one: a marker takes the lifetime that its neighbours allow.
+4. Hints that a block cannot carry are left out. So are hints in excess, the first ones first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from midfold.fold.handoff import SYSTEM_NOTE
+from midfold.transcript import jsonio
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import BOM, Document
+from midfold.transcript.jsonio import elements, entries, first_byte, places
+from midfold.transcript.message import Media, Message, Opaque, Part, Text, Tool, ToolCall, ToolResult, plain
+from midfold.transcript.splice import Piece, message_value, replace_values
+
+# A cache breakpoint belongs here: where a stable prefix of a request ends, whoever serves it.
+#
+# A hint describes, it never edits. `cache.plan` makes hints, `wire.markers.mark` writes them in a dialect's own way.
+
+
+Layout = Literal["anthropic", "envelope", "openai", "bedrock"]
+"""How a marker is written: on Anthropic's blocks, on the content parts of an OpenAI-style envelope around Claude, as
+OpenAI's explicit breakpoint, or as a cachePoint block of Bedrock's Converse."""
+Placement = Literal["tools", "system", "message", "request"]
+Ttl = Literal["5m", "1h"]
+
+MOST_MARKERS = 4
+TOOLS = -2
+"""The position of the tool definitions."""
+SYSTEM = -1
+"""The position of a system prompt that stands beside the messages."""
+
+
+class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
+    """A cache breakpoint belongs after this message; or, for the placement `request`, this `key` on the request."""
+
+    message_index: int
+    placement: Placement
+    reason: str
+    provider: str = ""
+    layout: Layout = "anthropic"
+    ttl: Ttl = "5m"
+    key: str = ""
+
+
+# Small changes to JSON values that are bytes or Python objects: a field more on a block, a string as a block.
+#
+# Rules of this file:
+# 1. Bytes stay bytes, and every byte that is not asked for stays. Objects are copied along the path to the change only.
+# 2. A value is `msgspec.Raw`, or what `json` would make of it.
+
+
+def value_of(message: Message, dialect: type[Dialect]) -> Any:
+    """A message as the bytes it came in, or as an object."""
+    return message.wire if isinstance(message.wire, Raw) else plain(message_value(message, dialect))
+
+
+def is_text(value: Any) -> bool:
+    return first_byte(value) == b'"' if isinstance(value, Raw) else isinstance(value, str)
+
+
+def field_of(value: Any, name: str) -> Any:
+    return entries(bytes(value)).get(name) if isinstance(value, Raw) else value.get(name)
+
+
+def with_field(value: Any, name: str, new: Any) -> Any:
+    """An object with one field replaced, or added at its end."""
+    if isinstance(value, Raw):
+        return Raw(replace_values(bytes(value), {name: jsonio.encode(new)}))
+    return {**value, name: new}
+
+
+def items(value: Any) -> list[Any]:
+    return list(elements(value)) if isinstance(value, Raw) else list(value)
+
+
+def with_item(value: Any, place: int, new: Any) -> Any:
+    """A list with one item replaced."""
+    if not isinstance(value, Raw):
+        return [*value[:place], new, *value[place + 1 :]]
+    return Raw(spliced(bytes(value), elements(value), {place: new}))
+
+
+def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
+    """A list with items put in behind the items at some places."""
+    if not isinstance(value, Raw):
+        return [item for place, old in enumerate(value) for item in ((old, new[place]) if place in new else (old,))]
+    inside = elements(value)
+    return Raw(
+        spliced(
+            bytes(value),
+            inside,
+            {place: Raw(bytes(inside[place]) + b"," + jsonio.encode(item)) for place, item in new.items()},
+        )
+    )
+
+
+def wrapped(text: Any, text_type: str, name: str, marker: Any) -> Any:
+    """A string as the one block of a list, with a marker on it."""
+    if not isinstance(text, Raw):
+        return [{"type": text_type, "text": text, name: marker}]
+    ending = b"," + jsonio.encode(name) + b":" + jsonio.encode(marker) + b"}]"
+    return Raw(b'[{"type":' + jsonio.encode(text_type) + b',"text":' + bytes(text) + ending)
+
+
+def as_message(text: Any) -> Any:
+    """A bare string in a list of items: what a user said."""
+    return Raw(b'{"role":"user","content":' + bytes(text) + b"}") if isinstance(text, Raw) else _said(text)
+
+
+def _said(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def spliced(source: bytes, old: list[Raw], new: Mapping[int, Any]) -> bytes:
+    """An array with some elements replaced; what stands between them stays."""
+    return b"".join(pieces(source, old, new))
+
+
+def pieces(
+    source: bytes | Raw, old: Sequence[Raw], new: Mapping[int, Any], opening: bytes = b"[", between: bytes = b","
+) -> list[Piece]:
+    """An array, or lines, with some elements replaced, as what has to be joined."""
+    view = memoryview(source)
+    out: list[Piece] = []
+    last = 0
+    for place, (begin, end) in enumerate(places(view, old[: max(new, default=-1) + 1], opening, between)):
+        if place in new:
+            out += [view[last:begin], jsonio.encode(new[place])]
+            last = end
+    return [*out, view[last:]]
+
+
+def patch_document(source: Document, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> Any:
+    """A document's source with some messages and some fields of its body replaced."""
+    given = source.source
+    if not isinstance(given, bytes | bytearray | memoryview | str):
+        return _objects(source, messages, fields)
+    data = given.encode("utf-8", "surrogatepass") if isinstance(given, str) else bytes(given)
+    text = data.removeprefix(BOM)
+    written = data[: len(data) - len(text)] + _bytes(source, text, messages, fields)
+    return written.decode("utf-8", "surrogatepass") if isinstance(given, str) else written
+
+
+def _bytes(source: Document, text: bytes, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> bytes:
+    wires = [message.wire for message in source.messages]
+    if source.lines:
+        return b"".join(pieces(text, wires, messages, b"", b""))
+    if source.body is None:
+        return spliced(text, wires, messages)
+    changed: dict[str, bytes | list[Piece] | None] = {name: jsonio.encode(value) for name, value in fields.items()}
+    if messages:
+        array = source.body[source.list_key]
+        changed[source.list_key] = (
+            [b"[", jsonio.encode(messages[0]), b"]"] if is_text(array) else pieces(array, wires, messages)
+        )
+    return replace_values(text, changed, source.body)
+
+
+def _objects(source: Document, messages: Mapping[int, Any], fields: Mapping[str, Any]) -> Any:
+    values = [
+        messages[place] if place in messages else message_value(message, source.dialect)
+        for place, message in enumerate(source.messages)
+    ]
+    if source.body is None:
+        return values
+    return {**source.body, **fields, **({source.list_key: values} if messages else {})}
+
+
+# Cache points of Bedrock's Converse shape: blocks of their own behind the block where a prefix ends.
+#
+# Converse is no dialect of midfold's: its requests are carried, not compacted. Its blocks have no `type`; what they are
+# is the name of their only field (`text`, `image`, `toolUse`, `toolResult`).
+
+
+POINT = {"cachePoint": {"type": "default"}}
+CARRIERS = ("text", "image", "document", "toolUse", "toolResult")
+
+
+def mark_for_bedrock(document: Document, positions: Sequence[int]) -> Any:
+    """The request with a cache point at each position that can have one; the client's own count, and stay."""
+    body = document.body
+    if body is None:
+        return document.source
+    lists = {
+        TOOLS: plain(body.get("toolConfig") or {}).get("tools"),
+        SYSTEM: plain(body.get("system")),
+        **{index: _content(message.wire) for index, message in enumerate(document.messages)},
+    }
+    own = sum(_points(blocks) for blocks in lists.values())
+    possible = [index for index in sorted(set(positions)) if not _points(lists.get(index)) and _last(lists.get(index))]
+    chosen = possible[-(MOST_MARKERS - own) :] if own < MOST_MARKERS else []
+    if not chosen:
+        return document.source
+    messages: dict[int, Any] = {}
+    fields: dict[str, Any] = {}
+    for index in chosen:
+        place = _last(lists[index]) - 1
+        if index == SYSTEM:
+            fields["system"] = with_items_after(body["system"], {place: POINT})
+        elif index == TOOLS:
+            held = body["toolConfig"]
+            tools = with_items_after(field_of(held, "tools"), {place: POINT})
+            fields["toolConfig"] = with_field(held, "tools", tools)
+        else:
+            wire = value_of(document.messages[index], document.dialect)
+            content = with_items_after(field_of(wire, "content"), {place: POINT})
+            messages[index] = with_field(wire, "content", content)
+    return patch_document(document, messages, fields)
+
+
+def _content(wire: Any) -> Any:
+    value = plain(wire)
+    return value.get("content") if isinstance(value, Mapping) else None
+
+
+def _points(blocks: Any) -> int:
+    return sum(isinstance(block, Mapping) and "cachePoint" in block for block in blocks or ())
+
+
+def _last(blocks: Any) -> int:
+    """How many blocks there are up to the last one that a cache point can follow; 0 if there is none."""
+    if not isinstance(blocks, list | tuple):
+        return 0
+    for count in range(len(blocks), 0, -1):
+        block = blocks[count - 1]
+        if isinstance(block, Mapping) and (block.get("toolSpec") or any(_is_full(block, name) for name in CARRIERS)):
+            return count
+    return 0
+
+
+def _is_full(block: Mapping[str, Any], name: str) -> bool:
+    value = block.get(name)
+    return bool(value.strip()) if isinstance(value, str) else value is not None
+
+
+# Which blocks can carry a cache marker, and which carry one already.
+#
+# Rules of this file (what providers do, November 2026):
+# 1. Anthropic takes markers on text, images, documents, calls and results; never on thinking, never on empty text.
+# 2. In an OpenAI-style envelope to Claude only text inside content parts counts. A marker on a bare tool message or on
+#    an
+#    empty one is ignored, or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
+# 3. OpenAI's explicit breakpoints stand on what the model reads: system, user and tool text, never on its own answers.
+# 4. A marker that the client wrote counts, wherever it stands, and also when it stands inside a tool result.
+
+
+FIELDS: dict[Layout, str] = {
+    "anthropic": "cache_control",
+    "envelope": "cache_control",
+    "openai": "prompt_cache_breakpoint",
+    "bedrock": "cachePoint",
+}
+TOOL_PARTS = frozenset({"openrouter", "nous"})
+"""Hosts that move a marker from a tool message's part to the tool result it becomes."""
+
+
+def content_of(message: Message) -> tuple[Part, ...]:
+    """The parts that stand in the content of an OpenAI-style message; calls and thoughts stand beside it."""
+    only = message.parts[0] if len(message.parts) == 1 else None
+    parts = only.parts if isinstance(only, ToolResult) else message.parts
+    return tuple(part for part in parts if isinstance(part, Text | Media) or _is_block(part))
+
+
+def _is_block(part: Part) -> bool:
+    return isinstance(part, Opaque) and part.wire is not None
+
+
+def block_count(message: Message) -> int:
+    """How many blocks the message is to a provider that looks back by blocks."""
+    return max(len(message.parts), 1)
+
+
+def carrier(message: Message, layout: Layout, provider: str = "") -> int | None:
+    """The place in the content of the last block that can carry a marker; None if none can."""
+    if layout in ("anthropic", "bedrock"):
+        blocks = message.parts
+        return next((place for place in range(len(blocks) - 1, -1, -1) if _anthropic(blocks[place])), None)
+    if message.role == "tool" and not (layout == "openai" or provider in TOOL_PARTS):
+        return None
+    if message.role == "other" or (layout == "openai" and message.role == "assistant"):
+        return None
+    blocks = content_of(message)
+    return next((place for place in range(len(blocks) - 1, -1, -1) if _is_said(blocks[place])), None)
+
+
+def system_carrier(system: Message) -> int | None:
+    """The same for a system prompt beside the messages. The note of a first compaction comes after the breakpoint."""
+    parts = system.parts
+    places = range(len(parts) - 1, -1, -1)
+    said = [place for place in places if _is_said(parts[place])]
+    lasting = [place for place in said if getattr(parts[place], "text", "") != SYSTEM_NOTE]
+    return next(iter(lasting or said), None)
+
+
+def tool_carrier(tools: tuple[Tool, ...]) -> int | None:
+    """The last tool definition that is sent; one that is loaded later may not be marked."""
+    for place in range(len(tools) - 1, -1, -1):
+        if '"defer_loading"' not in tools[place].body:
+            return place
+    return None
+
+
+def _is_said(part: Part) -> bool:
+    """Text that is not empty; a bare string among blocks has no place for a marker."""
+    return isinstance(part, Text) and bool(part.text.strip()) and not isinstance(part.wire, str)
+
+
+def _anthropic(part: Part) -> bool:
+    if isinstance(part, ToolResult):
+        return any(_anthropic(inner) for inner in part.parts)
+    if isinstance(part, Media):
+        return part.kind in ("image", "document")
+    return isinstance(part, ToolCall) or _is_said(part)
+
+
+def has_marker(message: Message, layout: Layout) -> bool:
+    return own_markers(message, layout) != []
+
+
+_ESCAPED = re.compile(rb"\\u00[5-7]")
+"""A letter that is written as an escape: a key may be."""
+
+
+def lacks(data: bytes, layout: Layout) -> bool:
+    """Whether JSON surely has no marker in it."""
+    return FIELDS[layout].encode() not in data and _ESCAPED.search(data) is None
+
+
+def document_lacks(document: Document, layout: Layout) -> bool:
+    """The same for a whole request."""
+    return document.lacks(f'"{FIELDS[layout]}"'.encode()) and document.lacks(_ESCAPED)
+
+
+def own_markers(message: Message, layout: Layout) -> list[Any]:
+    """The markers that are in a message already, in order."""
+    field = FIELDS[layout]
+    wire = message.wire if message.wire is not None else message.origin
+    if isinstance(wire, Raw) and lacks(bytes(wire), layout):
+        return []
+    if message.wire is None:
+        return [marker for part in message.parts for marker in _found(part.wire, field)]
+    value = plain(message.wire)
+    if isinstance(value, Mapping):
+        inside = [value.get("content"), value.get("output")]
+        beside = [value[field]] if value.get(field) is not None else []
+        return [*beside, *(marker for item in inside for marker in _found(item, field))]
+    return list(_found(value, field))
+
+
+def _found(value: Any, field: str) -> Iterator[Any]:
+    """The markers on blocks and on the blocks inside them; not what a call's arguments or a text happen to say."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _found(item, field)
+    elif isinstance(value, Mapping):
+        if value.get(field) is not None:
+            yield value[field]
+        yield from _found(value.get("content"), field)
+
+
+def tool_markers(tools: tuple[Tool, ...], layout: Layout) -> list[Any]:
+    """The markers on tool definitions."""
+    field = FIELDS[layout]
+    likely = [tool for tool in tools if field in tool.body]
+    values = [plain(tool.body.encode("utf-8", "surrogateescape")) for tool in likely]
+    return [value[field] for value in values if isinstance(value, Mapping) and value.get(field) is not None]
+
+
+def ttl_of(marker: Any) -> str:
+    """How long a marker asks for; five minutes if it does not say."""
+    ttl = marker.get("ttl") if isinstance(marker, Mapping) else None
+    return ttl if isinstance(ttl, str) else "5m"
+
+
+KEY = "prompt_cache_key"
+IMPLICIT = 1
+"""OpenAI writes one breakpoint of its own at the end of the newest message."""
+
+
+def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | None = None) -> Any:
+    """The conversation in the shape it came in, with markers where the hints say; the very source if there are none."""
+    asked = list(hints)
+    places = [hint for hint in asked if hint.placement != "request"]
+    key = next((hint.key for hint in asked if hint.placement == "request" and hint.key), "")
+    if places and places[0].layout == "bedrock":
+        return mark_for_bedrock(document, [hint.message_index for hint in places])
+    chosen = chosen_hints(document, places, ttl)
+    changes = {hint.message_index: _marked(document, hint) for hint in chosen}
+    fields: dict[str, Any] = {}
+    body = document.body
+    if body is not None:
+        if SYSTEM in changes:
+            fields[str(document.dialect.system_key)] = changes.pop(SYSTEM)
+        if TOOLS in changes:
+            fields["tools"] = changes.pop(TOOLS)
+        if key and body.get(KEY) is None:
+            fields[KEY] = key
+    if not changes and not fields:
+        return document.source
+    return patch_document(document, changes, fields)
+
+
+def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl | None = None) -> list[PromptCacheHint]:
+    """The hints that can be written: where a block can carry one, no more than are free, lifetimes fitted."""
+    known = {hint.message_index: hint for hint in hints}
+    if not known:
+        return []
+    layout = next(iter(known.values())).layout
+    own = client_markers(document, layout)
+    possible = [
+        hint for index, hint in sorted(known.items()) if index not in own and _place(document, hint) is not None
+    ]
+    taken = sum(len(markers) for markers in own.values()) + (IMPLICIT if layout == "openai" else 0)
+    free = MOST_MARKERS - taken - _automatic(document)
+    kept = possible[-free:] if free > 0 else []
+    lifetimes = {index: [ttl_of(marker) for marker in markers] for index, markers in own.items()}
+    return [msgspec.structs.replace(hint, ttl=_fitted(hint, ttl or hint.ttl, lifetimes)) for hint in kept]
+
+
+def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
+    """The markers that are there already, by position."""
+    if document_lacks(document, layout):
+        return {}
+    found: dict[int, list[Any]] = {}
+    if layout == "anthropic" and (markers := tool_markers(document.tools, layout)):
+        found[TOOLS] = markers
+    if document.system is not None and (markers := own_markers(document.system, layout)):
+        found[SYSTEM] = markers
+    for index, message in enumerate(document.messages):
+        if markers := own_markers(message, layout):
+            found[index] = markers
+    return found
+
+
+def _automatic(document: Document) -> int:
+    """A marker on the request itself is a breakpoint at its end."""
+    return int(document.setting("cache_control") is not None)
+
+
+def _fitted(hint: PromptCacheHint, wanted: Ttl, lifetimes: Mapping[int, list[str]]) -> Ttl:
+    before = [ttl for index, ttls in lifetimes.items() if index <= hint.message_index for ttl in ttls]
+    after = [ttl for index, ttls in lifetimes.items() if index > hint.message_index for ttl in ttls]
+    if "5m" in before:
+        return "5m"
+    return "1h" if "1h" in after else wanted
+
+
+def _place(document: Document, hint: PromptCacheHint) -> int | None:
+    index = hint.message_index
+    if index == TOOLS:
+        return tool_carrier(document.tools) if document.body is not None and hint.layout == "anthropic" else None
+    if index == SYSTEM:
+        beside = hint.layout == "anthropic" and document.system is not None
+        return system_carrier(document.system) if beside and document.system is not None else None
+    if not 0 <= index < len(document.messages):
+        return None
+    return carrier(document.messages[index], hint.layout, hint.provider)
+
+
+def _marked(document: Document, hint: PromptCacheHint) -> Any:
+    """The message, system prompt or list of tools with the marker on its block."""
+    field = FIELDS[hint.layout]
+    marker = marker_for(hint.layout, hint.ttl)
+    place = _place(document, hint)
+    assert place is not None
+    if hint.message_index == TOOLS:
+        tools = (document.body or {})["tools"]
+        return with_item(tools, place, with_field(items(tools)[place], field, marker))
+    if hint.message_index == SYSTEM:
+        return _on_block((document.body or {})[str(document.dialect.system_key)], place, field, marker, "text")
+    message = document.messages[hint.message_index]
+    wire = value_of(message, document.dialect)
+    if is_text(wire):
+        wire = as_message(wire)
+    name = "content" if hint.layout == "anthropic" else _content_name(message)
+    text_type = _text_type(document, message)
+    return with_field(wire, name, _on_block(field_of(wire, name), place, field, marker, text_type))
+
+
+def _on_block(content: Any, place: int, field: str, marker: Any, text_type: str) -> Any:
+    if is_text(content):
+        return wrapped(content, text_type, field, marker)
+    return with_item(content, place, with_field(items(content)[place], field, marker))
+
+
+def _content_name(message: Message) -> str:
+    value = plain(message.wire) if message.wire is not None else {}
+    return "output" if isinstance(value, Mapping) and "call_id" in value and "output" in value else "content"
+
+
+def _text_type(document: Document, message: Message) -> str:
+    if document.dialect.name != "openai-responses":
+        return "text"
+    return "output_text" if message.role == "assistant" else "input_text"
+
+
+def marker_for(layout: Layout, ttl: Ttl) -> dict[str, Any]:
+    """What a marker says. OpenAI keeps every breakpoint for thirty minutes, and takes no other lifetime."""
+    if layout == "openai":
+        return {"mode": "explicit"}
+    return {"type": "ephemeral", "ttl": "1h"} if ttl == "1h" else {"type": "ephemeral"}

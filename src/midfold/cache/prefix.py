@@ -1,0 +1,264 @@
+"""A key for what stays the same in every request of a job: instructions and tools, never the session.
+
+Rules of this file:
+1. The order of tools, the order of keys, white space, markers and session ids do not change the key.
+2. The note that a first compaction leaves in the system prompt does not change it either.
+3. The key is a routing hint. Two jobs with the same key are served by the same machine, nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from midfold.cache.prices import Prices
+from midfold.fold.digest.digest import is_digest
+from midfold.fold.handoff import SYSTEM_NOTE, recognise
+from midfold.transcript import jsonio
+from midfold.transcript.document import Document
+from midfold.transcript.message import Message, Text, Tool, ToolResult, plain
+from midfold.transcript.splice import message_value
+from midfold.transcript.tokens import Meter
+
+PREFIX = "mfpk_"
+"""What a session id never begins with."""
+LONGEST = 64
+_MARKERS = ("cache_control", "prompt_cache_breakpoint")
+
+
+def stable_prefix_cache_key(system_prompt: Any, tools: Iterable[Any] | None = None, *, session_id: str = "") -> str:
+    """At most 64 characters of SHA-256 over the instructions, a NUL and the tools sorted by name and type.
+
+    `system_prompt` is a text, a list of blocks or a message; `tools` are definitions in any dialect. Without either the
+    key is made from `session_id`, and is empty if there is none.
+    """
+    instructions = _instructions(system_prompt)
+    schemas = sorted(
+        (_schema(tool) for tool in tools or ()), key=lambda schema: (_name(schema), _kind(schema), _json(schema))
+    )
+    if not instructions and not schemas:
+        return _key(b"session\0" + session_id.encode("utf-8", "surrogatepass")) if session_id else ""
+    return _key(instructions.encode("utf-8", "surrogatepass") + b"\0" + _json(schemas))
+
+
+def _key(data: bytes) -> str:
+    return (PREFIX + sha256(data).hexdigest())[:LONGEST]
+
+
+def _instructions(prompt: Any) -> str:
+    if isinstance(prompt, Message):
+        text = "\n".join(prompt.texts())
+    else:
+        value = plain(prompt)
+        if isinstance(value, Mapping):
+            value = value.get("content") or value.get("text")
+        blocks = value if isinstance(value, list | tuple) else [value]
+        text = "\n".join(_text(block) for block in blocks)
+    return text.replace(SYSTEM_NOTE, "").rstrip()
+
+
+def _text(block: Any) -> str:
+    if isinstance(block, Mapping):
+        return str(block.get("text") or "")
+    return block if isinstance(block, str) else ""
+
+
+def _schema(tool: Any) -> Any:
+    value = jsonio.decode(tool.body) if isinstance(tool, Tool) else plain(tool)
+    if isinstance(value, Mapping):
+        return {key: item for key, item in value.items() if key not in _MARKERS}
+    return value
+
+
+def _name(schema: Any) -> str:
+    function = schema.get("function") if isinstance(schema, Mapping) else None
+    held = function if isinstance(function, Mapping) else schema
+    return str(held.get("name") or "") if isinstance(held, Mapping) else ""
+
+
+def _kind(schema: Any) -> str:
+    return str(schema.get("type") or "") if isinstance(schema, Mapping) else ""
+
+
+def _json(value: Any) -> bytes:
+    return jsonio.encode(_sorted(value))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [_sorted(item) for item in value]
+    return value
+
+
+# Where two requests stop being the same, what that costs, and who did it.
+#
+# Rules of this file:
+# 1. Requests are compared in the order in which providers cache them: model, tools, system prompt, messages.
+# 2. Markers are no difference, and a string is the same as one block of text.
+# 3. Everything after the first difference is written again. What it costs is what reading it would have saved.
+
+
+Who = Literal["nobody", "client", "compaction", "digest", "tool list", "model"]
+MARKERS = ("cache_control", "prompt_cache_breakpoint")
+SETTINGS = ("tool_choice", "thinking", "reasoning", "reasoning_effort")
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where two requests differ. Positions and sizes only, never what a message says."""
+
+    same: bool
+    block: str = ""
+    """`tools[3]`, `system[0]`, `messages[12]`."""
+    field: str = ""
+    byte: int = 0
+    """Of the block's JSON without markers."""
+    what: str = ""
+    who: Who = "nobody"
+    shared_tokens: int = 0
+    lost_tokens: int = 0
+    """Of the first request, cached or not: what can no longer be read."""
+    rewritten_tokens: int = 0
+    """Of the second request: what must be sent at the full price or written again."""
+    extra_units: float = 0.0
+    """Tokens at the base price that the difference costs, if the first request was cached whole and is still warm."""
+    extra_money: float = 0.0
+
+
+class _Block(NamedTuple):
+    name: str
+    value: Any
+    tokens: int
+    message: Message | None = None
+
+
+def prefix_diff(
+    first: Document, second: Document, *, meter: Meter | None = None, prices: Prices | None = None
+) -> Difference:
+    """The first difference between a request and the one after it."""
+    meter, prices = meter or Meter(), prices or Prices()
+    old, new = _blocks(first, meter), _blocks(second, meter)
+    shared = 0
+    for before, after in zip_longest(old, new):
+        if before is None:
+            break
+        if after is None or before.name != after.name or before.value != after.value:
+            return _difference(before, after, shared, old, new, prices)
+        shared += after.tokens
+    grown = len(new) - len(old)
+    what = "the requests are the same" if not grown else f"the second continues the first by {grown} block(s)"
+    return Difference(same=True, what=what, shared_tokens=shared)
+
+
+def _difference(
+    before: _Block, after: _Block | None, shared: int, old: list[_Block], new: list[_Block], prices: Prices
+) -> Difference:
+    whole_old, whole_new = (sum(block.tokens for block in blocks) for blocks in (old, new))
+    missed = max(min(whole_old, whole_new) - shared, 0)
+    units = (prices.write - prices.read) * missed
+    changed = after if after is not None else before
+    field, byte = ("", 0) if after is None else _first_field(before.value, after.value)
+    return Difference(
+        same=False,
+        block=changed.name,
+        field=field,
+        byte=byte,
+        what=_told(before, after, len(old), len(new)),
+        who=_who(before, after),
+        shared_tokens=shared,
+        lost_tokens=whole_old - shared,
+        rewritten_tokens=whole_new - shared,
+        extra_units=units,
+        extra_money=prices.money(units),
+    )
+
+
+def _blocks(document: Document, meter: Meter) -> list[_Block]:
+    blocks = [_Block("model", document.model or "", 0)]
+    tools = document.setting("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
+        blocks.append(_Block(f"tools[{index}]", _bare(tool), meter.tokens(meter.counter.count(jsonio.text_of(tool)))))
+    if document.system is not None:
+        system = document.system
+        for index, value in enumerate(_listed(plain(system.wire))):
+            size = meter.counter.count(jsonio.text_of(value))
+            blocks.append(_Block(f"system[{index}]", value, meter.tokens(size), system))
+    blocks += [_Block(name, _bare(document.setting(name)), 0) for name in SETTINGS]
+    for index, message in enumerate(document.messages):
+        value = _bare(plain(message_value(message, document.dialect)))
+        if isinstance(value, Mapping) and isinstance(value.get("content"), str):
+            value = {**value, "content": _listed(value["content"])}
+        size = meter.tokens(meter.units(message), 1)
+        blocks.append(_Block(f"{document.list_key}[{index}]", value, size, message))
+    return blocks
+
+
+def _listed(value: Any) -> list[Any]:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else [_bare(item) for item in value or ()]
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _bare(item) for key, item in value.items() if key not in MARKERS}
+    return [_bare(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _first_field(old: Any, new: Any, path: str = "") -> tuple[str, int]:
+    """The path to the first value that differs, and at which byte of the block's JSON."""
+    one, two = jsonio.encode(old), jsonio.encode(new)
+    byte = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return _path(old, new, path), byte
+
+
+def _path(old: Any, new: Any, path: str) -> str:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys((*old, *new)):
+            if key not in old or key not in new or old[key] != new[key]:
+                inner = f"{path}.{key}" if path else str(key)
+                return inner if key not in old or key not in new else _path(old[key], new[key], inner)
+    if isinstance(old, list) and isinstance(new, list):
+        for index, (one, two) in enumerate(zip_longest(old, new)):
+            if one != two:
+                return _path(one, two, f"{path}[{index}]")
+    return path
+
+
+def _who(before: _Block, after: _Block | None) -> Who:
+    kind = before.name.partition("[")[0]
+    if kind == "model":
+        return "model"
+    if kind == "tools" or (after is not None and after.name.startswith("tools")):
+        return "tool list"
+    if after is None:
+        return "client"
+    if kind == "system":
+        text = jsonio.text_of(after.value)
+        return "compaction" if SYSTEM_NOTE in text and SYSTEM_NOTE not in jsonio.text_of(before.value) else "client"
+    if after.name.startswith("system") and SYSTEM_NOTE in jsonio.text_of(after.value):
+        return "compaction"
+    if after.message is not None:
+        if recognise(after.message) is not None:
+            return "compaction"
+        if _has_digest(after.message) and not (before.message is not None and _has_digest(before.message)):
+            return "digest"
+    return "client"
+
+
+def _has_digest(message: Message) -> bool:
+    results = [part for part in message.parts if isinstance(part, ToolResult)]
+    return any(is_digest(part.text) for result in results for part in result.parts if isinstance(part, Text))
+
+
+def _told(before: _Block, after: _Block | None, old: int, new: int) -> str:
+    if after is None:
+        return f"the second request ends here: it has {new} blocks, the first has {old}"
+    if before.name != after.name:
+        return f"{before.name} of the first request stands against {after.name} of the second"
+    if before.name == "model":
+        return "another model shares no cache"
+    return "the block changed"

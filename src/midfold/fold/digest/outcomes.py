@@ -1,0 +1,415 @@
+"""Whether an output says that the tool failed, and the one line that tells why.
+
+Rules of this file:
+1. A stated failure is believed: the error flag, an error tag, an exit code, a JSON field, a message that opens with
+   a known error phrase.
+2. A mention is no statement. Content that a tool merely shows (a file, a page, search hits) is judged only while it is
+   as short as an error message is.
+3. Without an exit code, the end of a shell output decides: a traceback, an error of the shell, a failed test run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from midfold.transcript import jsonio
+from midfold.transcript.message import Text, ToolResult
+
+# How the output of a tool says how it ended.
+#
+# Rules of this file:
+# 1. Only the first and the last kilobytes are searched; the rest is counted with `str.count`.
+# 2. An envelope is not output: "Exit code 1", "<returncode>1</returncode>", Codex's header and JSON fields around an
+#    inner text are read, taken off, and not counted as lines. The lines of a JSON terminal result are those inside.
+# 3. What states no exit code has none. Nothing here guesses.
+
+
+HEAD = 2_000
+TAIL = 4_000
+
+EXIT_KEYS = ("exit_code", "exitCode", "returncode", "return_code", "returnCode", "exit_status", "exitStatus")
+INNER_KEYS = ("output", "stdout", "content", "result", "text", "stderr", "aggregated_output", "aggregatedOutput")
+
+_RETURN_CODE = re.compile(
+    r"\s{0,9}<(?:returncode|exit_code)>\s{0,9}(-?\d{1,10})\s{0,9}</(?:returncode|exit_code)>\s{0,9}"
+)
+_CODEX_EXIT = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,10})$", re.MULTILINE)
+_CODEX_RUNNING = re.compile(r"^Process running with session ID (\S{1,64})$", re.MULTILINE)
+_TOTAL_LINES = re.compile(r"^Total output lines: (\d{1,10})$", re.MULTILINE)
+_EXIT_FIRST = re.compile(r"\[?(?:Exit|Return)(?:ed with)? [Cc]ode:? (-?\d{1,10})\]?(?:\n+|$)")
+_EXIT_LAST = re.compile(
+    r"\n?\[(?:The command completed|Command (?:finished|completed|exited)) with exit code (-?\d{1,10})"
+)
+_EXIT_GEMINI = re.compile(r"^Exit Code: (-?\d{1,10})$", re.MULTILINE)
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """A result without its envelope."""
+
+    text: str
+    """What the tool printed."""
+    characters: int
+    """Of the whole result, envelope included: what a digest saves."""
+    lines: int
+    exit_code: int | None = None
+    running: str = ""
+    """The session that still runs, where the output names it."""
+    value: Any = None
+    """The JSON value, where the output is JSON."""
+    media: int = 0
+    partial: bool = False
+    """The recording itself left something out of the output."""
+    is_error: bool = False
+
+    @property
+    def head(self) -> str:
+        return self.text[:HEAD]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return self.value if isinstance(self.value, dict) else {}
+
+
+class _Open(msgspec.Struct):
+    """A body while its envelopes are taken off."""
+
+    text: str
+    exit_code: int | None = None
+    running: str = ""
+    value: Any = None
+    total_lines: int | None = None
+    partial: bool = False
+
+
+def read_body(result: ToolResult) -> Body:
+    text = result.text
+    opened = _Open(text)
+    _take_off_codex_header(opened) or _take_off_return_code(opened) or _take_off_stated_exit(opened)
+    _take_off_json(opened)
+    _take_off_reminder(opened)
+    lines = count_lines(opened.text) if opened.total_lines is None else opened.total_lines
+    return Body(
+        text=opened.text,
+        characters=len(text),
+        lines=lines,
+        exit_code=opened.exit_code,
+        running=opened.running,
+        value=opened.value,
+        media=sum(not isinstance(part, Text) for part in result.parts),
+        partial=opened.partial,
+        is_error=result.is_error,
+    )
+
+
+def count_lines(text: str) -> int:
+    return text.count("\n") + (1 if text and text[-1] != "\n" else 0)
+
+
+def _take_off_codex_header(opened: _Open) -> bool:
+    text = opened.text
+    if not text.startswith(("Chunk ID: ", "Exit code: ", "Wall time: ")):
+        return False
+    end = text.find("\nOutput:", 0, 400)
+    if end < 0:
+        return False
+    header = text[:end]
+    if found := _CODEX_EXIT.search(header):
+        opened.exit_code = int(found[1])
+    if found := _CODEX_RUNNING.search(header):
+        opened.running = found[1]
+    start = end + len("\nOutput:")
+    opened.text = text[start + 1 :] if text[start : start + 1] == "\n" else text[start:]
+    total = _TOTAL_LINES.search(header)
+    if opened.text.startswith("Warning: truncated output"):
+        total = _TOTAL_LINES.search(opened.text, 0, 200)
+        if total:
+            opened.text = opened.text[total.end() :].lstrip("\n")
+    if total:
+        opened.total_lines, opened.partial = int(total[1]), True
+    return True
+
+
+def _take_off_return_code(opened: _Open) -> bool:
+    text = opened.text
+    found = _RETURN_CODE.match(text, 0, 80) if "<" in text[:10] else None
+    if not found:
+        return False
+    opened.exit_code = int(found[1])
+    first, last = text.find("<output_head>", 0, HEAD), text.rfind("<output_tail>")
+    if 0 <= first < last:
+        head_end = text.rfind("</output_head>", first, last)
+        head = _between(text, first, "<output_head>", head_end if head_end > first else last)
+        tail = _between(text, last, "<output_tail>", text.rfind("</output_tail>"))
+        opened.text, opened.partial = head + tail, True
+        opened.total_lines = count_lines(head) + count_lines(tail)
+        return True
+    start = text.find("<output>", 0, HEAD)
+    opened.text = text[found.end() :] if start < 0 else _between(text, start, "<output>", text.rfind("</output>"))
+    return True
+
+
+def _between(text: str, start: int, tag: str, end: int) -> str:
+    start += len(tag)
+    start += text[start : start + 1] == "\n"
+    return text[start:end] if end >= start else text[start:]
+
+
+def _take_off_stated_exit(opened: _Open) -> bool:
+    text = opened.text
+    if found := _EXIT_FIRST.match(text, 0, 60):
+        opened.exit_code, opened.text = int(found[1]), text[found.end() :]
+        return True
+    floor = max(0, len(text) - 1_000)
+    if text.find(" with exit code ", floor) >= 0 and (found := _EXIT_LAST.search(text, floor)):
+        opened.exit_code, opened.text = int(found[1]), text[: found.start()]
+        return True
+    if text.startswith("Command: ") and (found := _EXIT_GEMINI.search(text, floor)):
+        opened.exit_code = int(found[1])
+        return True
+    return False
+
+
+def _take_off_json(opened: _Open) -> None:
+    text = opened.text
+    first, last = text[:64].lstrip()[:1], text[-64:].rstrip()[-1:]
+    if (first, last) not in (("{", "}"), ("[", "]")):
+        return
+    try:
+        opened.value = value = jsonio.decode(text)
+    except jsonio.NotJSON:
+        return
+    if not isinstance(value, dict):
+        return
+    code = _exit_code(value)
+    if code is not None:
+        opened.exit_code = code
+    inner = [shown for key in INNER_KEYS if (shown := _inner(value.get(key)))]
+    if inner or code is not None:
+        opened.text = "\n".join(text.rstrip("\n") for text in inner) if len(inner) > 1 else "".join(inner)
+
+
+def _exit_code(value: dict[str, Any]) -> int | None:
+    metadata = value.get("metadata")
+    for fields in (value, metadata if isinstance(metadata, dict) else {}):
+        for key in EXIT_KEYS:
+            code = fields.get(key)
+            if type(code) is int:
+                return code
+    return None
+
+
+def _inner(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        blocks = [item.get("text") for item in value if isinstance(item, dict) and item.get("type") == "text"]
+        return "\n".join(text for text in blocks if isinstance(text, str))
+    return ""
+
+
+def _take_off_reminder(opened: _Open) -> None:
+    """Claude Code appends notes to the model in this tag; they are no part of what was read."""
+    text = opened.text
+    floor = max(0, len(text) - HEAD)
+    if not text[-64:].rstrip().endswith("</system-reminder>"):
+        return
+    start = text.find("<system-reminder>", floor)
+    if start >= 0:
+        opened.text = text[:start].rstrip("\n")
+
+
+MESSAGE_LENGTH = 1_500
+"""Longer than any error message a reading tool returns; what is longer is content."""
+
+NOTHING_RECORDED = ("[no result recorded]", "[No result recorded]", "[Tool result missing", "[no output recorded]")
+
+_TRACEBACK = "Traceback (most recent call last)"
+_REJECTED = "The user doesn't want to proceed with this tool use"
+_INTERRUPTED = "[Request interrupted by user"
+_PHRASES = (
+    "Error:", "error:", "ERROR:", "Error ", "ERROR ", "Errors:", "Exception:", "Traceback (most recent call last)",
+    "InputValidationError", "Failed to ", "failed to ", "Failed:", "FAILED", "Unable to ", "Could not ", "Cannot ",
+    "Can't ", "File does not exist", "File not found", "No such file", "Path does not exist", "Directory not found",
+    "Permission denied", "Access denied", "String to replace not found", "No replacement was performed",
+    "File has not been read", "File has been unexpectedly modified", "File has been modified since",
+    "No match found for", "Found 0 matches of the string",
+    "apply_patch verification failed", "Invalid ", "Unknown tool", "No such tool", "ENOENT", "EACCES", "fatal: ",
+    "❌", "✗ ",
+    "Request failed", "Operation timed out", "Timed out", "Timeout", "Tool execution failed", "Tool error", "MCP error",
+)  # fmt: skip
+_TOO_BIG = re.compile(r"File content \([\d,. ]{1,20}\S{0,4} ?\w{1,12}\) exceeds maximum")
+_MATCHES = re.compile(r"Found \d{1,9} matches of the string to replace, but")
+_HTTP = re.compile(r"(?:HTTP(?:/[\d.]{1,4})? |Request failed with status code |HTTP error:? |status code:? )[45]\d\d\b")
+
+_STRONG = re.compile(
+    r"(?:E {1,9})?(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|KeyboardInterrupt|Panic)\b(?::| at |\(|$)"
+    r"|(?:error|fatal|panic|ERROR|FATAL|FATAL ERROR|Fatal error|npm ERR!|CONFLICT)\b"
+    r"|(?:\S{1,200}[:)] |\[\S{1,40}\] )(?:error|fatal|fatal error|ERROR|Error)\b"
+    r"|--- FAIL: |FAILED \S"
+    r"|(?:bash|sh|zsh|/bin/sh|/bin/bash|make|go|gh|git|rg|grep|cat|ls|sed|find|python\d?|node|npm|bun|cd|cp|mv|rm): "
+)
+_WEAK = re.compile(
+    r"error|exception|fail|fatal|panic|denied|not found|no such|cannot|could not|unable|conflict|abort"
+    r"|timed out|killed|✗|×|undefined",
+    re.IGNORECASE,
+)
+_EPILOGUE = re.compile(
+    r"error: script .{1,60} exited|.{0,40}ERROR task failed|npm ERR! (?:code|A complete|errno)|make.{0,9}: \*\*\*"
+    r"|error Command failed|exit status \d|.{0,20}Process completed with exit code|FAIL(?:\t|$)|Exited with code"
+)
+"""How task runners repeat that something failed, without saying what."""
+_NONE_FAILED = re.compile(r"\b0 (?:fail|err)|no error|without error|--- PASS")
+_FAILED_RUN = re.compile(
+    r"(?:=+ )?(?:[\d,]{1,9} \w{1,12}, )?[1-9]\d{0,8} (?:failed|failing|failures?|errors?)\b"
+    r"|FAIL(?:ED)?$|FAIL\t|FAILED \(|--- FAIL"
+)
+_SHELL_ERROR = re.compile(
+    r"(?:/\S{1,40}/)?(?:bash|sh|zsh|dash|fish): .{0,400}"
+    r"(?:not found|No such file or directory|Permission denied|syntax error|Is a directory)"
+    r"|[\w./-]{1,60}: .{0,400}: (?:No such file or directory|Permission denied|Is a directory|Not a directory)$"
+    r"|(?:error|Error|ERROR|fatal|panic|npm ERR!)[:!] |make(?:\[\d\])?: \*\*\*|.{1,60}: command not found$"
+)
+_RAISED = re.compile(r"[A-Za-z_][\w.]{0,120}(?:: |$)")
+_VERDICT = re.compile(
+    r"[\w=,:; (\[✓✔✗×.-]{0,60}?\b\d{1,9} "
+    r"(?:passed|failed|pass|fail|passing|failing|failures?|tests?|errors?|problems?|warnings?|issues)\b"
+    r"|ok  ?\t|FAIL\b|PASS$|OK(?: \(|$)|FAILED \(|test result: |BUILD \w{4,10}$|Ran \d{1,9} tests?"
+)
+
+
+class Stated(NamedTuple):
+    """What an output says about itself: failed or not, or nothing at all (None), and why."""
+
+    failed: bool | None
+    reason: str = ""
+    aside: bool = False
+    """Said by the agent's frame, not by the tool: the tool did not run, or its output is not here."""
+
+
+def stated(body: Body, *, content: bool, opening: bool = True) -> Stated:
+    """`content`: the tool shows content, so only a short text is a message. `opening`: its first words may be one."""
+    text = body.head.lstrip()
+    if text.startswith(_REJECTED):
+        return Stated(True, "rejected by the user", aside=True)
+    if text.startswith(_INTERRUPTED):
+        return Stated(True, "interrupted by the user", aside=True)
+    if text.startswith("<tool_use_error>"):
+        return Stated(True, first_line(text[16:].partition("</tool_use_error>")[0]), aside=True)
+    if body.fields:
+        told = _told_by_fields(body.fields, content=content)
+        if told.failed or (told.failed is False and not body.exit_code):
+            return told
+    if body.is_error:
+        return Stated(True, error_line(body) if body.exit_code else first_line(text))
+    if body.exit_code is not None:
+        return Stated(body.exit_code != 0, error_line(body) if body.exit_code else "")
+    if opening and opens_with_an_error(text) and not (content and body.characters > MESSAGE_LENGTH):
+        return Stated(True, last_line(text) if text.startswith("Traceback") else first_line(text))
+    return Stated(None)
+
+
+def opens_with_an_error(text: str) -> bool:
+    return text.startswith(_PHRASES) or any(rule.match(text) for rule in (_TOO_BIG, _MATCHES, _HTTP))
+
+
+def _told_by_fields(fields: dict[str, Any], *, content: bool) -> Stated:
+    """A JSON answer with a verdict of its own. A long record with a field named error is a record."""
+    if content and len(fields) > 8:
+        return Stated(None)
+    error = fields.get("error") or fields.get("errors")
+    message = error.get("message") or error.get("type") if isinstance(error, dict) else error
+    reason = _text(message) or _text(fields.get("message"))
+    flags = [fields.get(name) for name in ("ok", "success", "succeeded")]
+    if False in flags or fields.get("isError") is True or fields.get("is_error") is True:
+        return Stated(True, reason or "the tool reported a failure")
+    if error and error is not True:
+        return Stated(True, reason or "the tool reported an error")
+    if fields.get("status") in ("error", "ERROR"):
+        return Stated(True, reason or "status: error")
+    return Stated(False) if True in flags else Stated(None)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def own_error(body: Body, command: str) -> Stated:
+    """A command that shows content fails in its own name: `cat: a: No such file or directory`."""
+    last = last_line(body.text)
+    word = command.partition(" ")[0]
+    return Stated(True, last) if word and last.startswith(f"{word}: ") and _SHELL_ERROR.match(last) else Stated(None)
+
+
+def ending(body: Body) -> Stated:
+    """What the end of a shell output without an exit code tells."""
+    tail = last_lines(body)
+    if not tail:
+        return Stated(None)
+    last = tail[-1]
+    if _SHELL_ERROR.match(last):
+        return Stated(True, last)
+    if raised := _traceback_end(tail):
+        return Stated(True, raised)
+    for line in tail[-3:]:
+        if _FAILED_RUN.match(line):
+            return Stated(True, error_line(body))
+    return Stated(None)
+
+
+def traceback_end(body: Body) -> str:
+    return _traceback_end(last_lines(body)) if body.text.find(_TRACEBACK, max(0, len(body.text) - TAIL)) >= 0 else ""
+
+
+def _traceback_end(tail: list[str]) -> str:
+    """The raised exception, where an output ends in a traceback."""
+    starts = [index for index, line in enumerate(tail) if line.startswith(_TRACEBACK)]
+    if not starts:
+        return ""
+    after = [line for line in tail[starts[-1] + 1 :] if line[:1] not in (" ", "\t", "")]
+    return after[0] if after and len(after) <= 3 and _RAISED.match(after[0]) else ""
+
+
+def verdict(body: Body) -> str:
+    """The line with which a test run, linter or build closes, if one of the last lines is such a line."""
+    for line in reversed(last_lines(body, 800)[-4:]):
+        if len(line) < 200 and _VERDICT.match(line.strip("= ")):
+            return line.strip("= ")
+    return ""
+
+
+def error_line(body: Body) -> str:
+    """The most telling error line: near the end before near the start, what failed before that something failed."""
+    windows = (last_lines(body), body.head.splitlines() if len(body.text) > TAIL else [])
+    for rule in (_is_strong, _is_weak, _EPILOGUE.match):
+        for lines in windows:
+            for line in reversed(lines):
+                short = line.strip()[:400]
+                if short and rule(short):
+                    return short
+    return ""
+
+
+def _is_strong(line: str) -> bool:
+    return bool(_STRONG.match(line)) and not _EPILOGUE.match(line)
+
+
+def _is_weak(line: str) -> bool:
+    return bool(_WEAK.search(line)) and not _EPILOGUE.match(line) and not _NONE_FAILED.search(line)
+
+
+def last_lines(body: Body, window: int = TAIL) -> list[str]:
+    """The lines at the end, without a first one that the window cut."""
+    text = body.text
+    lines = [line for line in text[-window:].splitlines() if line and not line.isspace()]
+    return lines[1:] if len(text) > window and len(lines) > 1 else lines
+
+
+def first_line(text: str) -> str:
+    return text[:HEAD].lstrip().partition("\n")[0].strip()
+
+
+def last_line(text: str) -> str:
+    return text[-TAIL:].rstrip().rpartition("\n")[2].strip()

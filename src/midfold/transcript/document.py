@@ -1,0 +1,488 @@
+"""Whole conversations: from bytes, lists or request bodies to a `Document`.
+
+Rules of this file:
+1. Reading never raises for what a message says, only when there is no conversation to be found.
+2. An object is a request body if it has a list of messages; with `input`, only if it is not itself an item.
+3. JSON lines hold messages of one conversation, or one conversation each (a body, or a list), or they are the log of a
+   coding agent. A log is read as if it were the JSON list of its messages, and that is what is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from msgspec import Raw
+
+from midfold.errors import MalformedTranscript, TranscriptError
+from midfold.transcript import jsonio
+from midfold.transcript.anthropic import Anthropic
+from midfold.transcript.dialect import Dialect, describe, kind_of
+from midfold.transcript.jsonio import elements, entries, first_byte, gaps
+from midfold.transcript.laws import pairing_problems
+from midfold.transcript.logs import Log, read_log
+from midfold.transcript.message import Message, Problem, Tool, Transcript, plain
+from midfold.transcript.openai_chat import OpenAIChat
+from midfold.transcript.openai_responses import OpenAIResponses
+from midfold.transcript.splice import message_bytes, message_value, replace_values
+
+# Which of the three shapes a list of messages or a request body has.
+
+
+DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (OpenAIChat, OpenAIResponses, Anthropic)}
+
+CHAT_ROLES = frozenset({"tool", "function"})
+CHAT_FIELDS = ("tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal")
+CHAT_BLOCKS = frozenset({"image_url", "input_audio", "file"})
+RESPONSES_ITEMS = frozenset({"reasoning", "item_reference", "compaction", "mcp_list_tools", "mcp_approval_request"})
+RESPONSES_BLOCKS = frozenset({"input_text", "output_text", "input_image", "input_file"})
+ANTHROPIC_BLOCKS = frozenset(
+    {
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+        "image",
+        "document",
+        "compaction",
+        "server_tool_use",
+        "web_search_tool_result",
+        "mcp_tool_use",
+        "mcp_tool_result",
+        "search_result",
+        "container_upload",
+    }
+)
+
+
+def sniff(messages: Iterable[Any], body: Mapping[str, Any] | None = None) -> type[Dialect]:
+    """The dialect by the first evidence found; a list that fits all of them is OpenAI chat."""
+    evidence = _dialect_from_body(body) if body is not None else None
+    if evidence is not None:
+        return evidence
+    for message in messages:
+        evidence = _from_message(message)
+        if evidence is not None:
+            return evidence
+    return OpenAIChat
+
+
+def _dialect_from_body(body: Mapping[str, Any]) -> type[Dialect] | None:
+    if "messages" not in body:
+        return OpenAIResponses if "input" in body else None
+    if "system" in body or "anthropic_version" in body or "stop_sequences" in body:
+        return Anthropic
+    tools = plain(body.get("tools"))
+    first = tools[0] if isinstance(tools, list) and tools else None
+    if isinstance(first, Mapping):
+        return Anthropic if "input_schema" in first else OpenAIChat if "function" in first else None
+    return None
+
+
+def _from_message(value: Any) -> type[Dialect] | None:
+    if not isinstance(value, Mapping):
+        return None
+    role = value.get("role")
+    kind = kind_of(value)
+    # An Anthropic answer that was appended whole also says `type: message`; its blocks decide below.
+    if role is None and (kind in RESPONSES_ITEMS or kind.endswith(("_call", "_call_output"))):
+        return OpenAIResponses
+    if (isinstance(role, str) and role in CHAT_ROLES and not kind) or any(field in value for field in CHAT_FIELDS):
+        return OpenAIChat
+    content = value.get("content")
+    for block in content if isinstance(content, list | tuple) else ():
+        evidence = _from_block(block)
+        if evidence is not None:
+            return evidence
+    return OpenAIResponses if kind == "message" and "stop_reason" not in value else None
+
+
+def _from_block(block: Any) -> type[Dialect] | None:
+    kind = kind_of(block) if isinstance(block, Mapping) else ""
+    if kind in ANTHROPIC_BLOCKS:
+        return Anthropic
+    if kind in RESPONSES_BLOCKS:
+        return OpenAIResponses
+    return OpenAIChat if kind in CHAT_BLOCKS else None
+
+
+BOM = b"\xef\xbb\xbf"
+SPACE = b" \t\r\n"
+Source = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
+
+
+class Document:
+    """A conversation with everything that came around it."""
+
+    def __init__(
+        self,
+        source: Any,
+        dialect: type[Dialect],
+        wires: Sequence[Any],
+        body: Mapping[str, Any] | None = None,
+        *,
+        list_key: str = "messages",
+        lines: bool = False,
+    ) -> None:
+        self.source = source
+        self.dialect = dialect
+        self.body = body
+        self.list_key = list_key
+        self.lines = lines
+        self.messages: Transcript = tuple([Message.over(wire, dialect.read) for wire in wires])
+        self._lacks: dict[bytes | re.Pattern[bytes], bool] = {}
+
+    def lacks(self, what: bytes | re.Pattern[bytes]) -> bool:
+        """Whether bytes that were read surely do not have this in them; looked for once."""
+        known = self._lacks.get(what)
+        if known is None:
+            source = self.source if isinstance(self.source, bytes) else None
+            found = source is None or (what in source if isinstance(what, bytes) else what.search(source) is not None)
+            known = self._lacks[what] = not found
+        return known
+
+    def surely_lacks(self, *words: bytes) -> None:
+        """Somebody has looked for these before."""
+        self._lacks |= dict.fromkeys(words, True)
+
+    @cached_property
+    def system(self) -> Message | None:
+        """A system prompt that stands beside the messages (Anthropic `system`, Responses `instructions`)."""
+        key = self.dialect.system_key
+        value = self.body.get(key) if self.body is not None and key else None
+        if value is None or (isinstance(value, Raw) and bytes(value) == b"null"):
+            return None
+        return Message.over(value, self.dialect.read_system)
+
+    @cached_property
+    def tools(self) -> tuple[Tool, ...]:
+        tools = self.setting("tools")
+        return tuple(tool_of(tool) for tool in tools) if isinstance(tools, list | tuple) else ()
+
+    @property
+    def model(self) -> str | None:
+        model = self.setting("model")
+        return model if isinstance(model, str) else None
+
+    @property
+    def max_output(self) -> int | None:
+        """The longest answer the request asks for."""
+        for key in self.dialect.output_keys:
+            value = self.setting(key)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+        return None
+
+    def setting(self, key: str) -> Any:
+        """A field of the request body, decoded; None if there is none, or if nobody can read it."""
+        value = self.body.get(key) if self.body is not None else None
+        return _value(value) if isinstance(value, Raw) else value
+
+    def refuse_what_is_no_json(self) -> None:
+        """Raises TranscriptError where a message holds NaN or an infinity: nobody could read what is written of it."""
+        for index, message in enumerate(self.messages):
+            if message.wire is not None and (found := jsonio.no_number(message.wire)):
+                path, literal = found
+                raise TranscriptError(
+                    f"{self.list_key}[{index}]{path}: {literal} is not JSON; expected a finite number, null or text"
+                )
+
+    @cached_property
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything that is wrong with the conversation, with paths such as `messages[12].tool_calls[0].function`."""
+        found = [
+            problem.under(f"{self.list_key}[{index}]")
+            for index, message in enumerate(self.messages)
+            for problem in message.problems
+        ]
+        if self.system is not None:
+            found.extend(problem.under(str(self.dialect.system_key)) for problem in self.system.problems)
+        tools = self.setting("tools")
+        if tools is not None and not isinstance(tools, list | tuple):
+            found.append(Problem("tools", f"expected a list, found {describe(tools)}"))
+        return (*found, *pairing_problems(self.messages, self.list_key))
+
+
+def read(
+    source: Source, *, dialect: str | None = None, strict: bool = False, name: str = "the conversation"
+) -> Document:
+    """The one conversation in `source`; `name` is how errors call it."""
+    documents = read_many(source, dialect=dialect, strict=strict, name=name)
+    if len(documents) != 1:
+        raise TranscriptError(f"{name} holds {len(documents)} conversations, expected one")
+    return documents[0]
+
+
+def read_many(
+    source: Source, *, dialect: str | None = None, strict: bool = False, name: str = "the conversation"
+) -> list[Document]:
+    """Every conversation in `source`: JSON lines may hold one conversation per line."""
+    chosen = None if dialect is None else _dialect(dialect)
+    if isinstance(source, bytes | bytearray | memoryview | str):
+        data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
+        documents = _from_bytes(data, source, chosen, name)
+    elif isinstance(source, Mapping):
+        if not _is_body(source, chosen):
+            raise TranscriptError(f"{name} is not a transcript: expected an object with 'messages' or 'input'")
+        documents = [_from_body(source, source, chosen, name)]
+    elif isinstance(source, Sequence):
+        log = read_log(source) if chosen is None and _may_be_log(source) else None
+        wires = source if log is None else log.messages
+        documents = [Document(wires, log.dialect if log else chosen or sniff(map(_value, wires)), wires)]
+    else:
+        found = describe(source)  # type: ignore[unreachable]
+        raise TranscriptError(f"{name} is not a transcript: expected bytes, a list or an object, found {found}")
+    if strict:
+        for document in documents:
+            if document.problems:
+                raise MalformedTranscript(document.problems)
+    return documents
+
+
+def _dialect(name: str) -> type[Dialect]:
+    if name not in DIALECTS:
+        raise TranscriptError(f"unknown dialect {name!r}; expected one of {', '.join(DIALECTS)}")
+    return DIALECTS[name]
+
+
+def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: str) -> list[Document]:
+    text = data.removeprefix(BOM)
+    first = text.lstrip(SPACE)[:1]
+    if first not in (b"[", b"{"):
+        raise TranscriptError(f"{name} is not a transcript: expected JSON, or JSON lines, of messages")
+    try:
+        if first == b"[":
+            return [_from_array(text, source, dialect)]
+        body = entries(text)
+        if _is_body(body, dialect):
+            return [_from_body(body, source, dialect, name)]
+        if not _is_message(body):
+            raise TranscriptError(
+                f"{name} is not a transcript: expected an object with 'messages' or 'input', or messages with a role"
+            )
+    except jsonio.NotJSON as error:
+        if b"\n" not in text.strip(SPACE):
+            raise TranscriptError(f"{name} is not a transcript: {error}") from None
+    return _from_lines(text, source, dialect, name)
+
+
+def _from_array(text: bytes, source: Any, dialect: type[Dialect] | None) -> Document:
+    wires = elements(text)
+    return Document(source, dialect or sniff(map(_value, wires)), wires)
+
+
+def _is_body(value: Mapping[str, Any], dialect: type[Dialect] | None) -> bool:
+    if "messages" in value:
+        return dialect is None or dialect.list_key == "messages" or "input" not in value
+    return "input" in value and not _is_message(value)
+
+
+def _is_message(value: Mapping[str, Any]) -> bool:
+    return "role" in value or isinstance(_value(value.get("type")), str)
+
+
+def _from_body(body: Mapping[str, Any], source: Any, dialect: type[Dialect] | None, name: str) -> Document:
+    key = dialect.list_key if dialect and dialect.list_key in body else "messages" if "messages" in body else "input"
+    value = body.get(key)
+    if isinstance(value, Raw):
+        first = first_byte(value)
+        wires: Sequence[Any] | None = elements(value) if first == b"[" else [value] if first == b'"' else None
+    else:
+        wires = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else None
+    if wires is None:
+        found = describe(_value(value))
+        raise TranscriptError(f"{name} is not a transcript: expected '{key}' to be a list, found {found}")
+    chosen = dialect or sniff(map(_value, wires), body)
+    return Document(source, chosen, wires, body, list_key=key)
+
+
+def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: str) -> list[Document]:
+    """Lines of messages, or of whole conversations. After a first good line, one that nobody can read is a problem."""
+    messages: list[Raw] = []
+    documents: list[Document] = []
+    for number, whole in enumerate(text.split(b"\n"), 1):
+        line = whole.strip(SPACE)
+        if not line:
+            continue
+        try:
+            document = _conversation(line, dialect, f"{name}, line {number}")
+        except jsonio.NotJSON:
+            if not messages:
+                raise TranscriptError(f"{name}, line {number}: expected one JSON object per line") from None
+            document = None
+        if document is None:
+            messages.append(Raw(line))
+        else:
+            documents.append(document)
+    if not messages:
+        return documents
+    if documents:
+        raise TranscriptError(f"{name} is not a transcript: some lines are messages, others whole conversations")
+    first = _value(messages[0])
+    log = read_log([_value(line) for line in messages]) if dialect is None and _may_be_log([first]) else None
+    if log is not None:
+        return [_from_log(log, source, name)]
+    if not isinstance(first, Mapping) or not _is_message(first):
+        raise TranscriptError(f"{name} is not a transcript: expected messages with a role, one per line")
+    return [Document(source, dialect or sniff(map(_value, messages)), messages, lines=True)]
+
+
+def _may_be_log(values: Sequence[Any]) -> bool:
+    """Lines of logs have a type and no role of their own; so have items of the Responses shape."""
+    first = values[0] if values else None
+    return isinstance(first, Mapping) and "role" not in first and isinstance(first.get("type"), str)
+
+
+def _from_log(log: Log, source: Any, name: str) -> Document:
+    if not log.messages:
+        raise TranscriptError(f"{name} is a log without messages: expected lines of a user or an assistant")
+    data = jsonio.encode(log.messages)
+    return _from_array(data, data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data, log.dialect)
+
+
+def _conversation(line: bytes, dialect: type[Dialect] | None, name: str) -> Document | None:
+    """The conversation a line holds; None for a line that is a message."""
+    if line[:1] == b"[":
+        return _from_array(line, line, dialect)
+    if line[:1] != b"{":
+        jsonio.decode(line)
+        return None
+    body = entries(line)
+    return _from_body(body, line, dialect, name) if _is_body(body, dialect) else None
+
+
+def _value(wire: Any) -> Any:
+    """The JSON value for sniffing; a message nobody can read gives no evidence."""
+    try:
+        return plain(wire)
+    except jsonio.NotJSON:
+        return None
+
+
+def tool_of(value: Any) -> Tool:
+    """A tool definition of any dialect."""
+    name: Any = None
+    if isinstance(value, Mapping):
+        function = value.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else value.get("name") or value.get("type")
+    return Tool(name if isinstance(name, str) else "", jsonio.text_of(value))
+
+
+# Documents back to the shape they came in.
+#
+# Rules of this file:
+# 1. What nobody changed is written as exactly what was read: the same object, or the same bytes.
+# 2. A change is spliced: all other bytes of a body or a list, all other fields of a dict, stay as they were. That holds
+#    for what stands between two messages as well, as long as both stay neighbours.
+
+
+def write(document: Document, *, messages: Transcript | None = None, system: Message | None = None) -> Any:
+    """The conversation in the shape it came in, with other messages or another system prompt if given."""
+    new = document.messages if messages is None else messages
+    changed_system = None if system is None or system is document.system else system
+    if changed_system is not None and (document.body is None or document.dialect.system_key is None):
+        shape = "list" if document.body is None else "body"
+        raise TranscriptError(f"a {document.dialect.name} {shape} has no system prompt beside its messages")
+    source = document.source
+    if changed_system is None and _same(new, document.messages) and not _grown(document):
+        return source
+    if isinstance(source, bytes | bytearray | memoryview | str):
+        written = _write_bytes(document, new, changed_system)
+        return written.decode("utf-8", "surrogatepass") if isinstance(source, str) else written
+    values = [message_value(message, document.dialect) for message in new]
+    if document.body is None:
+        return values
+    changed: dict[str, Any] = {**document.body, document.list_key: values}
+    if changed_system is not None:
+        changed[str(document.dialect.system_key)] = _system_value(document, changed_system)
+    return changed
+
+
+def _same(new: Transcript, old: Transcript) -> bool:
+    return new is old or (len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True)))
+
+
+def _grown(document: Document) -> bool:
+    """Whether the caller has put more into their own list since it was read."""
+    source: Any = document.source
+    values = source.get(document.list_key) if isinstance(source, Mapping) else source
+    return isinstance(values, list) and len(values) != len(document.messages)
+
+
+def _write_bytes(document: Document, messages: Transcript, system: Message | None) -> bytes:
+    source = document.source
+    data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else bytes(source)
+    text = data.removeprefix(BOM)
+    mark = data[: len(data) - len(text)]
+    wires = [message.wire for message in document.messages]
+    if document.lines:
+        return mark + _joined(document, messages, gaps(text, wires, b"", b""), b"\n")
+    if document.body is None:
+        return mark + _joined(document, messages, gaps(text, wires), b",")
+    array = bytes(document.body[document.list_key])
+    is_list = array[:1] == b"["
+    around = gaps(array, wires) if is_list else [b"[", b"]"]
+    values = {document.list_key: _joined(document, messages, around, b",")}
+    if system is not None:
+        values[str(document.dialect.system_key)] = jsonio.encode(_system_value(document, system))
+    return mark + replace_values(text, values)
+
+
+def _joined(document: Document, messages: Transcript, around: list[bytes], separator: bytes) -> bytes:
+    """Messages between the pieces that stood around the old ones; new neighbours get the usual piece between them."""
+    places = {id(message.wire): index for index, message in enumerate(document.messages)}
+    usual = around[1] if len(around) > 2 else separator
+    if len(around) == 1:
+        end = around[0].rindex(b"]") if separator == b"," else len(around[0])
+        around = [around[0][:end], around[0][end:]]
+    out = [around[0]]
+    before: int | None = None
+    for number, message in enumerate(messages):
+        place = places.get(id(message.origin))
+        if number:
+            neighbours = before is not None and place == before + 1
+            out.append(around[place] if neighbours and place is not None else usual)
+        out.append(message_bytes(message, document.dialect))
+        before = place
+    out.append(around[-1])
+    return b"".join(out)
+
+
+def _system_value(document: Document, system: Message) -> Any:
+    if system.wire is not None:
+        return system.wire
+    origin = None if system.origin is None else plain(system.origin)
+    value = document.dialect.system_value(system, origin)
+    return plain(value) if isinstance(value, Raw) else value
+
+
+# A request the provider has in its cache, with one instruction more at its end.
+#
+# The same system prompt, tools and messages in the same order: the provider reads them from its cache, and only the
+# instruction and the answer cost full price.
+
+
+WIRES = {"openai-chat": "openai", "anthropic": "anthropic"}
+"""Dialects in which a summary can be asked for, and the wires they are spoken on."""
+KEPT = ("system", "tools", "tool_choice", "thinking", "reasoning_effort", "parallel_tool_calls", "prompt_cache_key")
+"""Fields of a request that are part of what is cached, or that decide where it is looked for."""
+
+
+def prefix_request(
+    document: Document, messages: Transcript, instruction: str, wire: str, *, system: Any = None, tools: Any = None
+) -> dict[str, Any] | None:
+    """The body of the request; None where the wire speaks another dialect than the conversation."""
+    if WIRES.get(document.dialect.name) != wire:
+        return None
+    body: dict[str, Any] = {}
+    if system is not None and wire == "anthropic":
+        body["system"] = plain(system)
+    if tools:
+        body["tools"] = [plain(tool) for tool in tools]
+    for key in KEPT:
+        if document.body is not None and document.body.get(key) is not None:
+            body[key] = document.setting(key)
+    values = [message_value(message, document.dialect) for message in messages]
+    return {**body, "messages": [*values, {"role": "user", "content": instruction}]}

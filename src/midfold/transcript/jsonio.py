@@ -1,0 +1,426 @@
+"""JSON as clients really send it.
+
+msgspec is strict and fast; it refuses lone surrogates, NaN, 1e400 and bytes that are not UTF-8. Agents send all of
+these. Whatever msgspec refuses is read by the standard library instead; numbers that Python would change keep their
+literal text as `msgspec.Raw`, so that writing a value never alters a number it did not understand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+_any = msgspec.json.Decoder()
+_raw = msgspec.json.Decoder(Raw)
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_NUMBERS = re.compile(rb"NaN|-?Infinity")
+LONGEST_PATH, LONGEST_KEY = 50, 100
+"""Steps of a path that an error names, and characters of a key in it."""
+REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class NotJSON(ValueError):
+    """The bytes are not JSON; `offset` is where reading stopped (in bytes, or None when nesting is too deep)."""
+
+    def __init__(self, reason: str, offset: int | None = None) -> None:
+        self.reason, self.offset = reason, offset
+        super().__init__(reason if offset is None else f"{reason} at byte {offset}")
+
+
+def decode(data: bytes | str | Raw) -> Any:
+    """The value of any JSON text a client may send; raises NotJSON only for what is not JSON at all."""
+    try:
+        return _any.decode(data)
+    except (*REFUSALS, UnicodeEncodeError):
+        return _decode_leniently(data)
+
+
+def _decode_leniently(data: bytes | str | Raw) -> Any:
+    text = data if isinstance(data, str) else bytes(data).decode("utf-8", "surrogateescape")
+    text = text.removeprefix("\ufeff")
+    try:
+        return json.loads(text, strict=False, parse_float=_exact_float, parse_constant=_literal, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode("utf-8", "surrogateescape"))
+        raise NotJSON(error.msg.lower(), offset) from None
+    except RecursionError:
+        raise NotJSON("nested too deeply to read") from None
+
+
+def _exact_float(literal: str) -> float | Raw:
+    value = float(literal)
+    return value if math.isfinite(value) else _literal(literal)
+
+
+def _integer(literal: str) -> int | Raw:
+    # CPython refuses to convert integers of more than 4,300 digits; such a literal is kept as it is.
+    return int(literal) if len(literal) < 4000 else _literal(literal)
+
+
+def _literal(literal: str) -> Raw:
+    return Raw(literal.encode())
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON of any value made of JSON types and `Raw`; other objects become their `str`."""
+    try:
+        data = msgspec.json.encode(value, enc_hook=str)
+        if b"null" not in data or not _needs_care(value):
+            return data
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        pass
+    return "".join(_pieces(value)).encode("utf-8", "surrogateescape")
+
+
+def encode_quickly(value: Any) -> bytes:
+    """As `encode`, but NaN may become null: for hashing and measuring, not for writing."""
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        return encode(value)
+
+
+def _needs_care(value: Any) -> bool:
+    """msgspec writes NaN and infinities as null; only a float at hand needs another writer."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_needs_care(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_needs_care(item) for item in value)
+    return False
+
+
+def no_number(value: Any) -> tuple[str, str] | None:
+    """Where in a value the first number stands that JSON does not have, as a path, and what it is; None if nowhere.
+
+    Exact bytes are looked into as well; a literal that is only too large for Python is JSON.
+    """
+    if isinstance(value, Raw):
+        data = bytes(value)
+        if not _NO_NUMBERS.search(data):
+            return None
+        try:
+            _any.decode(data)
+        except (*REFUSALS, UnicodeEncodeError):
+            return _found(_decode_leniently(data))
+        return None
+    try:
+        if b"null" not in msgspec.json.encode(value, enc_hook=str):
+            return None
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        pass
+    return _found(value)
+
+
+class _Step(NamedTuple):
+    """One step of a path; a client's keys may be long, and many values may stand under one of them."""
+
+    before: _Step | None
+    key: Any
+    is_named: bool
+
+
+def _found(value: Any) -> tuple[str, str] | None:
+    """Iterative, because a client's value may be nested deeper than calls may be; what was seen is not seen again."""
+    todo: list[tuple[Any, _Step | None]] = [(value, None)]
+    seen: set[int] = set()
+    while todo:
+        item, place = todo.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return _path(place), json.dumps(item)
+        if isinstance(item, Raw) and _NO_NUMBERS.fullmatch(bytes(item)):
+            return _path(place), bytes(item).decode()
+        if isinstance(item, Mapping | list | tuple) and id(item) not in seen:
+            seen.add(id(item))
+            named = isinstance(item, Mapping)
+            inside = item.items() if isinstance(item, Mapping) else enumerate(item)
+            todo += reversed([(one, _Step(place, key, named)) for key, one in inside])
+    return None
+
+
+def _path(last: _Step | None) -> str:
+    steps: list[str] = []
+    while last is not None and len(steps) < LONGEST_PATH:
+        key = str(last.key)[:LONGEST_KEY]
+        steps.append(f".{key}" if last.is_named else f"[{key}]")
+        last = last.before
+    return "".join(reversed(steps))
+
+
+class _Mark(NamedTuple):
+    """Punctuation among the values still to be written; `closes` names the container it ends."""
+
+    text: str
+    closes: int = 0
+
+
+def _pieces(value: Any) -> list[str]:
+    """An iterative writer: depth is bounded by memory, not by the interpreter's stack; a cycle is cut."""
+    out: list[str] = []
+    todo: list[Any] = [value]
+    open_containers: set[int] = set()
+    while todo:
+        item = todo.pop()
+        if isinstance(item, _Mark):
+            out.append(item.text)
+            open_containers.discard(item.closes)
+        elif not isinstance(item, Mapping | list | tuple):
+            out.append(_scalar(item))
+        elif id(item) in open_containers:
+            out.append('"(cycle)"')
+        else:
+            open_containers.add(id(item))
+            todo.extend(_reversed_entries(item))
+    return out
+
+
+def _reversed_entries(item: Any) -> list[Any]:
+    keyed = isinstance(item, Mapping)
+    entries: list[Any] = [_Mark("{" if keyed else "[")]
+    for index, entry in enumerate(item.items() if keyed else item):
+        comma = "," if index else ""
+        if keyed:
+            entries += (_Mark(f"{comma}{_quoted(str(entry[0]))}:"), entry[1])
+        else:
+            entries += (_Mark(comma), entry)
+    entries.append(_Mark("}" if keyed else "]", closes=id(item)))
+    return entries[::-1]
+
+
+def _scalar(item: Any) -> str:
+    if isinstance(item, Raw):
+        return bytes(item).decode("utf-8", "surrogateescape")
+    if isinstance(item, float) and not math.isfinite(item):
+        return json.dumps(item)
+    if item is None or isinstance(item, bool | int | float):
+        return msgspec.json.encode(item).decode()
+    return _quoted(item if isinstance(item, str) else str(item))
+
+
+def _quoted(text: str) -> str:
+    """A string as msgspec writes it; lone surrogates, which it refuses, as escapes."""
+    try:
+        return msgspec.json.encode(text).decode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(text, ensure_ascii=False))
+
+
+def whole(text: str) -> str:
+    """The text with a sign in the place of each half of a character: what UTF-8 cannot say, no store can keep."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def encode_whole(value: Any) -> bytes:
+    """The JSON of a record of ours, with `whole` texts: names of a client's tools may be in it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_with_whole(msgspec.to_builtins(value)))
+
+
+def _with_whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_with_whole(key): _with_whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole(item) for item in value]
+    return whole(value) if isinstance(value, str) else value
+
+
+def text_of(value: Any) -> str:
+    """The JSON text of a value as a string, for counting, comparing and hashing."""
+    return encode(value).decode("utf-8", "surrogateescape")
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON, without building its value when msgspec can tell."""
+    try:
+        _raw.decode(text)
+    except (*REFUSALS, UnicodeEncodeError):
+        try:
+            _decode_leniently(text)
+        except NotJSON:
+            return False
+    return True
+
+
+# Where the elements of a JSON array and the values of a JSON object stand in their bytes.
+#
+# Rules of this file:
+# 1. A span is exact: `source[start:end]` is one value, without the white space around it.
+# 2. Every function is linear in the bytes and does not recurse, however deep the nesting.
+# 3. msgspec finds the ends when it can; a scanner over quotes and brackets does when it refuses.
+
+
+_elements = msgspec.json.Decoder(list[Raw])
+_entries = msgspec.json.Decoder(dict[str, Raw])
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_MARK = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}\[{\"]+")
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+
+
+def elements(source: bytes | Raw) -> list[Raw]:
+    """The elements of a JSON array, each over its exact bytes."""
+    try:
+        return _elements.decode(source)
+    except REFUSALS:
+        data = bytes(source)
+        return [Raw(data[start:end]) for start, end in array_spans(data)]
+
+
+def first_byte(source: Raw) -> bytes:
+    """The byte that tells what kind of value it is; the others are not copied for it."""
+    return bytes(memoryview(source)[:1])
+
+
+def array_spans(source: bytes) -> list[Span]:
+    """The spans of the elements of the array that `source` is; raises NotJSON if there is more after it."""
+    position = _skip(source, _expect(source, _skip(source, 0), b"["))
+    spans: list[Span] = []
+    if source[position : position + 1] == b"]":
+        return _whole(source, position + 1, spans)
+    while True:
+        begin = _skip(source, position)
+        end = value_end(source, begin)
+        spans.append(Span(begin, end))
+        position = _skip(source, end)
+        if source[position : position + 1] == b"]":
+            return _whole(source, position + 1, spans)
+        position = _expect(source, position, b",")
+
+
+def _whole(source: bytes, end: int, spans: list[Span]) -> list[Span]:
+    if _skip(source, end) != len(source):
+        raise NotJSON("more after the array", end)
+    return spans
+
+
+def entries(source: bytes) -> dict[str, Raw]:
+    """The values of a JSON object by key, each over its exact bytes; raises NotJSON if there is more after it."""
+    try:
+        return _entries.decode(source)
+    except REFUSALS:
+        spans = object_spans(source)
+        end = _skip(source, spans[-1][2].end) if spans else _skip(source, _expect(source, _skip(source, 0), b"{"))
+        rest = _skip(source, _expect(source, end, b"}"))
+        if rest != len(source):
+            raise NotJSON("more after the object", rest) from None
+        return {decode(key): Raw(source[span.start : span.end]) for key, _, span in spans}
+
+
+def object_spans(source: bytes, known: Mapping[str, Raw] | None = None) -> list[tuple[bytes, Span, Span]]:
+    """The entries of the object that `source` begins with: (key's own bytes, span of key, span of value).
+
+    `known` is what `entries` has found in it, where somebody has asked already.
+    """
+    try:
+        measured = _entries.decode(source) if known is None else known
+    except REFUSALS:
+        measured = {}
+    position = _expect(source, _skip(source, 0), b"{")
+    spans: list[tuple[bytes, Span, Span]] = []
+    position = _skip(source, position)
+    if source[position : position + 1] == b"}":
+        return spans
+    while True:
+        key_start = _skip(source, position)
+        match = _STRING.match(source, key_start)
+        if match is None:
+            raise NotJSON("expected a key", key_start)
+        value_start = _skip(source, _expect(source, _skip(source, match.end()), b":"))
+        end = _measured_end(source, value_start, measured.get(decode(match.group())))
+        spans.append((match.group(), Span(key_start, match.end()), Span(value_start, end)))
+        position = _skip(source, end)
+        if source[position : position + 1] == b"}":
+            return spans
+        position = _expect(source, position, b",")
+
+
+def _measured_end(source: bytes, start: int, value: Raw | None) -> int:
+    """Where a value ends: by its measured length where that fits (a repeated key has several), else by a scan."""
+    if value is not None:
+        length = memoryview(value).nbytes
+        if length > 64 and source.startswith(value, start):
+            return start + length
+    return value_end(source, start)
+
+
+def value_end(source: bytes, start: int) -> int:
+    """Where the value that begins at `start` ends."""
+    first = source[start : start + 1]
+    if first == b'"':
+        match = _STRING.match(source, start)
+        if match is None:
+            raise NotJSON("unterminated string", start)
+        return match.end()
+    if first not in (b"{", b"["):
+        match = _SCALAR.match(source, start)
+        if match is None:
+            raise NotJSON("expected a value", start)
+        return match.end()
+    depth = 0
+    for mark in _MARK.finditer(source, start):
+        kind = mark.group()[:1]
+        if kind in (b"{", b"["):
+            depth += 1
+        elif kind in (b"}", b"]"):
+            depth -= 1
+            if depth == 0:
+                return mark.end()
+        elif mark.end() - mark.start() == 1:
+            raise NotJSON("unterminated string", mark.start())
+    raise NotJSON("unterminated " + ("object" if first == b"{" else "array"), start)
+
+
+def places(
+    source: bytes | memoryview, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b","
+) -> Iterator[tuple[int, int]]:
+    """Where the elements of an array, or of lines, stand in it."""
+    match = _COMMA.match if between else _SPACE.match
+    position = _end(_SPACE, source, _end(_SPACE, source, 0) + len(opening))
+    for element in elements:
+        end = position + memoryview(element).nbytes
+        yield position, end
+        found = match(source, end)
+        position = found.end() if found else end
+
+
+def gaps(source: bytes, elements: Sequence[Raw], opening: bytes = b"[", between: bytes = b",") -> list[bytes]:
+    """What stands before, between and after the elements of an array, or of lines: one more piece than elements."""
+    pieces: list[bytes] = []
+    last = 0
+    for begin, end in places(source, elements, opening, between):
+        pieces.append(source[last:begin])
+        last = end
+    pieces.append(source[last:])
+    return pieces
+
+
+def _end(pattern: re.Pattern[bytes], source: bytes | memoryview, position: int) -> int:
+    match = pattern.match(source, position)
+    return match.end() if match else position
+
+
+def _skip(source: bytes, position: int) -> int:
+    return _end(_SPACE, source, position)
+
+
+def _expect(source: bytes, position: int, what: bytes) -> int:
+    if source[position : position + 1] != what:
+        raise NotJSON(f"expected {what.decode()!r}", position)
+    return position + 1

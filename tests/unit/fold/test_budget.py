@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from midfold import Pressure, effective_input_window, threshold_tokens
+from midfold.fold.budget import plan_budget
+
+WINDOWS = [8_000, 16_000, 32_000, 64_000, 128_000, 200_000, 400_000, 1_000_000, 2_000_000]
+
+
+def test_the_values_of_the_documents_for_200k() -> None:
+    budget = plan_budget(200_000)
+    assert budget.threshold_tokens == 100_000
+    assert budget.tail_tokens == 20_000
+    assert budget.summary_maximum == 10_000
+    assert budget.landing_tokens == 50_000
+    assert [budget.summary_tokens(folded) for folded in (0, 10_000, 30_000, 80_000)] == [2_000, 2_000, 6_000, 10_000]
+
+
+def test_a_64k_window_with_a_64k_floor_still_has_a_threshold_below_it() -> None:
+    assert threshold_tokens(64_000, 0.5, 64_000) == 54_400
+    assert threshold_tokens(64_000, 0.5, 40_000) == 40_000
+
+
+def test_an_output_reservation_reduces_the_input_window() -> None:
+    assert effective_input_window(200_000, 32_000) == 168_000
+    assert plan_budget(200_000, output_reservation=32_000).threshold_tokens == 84_000
+
+
+@pytest.mark.parametrize("reservation", [200_000, 999_999, -5, math.nan, math.inf, "many", True, [1]])
+def test_a_reservation_that_leaves_nothing_or_is_no_number_is_ignored_with_a_notice(reservation: object) -> None:
+    budget = plan_budget(200_000, output_reservation=reservation)
+    assert budget.effective_input_window == 200_000
+    assert len(budget.notices) == 1
+
+
+def test_every_number_grows_with_the_window() -> None:
+    budgets = [plan_budget(window) for window in WINDOWS]
+    for name in ("threshold_tokens", "tail_tokens", "summary_maximum", "landing_tokens", "effective_input_window"):
+        values = [getattr(budget, name) for budget in budgets]
+        assert values == sorted(values), name
+        assert min(values) > 0
+
+
+def test_the_cap_on_the_summary_beats_its_minimum_in_small_windows() -> None:
+    assert plan_budget(16_000).summary_tokens(100_000) == 800
+
+
+def test_the_trigger_is_inclusive_and_none_is_falsy() -> None:
+    budget = plan_budget(200_000)
+    assert budget.pressure(100_000) is Pressure.HARD
+    assert budget.pressure(99_999) is Pressure.SOFT
+    assert not budget.pressure(10)
+
+
+def test_a_target_shrinks_tail_and_summary() -> None:
+    aimed = plan_budget(200_000).aiming_at(5_000)
+    assert aimed.landing_tokens == 5_000
+    assert aimed.tail_tokens + aimed.summary_maximum < 5_000

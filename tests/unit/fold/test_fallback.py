@@ -1,0 +1,141 @@
+"""The summary without a model: what it tells, what it carries forward, what it never shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from midfold import SummaryAsk, Transcript, read
+from midfold.fold.local import NOTICE, fallback_summary
+from midfold.fold.redact import redact
+from midfold.fold.summary import parse_summary
+from midfold.transcript.tokens import estimate_text
+
+SECRET = "ghp_" + "aB3dE6gH9" * 4
+
+
+def call(number: int, name: str, arguments: dict[str, Any], output: str) -> list[dict[str, Any]]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": f"c{number}", "content": output},
+    ]
+
+
+def fold() -> Transcript:
+    return read(
+        [
+            {"role": "user", "content": "Set up the billing service. You must never touch the legacy schema."},
+            *call(
+                1,
+                "terminal",
+                {"command": "pytest -q", "workdir": "/srv/billing"},
+                '{"output": "E  boom\\n1 failed", "exit_code": 1}',
+            ),
+            *call(2, "read_file", {"path": "src/billing/app.py"}, "import fastapi\n" * 40),
+            *call(3, "write_file", {"file_path": "src/billing/db.py", "content": "x"}, "ok, 12 lines written"),
+            *call(4, "read_file", {"path": "missing.py"}, "Error: No such file or directory: missing.py"),
+            {"role": "assistant", "content": "I decided to use PostgreSQL because the old one locks up."},
+            {"role": "user", "content": f"Which port does it use? The token is {SECRET}"},
+            {"role": "assistant", "content": "It uses port 8443."},
+        ]
+    ).messages
+
+
+def summary(budget: int = 3_000, **changes: Any) -> str:
+    fields = {"messages": fold(), "budget_tokens": budget, "fold": "0" * 12, "redact": redact}
+    return fallback_summary(SummaryAsk(**{**fields, **changes}))
+
+
+def test_it_says_that_it_is_local_and_may_be_incomplete() -> None:
+    assert summary().startswith(NOTICE)
+    assert "may be incomplete" in NOTICE
+    assert "lower confidence" in NOTICE
+
+
+def test_asks_actions_files_errors_decisions_and_answers_are_told() -> None:
+    told = parse_summary(summary())
+    assert "never touch the legacy schema" in told.constraints
+    assert told.goal.startswith("Set up the billing service")
+    assert "Which port does it use?" in told.task_snapshot
+    assert "pytest -q" in told.done
+    assert "exit 1" in told.done
+    assert "src/billing/app.py" in told.files
+    assert "src/billing/db.py" in told.files
+    assert "missing.py" in told.blocked
+    assert "PostgreSQL" in told.decisions
+    assert "8443" in told.resolved
+    assert told.in_progress == "- It uses port 8443."
+
+
+def test_failures_are_told_as_failures_and_a_later_success_clears_them() -> None:
+    assert "pytest -q" in parse_summary(summary()).blocked
+    mended = (
+        *fold(),
+        *read(call(9, "terminal", {"command": "pytest -q"}, '{"output": "9 passed", "exit_code": 0}')).messages,
+    )
+    told = parse_summary(
+        fallback_summary(SummaryAsk(messages=mended, budget_tokens=3_000, fold="0" * 12, redact=redact))
+    )
+    assert "pytest -q" not in told.blocked
+
+
+def test_secrets_are_redacted() -> None:
+    assert SECRET not in summary()
+
+
+@pytest.mark.parametrize("before", range(0, 700, 25))
+def test_no_half_of_a_secret_is_left_where_a_text_is_cut(before: int) -> None:
+    filling = ("word " * 200)[:before]
+    command = {"command": f"echo {filling} {SECRET} {'tail ' * 100}"}
+    messages = read(
+        [
+            {"role": "user", "content": f"{filling} {SECRET} " + "more " * 400},
+            *call(1, "terminal", command, f"{filling} {SECRET} error: failed {'x ' * 300}"),
+        ]
+    ).messages
+    told = fallback_summary(SummaryAsk(messages=messages, budget_tokens=3_000, fold="0" * 12, redact=redact))
+    assert SECRET[:12] not in told
+    assert SECRET[-12:] not in told
+
+
+@pytest.mark.parametrize("budget", [150, 400, 1_000, 3_000])
+def test_it_keeps_its_budget(budget: int) -> None:
+    assert estimate_text(summary(budget)) <= budget * 1.5 + 150
+
+
+def test_the_previous_summary_is_carried_forward_not_nested() -> None:
+    first = summary()
+    again = summary(previous=first)
+    assert again.count(NOTICE) == 1
+    assert again.count("## Goal") == 1
+    old = "## Goal\nold goal\n\n## Key Decisions\n- keep Redis\n\n## Relevant Files\n- a/b.py: edited"
+    told = parse_summary(summary(previous=old))
+    assert told.goal == "old goal"
+    assert "keep Redis" in told.decisions
+    assert "a/b.py" in told.files
+
+
+def test_a_topic_gets_its_lines_first() -> None:
+    tight = parse_summary(summary(330, focus="missing files"))
+    assert "missing.py" in tight.done or "missing.py" in tight.blocked
+
+
+def test_an_empty_fold_and_one_of_nonsense_do_not_raise() -> None:
+    odd = read([None, {"role": "user"}, {"role": "assistant", "tool_calls": [None]}, {"role": "tool"}]).messages
+    for messages in ((), odd):
+        assert fallback_summary(SummaryAsk(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact))
+
+
+def test_files_of_an_agent_that_has_only_a_shell_are_told() -> None:
+    commands = ["sed -n '1,90p' /srv/app/models.py", "grep -rn 'def load' src/loader/yaml_reader.py | head", "ls -la"]
+    messages = read([message for n, run in enumerate(commands) for message in call(n, "bash", {"command": run}, "ok")])
+    files = parse_summary(summary(messages=messages.messages)).files
+    assert "/srv/app/models.py" in files
+    assert "src/loader/yaml_reader.py" in files

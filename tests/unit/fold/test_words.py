@@ -1,0 +1,87 @@
+"""What a text can be found by."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midfold.fold.facts import Term, parse_query, search_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("src/midfold/core/words.py", {"src", "midfold", "core", "words", "py"}),
+        ("parse_url", {"parse", "url", "parseurl"}),
+        ("parseUrl", {"parse", "url", "parseurl"}),
+        ("HTTPServer2", {"http", "server2", "httpserver2"}),
+        ("__init__", {"init"}),
+        ("os.path.join()", {"os", "path", "join"}),
+        ("a3f9c2e1b4 v18", {"a3f9c2e1b4", "v18"}),
+        ("Straße CAFÉ", {"straße", "café"}),
+        ("ＡＢＣ ﬁle", {"abc", "file"}),
+        ("发布版本", {"发布", "布版", "版本", "本"}),
+        ("v2发布", {"v2", "发布", "布"}),
+        ("ok→done", {"ok", "done"}),
+        ("\ud800 x", {"x"}),
+        ("", set()),
+    ],
+)
+def test_tokens(text: str, tokens: set[str]) -> None:
+    assert search_tokens(text) == tokens
+
+
+def test_base64_is_no_word_but_what_stands_around_it_is() -> None:
+    blob = "iVBORw0KGgoAAAANSUhEUg" * 40
+    assert search_tokens(f"before {blob} after") == {"before", "after"}
+
+
+def test_queries() -> None:
+    query = parse_query('parseUrl "Exact  Phrase" deplo* 版 config.yaml')
+    assert query.terms == (
+        Term("parse"),
+        Term("url"),
+        Term("exact"),
+        Term("phrase"),
+        Term("deplo", prefix=True),
+        Term("版", prefix=True),
+        Term("config"),
+        Term("yaml"),
+    )
+    assert query.phrases == ("exact phrase",)
+    assert parse_query('?! ""').terms == ()
+
+
+WORDS = st.text(alphabet=st.sampled_from("aB9_é版本の.-/ →ＡßÇ"), max_size=30)
+
+
+@given(WORDS, WORDS)
+def test_a_text_is_found_by_every_word_of_it(before: str, word: str) -> None:
+    tokens = search_tokens(f"{before} {word}")
+    for term in parse_query(word).terms:
+        assert any(token.startswith(term.text) if term.prefix else token == term.text for token in tokens), term
+
+
+@given(st.text(max_size=200))
+def test_tokens_can_be_given_to_any_database(text: str) -> None:
+    for token in search_tokens(text):
+        assert token
+        assert len(token.encode("utf-8")) <= 2_046
+        assert not token.isspace() and "\x00" not in token and '"' not in token and "'" not in token
+        assert not any(character.isspace() for character in token)
+
+
+@pytest.mark.parametrize("hostile", ["a" * 255 + "-", "aB", "_a", "版", "é_B", "x+/=" * 8 + " "])
+def test_time_is_linear_in_hostile_text(hostile: str) -> None:
+    def seconds(size: int) -> float:
+        text = hostile * (size // len(hostile))
+        start = time.process_time()
+        search_tokens(text)
+        return time.process_time() - start
+
+    small = min(seconds(100_000) for _ in range(3))
+    large = min(seconds(400_000) for _ in range(3))
+    assert large <= 10 * small + 0.05
