@@ -106,7 +106,7 @@ class Steps:
         """`midfold.compact`. With `kinds` the summary must fail, as one of them; without, it may be the model's."""
         given, started = copy.deepcopy(messages), time.monotonic()
         result = midfold.compact(messages, config=config, context_length=window_for(messages))
-        receipt = result.report
+        receipt = result.receipt
         broken = [] if messages == given else ["the caller's messages were changed"]
         broken += judged(receipt, kinds, config.auxiliary.compression.model or "")
         if receipt.status == "compacted":
@@ -170,9 +170,11 @@ class Steps:
         started = time.monotonic()
         paused = midfold.compact(messages, config=config, context_length=window_for(messages), state=first.state)
         broken = checks.untouched(messages, paused.messages, given)
-        quick = time.monotonic() - started < 1.0 and any("no model was asked" in note for note in paused.report.notices)
+        quick = time.monotonic() - started < 1.0 and any(
+            "no model was asked" in note for note in paused.receipt.notices
+        )
         broken += [] if quick else ["the pause after the failure was not kept"]
-        self.note("server gone, again at once", started, paused.report, broken)
+        self.note("server gone, again at once", started, paused.receipt, broken)
         host, started = midfold.EngineHost(context_length=window_for(messages), config=config), time.monotonic()
         returned = host.compress(messages, force=True)
         broken = checks.untouched(messages, returned, given) + ([] if not host.archive else ["archive"])

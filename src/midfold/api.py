@@ -15,11 +15,12 @@ from midfold.cache.markers import mark
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
-from midfold.fold.engine import Compressor, ContextEngine
+from midfold.fold.engine import ContextEngine
 from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.models import Belief, ModelOverride, look_up
+from midfold.plugins import engine_for
 from midfold.summarize import Summarizer, drive, local_summarizer
 from midfold.summarize.cooldown import Guard
 from midfold.transcript.dialect import Dialect
@@ -48,10 +49,15 @@ class Compaction:
         self._tools, self._model, self._config = tools, model, config
         self.meter = meter
         self._outcome = outcome
-        self.report: Receipt = outcome.receipt
+        self.receipt: Receipt = outcome.receipt
         self.state: CompactionState = outcome.state
         self.archive: Archive = outcome.archive
         self.transcript: Transcript = outcome.messages
+
+    @property
+    def report(self) -> Receipt:
+        """The receipt, as version 0.1 called it."""
+        return self.receipt
 
     @cached_property
     def messages(self) -> Any:
@@ -84,7 +90,7 @@ class Compaction:
 
     @property
     def boundary(self) -> Boundary | None:
-        return self.report.boundary
+        return self.receipt.boundary
 
     @cached_property
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
@@ -126,7 +132,7 @@ def compact(
     shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
     without a model. `protection` sets what must stay, by the
     names of the specification. Raises TranscriptError where a value holds NaN or an infinity: originals are written as
-    JSON. A compaction that fails, or would not help, gives back what it was given, and `report`
+    JSON. A compaction that fails, or would not help, gives back what it was given, and `receipt`
     says why.
     """
     document = read(messages)
@@ -149,7 +155,7 @@ def compact(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
     guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
-    outcome = drive((engine or Compressor()).compress(request), guard)
+    outcome = drive(engine_for(config, engine).compress(request), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 

@@ -25,11 +25,12 @@ from midfold.cache.schedule import Schedule
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, Pressure
-from midfold.fold.engine import MOST_STRIKES, Compressor, ContextEngine
+from midfold.fold.engine import MOST_STRIKES, ContextEngine
 from midfold.fold.job import Job
 from midfold.fold.receipt import Receipt, Timing
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, Prepared, Redactor, prepared
 from midfold.models import learn_limit
+from midfold.plugins import engine_for
 from midfold.providers import summarizer_for
 from midfold.scheduling import aimed, asked_for, early_writer, is_early, may_act, schedule_for, timed
 from midfold.summarize import Summarizer, drive, drive_async
@@ -77,7 +78,7 @@ class EngineHost:
             from midfold.config import Config
 
             config = Config()
-        self.engine = engine or Compressor()
+        self.engine = engine_for(config, engine)
         self.config = config
         self.summarizer = summarizer
         self.clock = clock

@@ -198,10 +198,6 @@ def open_sessions(
     """
     if redacts is None:
         redacts = config is not None and config.store.redact
-    if engine is None and config is not None:
-        from midfold.plugins import resolve_engine
-
-        engine = resolve_engine(config.context.engine).engine
     if connections is None:
         connections = CONNECTIONS if config is None else config.store.connections
     store = SqlStore(open_database(url, connections=connections, clock=clock), ttl=lease_seconds)

@@ -308,7 +308,7 @@ def test_the_cached_prefix_is_sent_as_it_is_with_one_instruction_more(wire: str)
     body = request_body(wire)
     with ScriptedProvider([summary(wire, GOOD, cached=900)]) as provider:
         result = compacted(wire, provider, body)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     sent = provider.requests[0].body
     assert sent["tools"] == body["tools"]
     assert sent.get("system") == body.get("system")
@@ -317,11 +317,11 @@ def test_the_cached_prefix_is_sent_as_it_is_with_one_instruction_more(wire: str)
     *history, last = sent["messages"]
     assert unmarked(history) == body["messages"][: len(history)]
     assert (unmarked(history) != history) is (wire == "anthropic"), "Anthropic's cache answers to markers only"
-    assert len(history) == result.report.boundary.end  # type: ignore[union-attr]
+    assert len(history) == result.receipt.boundary.end  # type: ignore[union-attr]
     assert last["role"] == "user"
     assert "Do not call a tool" in last["content"]
-    assert "900 of 1,000 prompt tokens came from the cache" in result.report.notices
-    assert result.report.summary.calls == 1
+    assert "900 of 1,000 prompt tokens came from the cache" in result.receipt.notices
+    assert result.receipt.summary.calls == 1
     if wire == "anthropic":
         assert sent["max_tokens"] > sent["thinking"]["budget_tokens"], "Anthropic refuses a smaller limit"
 
@@ -337,9 +337,9 @@ def test_a_prefix_that_does_not_work_out_is_followed_by_the_usual_way(wire: str,
     }[answer]
     with ScriptedProvider([first, summary(wire, GOOD)]) as provider:
         result = compacted(wire, provider)
-    assert result.report.status == "compacted"
-    assert result.report.summary.calls == 2
-    assert "the cached prefix could not be used" in result.report.notices
+    assert result.receipt.status == "compacted"
+    assert result.receipt.summary.calls == 2
+    assert "the cached prefix could not be used" in result.receipt.notices
     assert "<turns>" in provider.requests[1].text
     assert "tools" not in provider.requests[1].body
 
@@ -348,7 +348,7 @@ def test_a_prefix_that_does_not_work_out_is_followed_by_the_usual_way(wire: str,
 def test_a_wrong_key_is_not_tried_a_second_way(wire: str) -> None:
     with ScriptedProvider([error(401)]) as provider:
         result = compacted(wire, provider)
-    assert result.report.status == "aborted"
+    assert result.receipt.status == "aborted"
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -364,7 +364,7 @@ def test_a_system_prompt_and_tools_beside_the_messages_are_part_of_the_prefix(wi
 def test_another_wire_than_the_conversations_does_not_get_its_prefix() -> None:
     with ScriptedProvider([summary("openai", GOOD)]) as provider:
         result = compacted("openai", provider, request_body("anthropic"))
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert "<turns>" in provider.requests[0].text
 
 

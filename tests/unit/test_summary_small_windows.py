@@ -180,7 +180,7 @@ def test_the_receipt_counts_calls_that_came_to_nothing(kind: FailureKind, status
         failed.calls = 3
         raise failed
 
-    receipt = midfold.compact(fold(30), context_length=8_000, summarizer=failing).report
+    receipt = midfold.compact(fold(30), context_length=8_000, summarizer=failing).receipt
     assert (receipt.status, receipt.summary.failure, receipt.summary.calls) == (status, kind, 3)
 
 

@@ -8,8 +8,10 @@
 """
 
 from midfold.agent.client import ModelClient
+from midfold.agent.events import Folded
+from midfold.agent.hands import agree, refuse
 from midfold.agent.loop import Agent
-from midfold.agent.tools import Toolbox
+from midfold.agent.tools import Tool, Toolbox, tool_spec
 from midfold.agent.workshop import Workshop
 
-__all__ = ["Agent", "ModelClient", "Toolbox", "Workshop"]
+__all__ = ["Agent", "Folded", "ModelClient", "Tool", "Toolbox", "Workshop", "agree", "refuse", "tool_spec"]

@@ -17,6 +17,7 @@ from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
+from midfold.fold.engine import ToolSpec
 from midfold.store.views import View
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.transcript import jsonio
@@ -27,22 +28,6 @@ from midfold.transcript.splice import message_bytes
 DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
 WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECT.items()}
 LONGEST_ANSWER = 32_000
-
-
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as the model sees it."""
-
-    name: str
-    description: str
-    properties: dict[str, Any]
-    required: tuple[str, ...] = ()
-
-    def value(self, wire: Wire) -> dict[str, Any]:
-        schema = {"type": "object", "properties": self.properties, "required": list(self.required)}
-        if wire == "anthropic":
-            return {"name": self.name, "description": self.description, "input_schema": schema}
-        function = {"name": self.name, "description": self.description, "parameters": schema}
-        return {"type": "function", "function": function}
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -94,7 +79,7 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     wire = endpoint.wire
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
-        fields["tools"] = [tool.value(wire) for tool in tools]
+        fields["tools"] = [tool.definition(DIALECT[wire]) for tool in tools]
     pieces = _pieces(view, DIALECT[wire])
     messages = b"[" + b",".join(_alternating(pieces) if wire == "anthropic" else (data for _, data in pieces)) + b"]"
     system = _system(view, DIALECT[wire])

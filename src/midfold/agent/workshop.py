@@ -22,10 +22,15 @@ from midfold.agent.tools.shell import Shell
 from midfold.agent.where import secret_variables
 from midfold.config import Config
 from midfold.config.home import store_url
+from midfold.engine_tools import EngineTools
 from midfold.errors import ConfigError, NotStored
+from midfold.fold.archive import Archive
+from midfold.fold.engine import ToolSpec
+from midfold.plugins import engine_for
 from midfold.providers import summarizer_for
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
+from midfold.store.originals import StoredOriginals
 from midfold.summarize import Summarizer
 from midfold.summarize.endpoint import Endpoint
 
@@ -61,6 +66,7 @@ class Workshop:
         self.sessions: Sessions = open_sessions(
             address, config=config, lease_seconds=config.store.lease_seconds, summarizer=summarizer
         )
+        self.engine_tools = EngineTools(engine_for(config), [tool.spec.name for tool in self._own_tools(_no_session)])
 
     def __enter__(self) -> Workshop:
         return self
@@ -90,7 +96,7 @@ class Workshop:
             model=endpoint.model,
             context_length=self.window,
             system=system_prompt(self.folder.root),
-            tools=[tool.spec.value(shapes.WIRES[dialect]) for tool in self.tools(_no_session)],
+            tools=[tool.spec.definition(dialect) for tool in self.tools(_no_session)],
             dialect=dialect,
         )
         if self.sessions.summarizer is None:
@@ -99,6 +105,10 @@ class Workshop:
 
     def tools(self, session: Callable[[], Session]) -> list[Tool]:
         """All tools, for the session that a function gives."""
+        more = [self._engine_tool(spec, session) for spec in self.engine_tools.specs.values()]
+        return [*self._own_tools(session), *more]
+
+    def _own_tools(self, session: Callable[[], Session]) -> list[Tool]:
         settings = self.config.agent
         limit = settings.output_characters
         shell = Shell(
@@ -110,6 +120,13 @@ class Workshop:
             named=(settings.shell_environment or "").replace(",", " ").split(),
         )
         return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
+
+    def _engine_tool(self, spec: ToolSpec, session: Callable[[], Session]) -> Tool:
+        def run(**given: object) -> str:
+            now = session()
+            return self.engine_tools.call(spec.name, given, Archive(StoredOriginals(now.store, now.name)))
+
+        return Tool(spec=spec, run=run)
 
     def agent(
         self,

@@ -9,7 +9,7 @@ import click
 
 from midfold.api import Compaction, compact
 from midfold.cli.inspect import name_of, read_file
-from midfold.cli.settings import settings
+from midfold.cli.settings import engine_settings
 from midfold.cli.summaries import chosen
 from midfold.errors import TranscriptError
 from midfold.transcript.document import read
@@ -61,7 +61,7 @@ def command(
         raise click.UsageError("--keep and --here exclude each other")
     if local and summarizer is not None:
         raise click.UsageError("--local and --summarizer exclude each other")
-    content, loaded = read_file(file), settings(config)
+    content, loaded = read_file(file), engine_settings(config)
     own_model = model or read(content, name=name_of(file)).model
     result = compact(
         content,
@@ -102,7 +102,8 @@ def facts(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
 
     from midfold.transcript.splice import message_value
 
-    shown: dict[str, Any] = {"report": result.report.to_dict(), "state": msgspec.to_builtins(result.state)}
+    receipt = result.receipt.to_dict()
+    shown: dict[str, Any] = {"receipt": receipt, "report": receipt, "state": msgspec.to_builtins(result.state)}
     if with_messages:
         shown["messages"] = [message_value(message, result.dialect) for message in result.transcript]
     return shown

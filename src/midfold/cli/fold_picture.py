@@ -25,26 +25,26 @@ TINY = 30
 
 def drawn(result: Compaction, name: str) -> str:
     """An SVG; `name` says what was compacted."""
-    report = result.report
+    receipt = result.receipt
     before, after = segments(result)
-    size = f"{report.old_tokens:,} tokens become {report.new_tokens:,}"
+    size = f"{receipt.old_tokens:,} tokens become {receipt.new_tokens:,}"
     told = "; ".join(f"{kind} {count} messages, {tokens:,} tokens" for kind, count, tokens in (*before, *after))
     canvas = Canvas(WIDTH, HEIGHT, title=f"{name}: {size}", description=told)
     canvas.text(LEFT, 30, f"{name}: {size}", kind="ink title")
     canvas.text(LEFT, 50, _subtitle(result), kind="faint")
-    scale = (WIDTH - LEFT - RIGHT) / max(_total(before), _total(after), report.threshold_tokens, 1)
+    scale = (WIDTH - LEFT - RIGHT) / max(_total(before), _total(after), receipt.threshold_tokens, 1)
     _funnel(canvas, before, after, scale)
     _bar(canvas, result, "before", BEFORE, before, result.before, scale)
     _bar(canvas, result, "after", AFTER, after, result.transcript, scale)
-    _threshold(canvas, report.threshold_tokens, scale)
+    _threshold(canvas, receipt.threshold_tokens, scale)
     _legend(canvas, before, after)
     return canvas.svg()
 
 
 def _subtitle(result: Compaction) -> str:
-    report = result.report
-    messages = f"{report.old_messages:,} messages become {report.new_messages:,}"
-    return f"{messages}; every original unfolds by its handle; window {report.context_length:,}"
+    receipt = result.receipt
+    messages = f"{receipt.old_messages:,} messages become {receipt.new_messages:,}"
+    return f"{messages}; every original unfolds by its handle; window {receipt.context_length:,}"
 
 
 def _bar(

@@ -13,7 +13,8 @@ import msgspec
 from midfold.agent import Workshop
 from midfold.agent.tools.surroundings import hide_own_environment
 from midfold.agent.where import LOCAL, endpoint_for
-from midfold.cli.settings import settings
+from midfold.cli.output import notice
+from midfold.cli.settings import engine_settings
 from midfold.config import Config
 from midfold.errors import NotStored
 from midfold.summarize import local_summarizer
@@ -72,10 +73,12 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         hide_own_environment()
-        known = settings(config)
+        known = engine_settings(config)
         endpoint = endpoint_for(known, os.environ, model=model, provider=provider, base_url=base_url, wire=wire)
         summarizer = local_summarizer if local else None
         workshop = Workshop(folder, known, os.environ, store=store, window=context_length, summarizer=summarizer)
+        for text in workshop.engine_tools.notices:
+            notice(text)
         with workshop:
             return command(Talk(workshop, endpoint, _named(workshop, resume), known), **rest)
 

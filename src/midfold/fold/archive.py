@@ -163,7 +163,7 @@ class Archive(Mapping[str, tuple[Message, ...]]):
     """Handle -> the original messages it stands for."""
 
     def __init__(self, entries: Mapping[str, tuple[Message, ...]] | None = None) -> None:
-        self._entries = dict(entries or {})
+        self._entries = dict(entries) if isinstance(entries, dict) else entries or {}
         self._recall: Recall | None = None
 
     def __getitem__(self, handle: str) -> tuple[Message, ...]:

@@ -35,11 +35,20 @@ from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text,
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool the engine offers to the agent."""
+    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+
+    def definition(self, dialect: str) -> dict[str, Any]:
+        """The tool as requests of a dialect write it."""
+        if dialect == "anthropic":
+            return {"name": self.name, "description": self.description, "input_schema": self.parameters}
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        if dialect == "openai-chat":
+            return {"type": "function", "function": function}
+        return {"type": "function", "strict": False, **function}
 
 
 class ContextEngine(ABC):
@@ -60,7 +69,7 @@ class ContextEngine(ABC):
         return ()
 
     def call_tool(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
-        """Runs one of `tools()`."""
+        """Runs one of `tools()`; the archive gives the originals behind the conversation's handles."""
         raise KeyError(name)
 
 
@@ -228,6 +237,8 @@ MOST_STRIKES = 2
 
 
 class Compressor(ContextEngine):
+    """The built-in engine: head, fold, tail. Subclass it to change one thing about it."""
+
     name: ClassVar[str] = "compressor"
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
@@ -315,6 +326,8 @@ def _refusal(job: Job) -> str:
 
 
 class Noop(ContextEngine):
+    """The engine that never folds."""
+
     name: ClassVar[str] = "noop"
 
     def should_compress(self, request: CompactionRequest) -> Pressure:

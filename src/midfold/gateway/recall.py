@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
-from midfold.errors import MidfoldError, NotStored, UpstreamError
+from midfold.engine_tools import EngineTools
+from midfold.errors import MidfoldError, NotStored, PluginError, UpstreamError
+from midfold.fold.archive import Archive
+from midfold.fold.engine import ToolSpec
 from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
 from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
@@ -32,7 +35,9 @@ from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
 from midfold.lru import LRU
+from midfold.plugins import engine_for
 from midfold.store.checkpoints import Checkpoint
+from midfold.store.originals import StoredOriginals
 from midfold.store.protocol import Found
 from midfold.store.ranking import search
 from midfold.transcript import jsonio
@@ -57,37 +62,38 @@ AGAIN = "Not run: it was asked for together with a tool for earlier context. If 
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
 
 
-def definitions(dialect: str) -> list[dict[str, Any]]:
-    """The two tools as a dialect writes them."""
-    if dialect == "anthropic":
-        return [
-            {"name": one["name"], "description": one["description"], "input_schema": one["parameters"]}
-            for one in SCHEMAS
-        ]
-    if dialect == "openai-chat":
-        return [{"type": "function", "function": one} for one in SCHEMAS]
-    return [{"type": "function", "strict": False, **one} for one in SCHEMAS]
+def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
+    """Tools as a dialect writes them, without the brackets."""
+    return b",".join(jsonio.encode(spec.definition(dialect)) for spec in specs)
 
 
 _OFFERED = {
-    dialect: b",".join(jsonio.encode(one) for one in definitions(dialect))
+    dialect: definitions(dialect, [ToolSpec(**one) for one in SCHEMAS])
     for dialect in ("anthropic", "openai-chat", "openai-responses")
 }
 
 
-def offered(body: bytes, dialect: str) -> bytes | None:
+def offered(body: bytes, dialect: str, more: Iterable[ToolSpec] = ()) -> bytes | None:
     """The request with our tools behind the client's; None if that cannot be, or a tool of the client has the name."""
+    tools = client_tools(body)
+    if not (tools.startswith(b"[") and tools.endswith(b"]")) or any(map(tools.__contains__, map(_quoted, NAMES))):
+        return None
+    inside = tools[1:-1].rstrip()
+    ours = b",".join(filter(None, [inside, _OFFERED[dialect], definitions(dialect, more)]))
+    return replace_values(body, {"tools": b"[" + ours + b"]"})
+
+
+def client_tools(body: bytes) -> bytes:
+    """The list of tools in a request; nothing where it cannot be read."""
     try:
         tools = bytes(entries(body).get("tools", b"[]")).strip()
     except jsonio.NotJSON:
-        return None
-    if tools == b"null":
-        tools = b"[]"
-    if not (tools.startswith(b"[") and tools.endswith(b"]")) or any(f'"{name}"'.encode() in tools for name in NAMES):
-        return None
-    inside = tools[1:-1].rstrip()
-    separator = b"," if inside.strip() else b""
-    return replace_values(body, {"tools": b"[" + inside + separator + _OFFERED[dialect] + b"]"})
+        return b""
+    return b"[]" if tools == b"null" else tools
+
+
+def _quoted(name: str) -> bytes:
+    return f'"{name}"'.encode()
 
 
 class Recall:
@@ -101,6 +107,7 @@ class Recall:
         self.hidden = Hidden(gateway.sessions.store, self.steward.policy.redactor)
         self.steward.scales.put_back = self.hidden.put_back
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
+        self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
 
     async def applies(self, exchange: Exchange) -> bool:
         """Offers the tools where they belong, and says whether it did."""
@@ -113,7 +120,8 @@ class Recall:
         if not self.steward.looks_at(exchange) or exchange.route.kind != "generate":
             return False
         dialect = exchange.route.dialect or ""
-        body = await self.steward.beside(len(exchange.body), offered, exchange.body, dialect)
+        more = await self._free_tools(exchange)
+        body = await self.steward.beside(len(exchange.body), offered, exchange.body, dialect, more)
         if body is None:
             exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
             return False
@@ -122,7 +130,20 @@ class Recall:
             # What is encoded cannot be read before its end.
             others = [pair for pair in exchange.headers if pair[0] != b"accept-encoding"]
             exchange.headers = [*others, (b"accept-encoding", b"identity")]
+        exchange.own_tools = NAMES | {spec.name for spec in more}
         return True
+
+    async def _free_tools(self, exchange: Exchange) -> list[ToolSpec]:
+        """The engine's tools, without those whose names the client's have."""
+        specs = list(self.engine_tools.specs.values())
+        if not specs:
+            return specs
+        theirs = await self.steward.beside(len(exchange.body), client_tools, exchange.body)
+        free = [spec for spec in specs if _quoted(spec.name) not in theirs]
+        if len(free) < len(specs):
+            left_out = ", ".join(spec.name for spec in specs if spec not in free)
+            exchange.account.reason = f"tools of the context engine left out, the client has such: {left_out}"
+        return free
 
     async def relay(self, exchange: Exchange) -> None:
         """The turn that does not call our tools, after as many hidden ones as the model wants."""
@@ -139,10 +160,10 @@ class Recall:
                 answer = await self.gateway.send(exchange, prepared.body)
                 data, told = await self._read(exchange, answer, joined)
             turn = await self.steward.beside(len(told), assembled, exchange.route.dialect or "", told)
-            ours = [call for call in turn.calls if call.name in NAMES]
+            ours = [call for call in turn.calls if call.name in exchange.own_tools]
             if answer.status != 200 or not ours or not left:
                 break
-            answers = await self.steward.in_thread(self._answers, turn, prepared)
+            answers = await self.steward.in_thread(self._answers, turn, prepared, exchange.own_tools)
             values = [*turn.messages, *result_messages(exchange.route.dialect or "", answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[exchange.route.dialect or ""]))
             joined.hide()
@@ -248,14 +269,14 @@ class Recall:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _answers(self, turn: Assembled, prepared: Prepared) -> list[tuple[str, str]]:
+    def _answers(self, turn: Assembled, prepared: Prepared, names: frozenset[str]) -> list[tuple[str, str]]:
         checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
-        return [(call.id, self._answer(call, checkpoint)) for call in turn.calls]
+        return [(call.id, self._answer(call, checkpoint) if call.name in names else AGAIN) for call in turn.calls]
 
     def _answer(self, call: Call, checkpoint: Checkpoint | None) -> str:
         """What a tool says; an error is an answer, too."""
-        if call.name not in NAMES:
-            return AGAIN
+        if call.name in self.engine_tools.specs:
+            return self._engine_answer(call, checkpoint)
         if checkpoint is None:
             return NOTHING_FOLDED
         given: Mapping[str, Any] = call.arguments or {}
@@ -266,6 +287,19 @@ class Recall:
         except MidfoldError as error:
             found = {"error": f"the archive cannot be read now ({type(error).__name__})"}
         return json.dumps(found, ensure_ascii=False)
+
+    def _engine_answer(self, call: Call, checkpoint: Checkpoint | None) -> str:
+        originals = None
+        if checkpoint is not None:
+            originals = StoredOriginals(
+                self.sessions.store, checkpoint.session, at=checkpoint.seq, stop=checkpoint.count
+            )
+        try:
+            if call.arguments is None:
+                raise PluginError(f"{call.name}: the arguments are not a JSON object")
+            return self.engine_tools.call(call.name, call.arguments, Archive(originals))
+        except PluginError as error:
+            return json.dumps({"error": str(error)}, ensure_ascii=False)
 
     def _found(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
         query = str(given.get("query") or "").strip()

@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fingerprint(self) -> str:
         """A hash of everything that decides what is written."""
-        values = [*sorted(self.plain().items()), msgspec.to_builtins(self.config)]
+        values = [*sorted(self.plain().items()), None if self.config is None else self.config.values()]
         return blake2b(msgspec.json.encode(values), digest_size=12).hexdigest()
 
 

@@ -229,7 +229,7 @@ def long_log() -> bytes:
 
 def test_a_log_can_be_compacted_and_comes_back_as_a_plain_list() -> None:
     done = midfold.compact(long_log(), context_length=20_000)
-    assert done.report.status in ("compacted", "pruned")
+    assert done.receipt.status in ("compacted", "pruned")
     messages = json.loads(done.messages)
     assert {frozenset(message) for message in messages} == {frozenset({"role", "content"})}
     assert violations(read(messages).messages) == ()

@@ -8,11 +8,27 @@ from typing import Any
 import msgspec
 
 from midfold.agent.answers import Call
-from midfold.agent.shapes import Result, ToolSpec
+from midfold.agent.shapes import Result
 from midfold.errors import MidfoldError, ToolRefused
+from midfold.fold.engine import ToolSpec
 from midfold.transcript import jsonio
 
-_JSON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "boolean": bool, "array": list}
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
+
+
+def tool_spec(
+    *, name: str, description: str, properties: Mapping[str, Any], required: tuple[str, ...] = ()
+) -> ToolSpec:
+    """A tool by its arguments."""
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return ToolSpec(name=name, description=description, parameters=parameters)
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,15 +89,17 @@ def _object(arguments: str) -> dict[str, Any] | None:
 
 def _problem(spec: ToolSpec, given: Mapping[str, Any]) -> str:
     """What is wrong with the arguments of a call; empty if nothing is."""
-    unknown = [name for name in given if name not in spec.properties]
-    if unknown:
-        return f"{spec.name} has no argument {unknown[0]!r}; it has {', '.join(spec.properties)}"
-    for name in spec.required:
+    properties = spec.parameters.get("properties", {})
+    unknown = [name for name in given if name not in properties]
+    if unknown and not spec.parameters.get("additionalProperties"):
+        return f"{spec.name} has no argument {unknown[0]!r}; it has {', '.join(properties)}"
+    for name in spec.parameters.get("required", ()):
         if given.get(name) is None:
             return f"{spec.name} needs {name!r}"
     for name, value in given.items():
-        kind = spec.properties[name].get("type", "string")
-        wrong = not isinstance(value, _JSON_TYPES[kind]) or (kind == "integer" and isinstance(value, bool))
+        kind = properties.get(name, {}).get("type")
+        known = _JSON_TYPES.get(kind, object) if isinstance(kind, str) else object
+        wrong = not isinstance(value, known) or (kind in ("integer", "number") and isinstance(value, bool))
         if value is not None and wrong:
             return f"{name!r} must be of type {kind}"
     return ""

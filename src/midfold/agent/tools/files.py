@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from midfold.agent.shapes import ToolSpec
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import Tool, tool_spec
 from midfold.agent.tools.folder import LARGEST_FILE, Folder
 from midfold.agent.tools.search import Search
 from midfold.errors import ToolRefused
@@ -105,7 +104,7 @@ def _size(path: str, content: str) -> str:
     return f"{path} ({_plural(_count(content), 'line')})"
 
 
-READ = ToolSpec(
+READ = tool_spec(
     name="read_file",
     description=f"Read a text file, at most {MOST_LINES} lines at once, or list a directory.",
     properties={
@@ -115,13 +114,13 @@ READ = ToolSpec(
     },
     required=("path",),
 )
-WRITE = ToolSpec(
+WRITE = tool_spec(
     name="write_file",
     description="Create or replace a text file.",
     properties={"path": PATH, "content": {"type": "string", "description": "The whole new content."}},
     required=("path", "content"),
 )
-PATCH = ToolSpec(
+PATCH = tool_spec(
     name="patch",
     description="Replace text in a file. `old` must occur exactly as given, and once unless `all` is set.",
     properties={

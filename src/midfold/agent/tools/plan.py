@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from midfold.agent.shapes import ToolSpec
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import Tool, tool_spec
 from midfold.errors import ToolRefused
 from midfold.transcript import jsonio
 from midfold.transcript.message import Message, ToolCall
@@ -62,7 +61,7 @@ def _steps(call: ToolCall) -> list[Any] | None:
         return None
 
 
-SPEC = ToolSpec(
+SPEC = tool_spec(
     name=NAME,
     description="Write down the steps of a longer task and where you are. Each call replaces the whole plan.",
     properties={

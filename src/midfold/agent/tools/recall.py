@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from midfold.agent.shapes import ToolSpec
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import Tool, tool_spec
 from midfold.errors import ToolRefused
 from midfold.fold.archive import DIGITS, PREFIX, handle_of
 from midfold.session import Session
@@ -95,7 +94,7 @@ def _told(message: Message) -> str:
     return "\n".join(filter(None, [f"[{message.role}]", message.text, *calls]))
 
 
-SEARCH = ToolSpec(
+SEARCH = tool_spec(
     name="context_search",
     description=(
         "Search this conversation from its beginning, also what has been folded into a summary. All words must occur; "
@@ -104,7 +103,7 @@ SEARCH = ToolSpec(
     properties={"query": {"type": "string", "description": "Words to look for."}},
     required=("query",),
 )
-UNFOLD = ToolSpec(
+UNFOLD = tool_spec(
     name="context_unfold",
     description="Show the original messages behind a handle (mf-...), as they were before they were folded.",
     properties={

@@ -15,8 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from midfold.agent.shapes import ToolSpec
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import Tool, tool_spec
 from midfold.agent.tools.folder import LARGEST_FILE, Folder
 from midfold.errors import ToolRefused
 
@@ -110,7 +109,7 @@ def _some(names: list[str], most: int = 5) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-SPEC = ToolSpec(
+SPEC = tool_spec(
     name="search",
     description=(
         f"Search files for a regular expression; gives path:line: text. Lines are matched up to {LONGEST_LINE:,} "

@@ -20,11 +20,11 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from midfold.agent.shapes import ToolSpec
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import Tool, tool_spec
 from midfold.agent.tools.folder import Folder
 from midfold.agent.tools.surroundings import passed_on
 from midfold.errors import ToolRefused
+from midfold.fold.engine import ToolSpec
 
 CHUNK = 65_536
 GRACE = 2.0
@@ -161,7 +161,7 @@ def _code(code: int | None) -> str:
 
 
 def spec(timeout: float) -> ToolSpec:
-    return ToolSpec(
+    return tool_spec(
         name="shell",
         description=(
             "Run a command with /bin/sh in the working directory. Its output and exit status are returned. There is no "

@@ -1,7 +1,7 @@
-"""Writes docs/reference/api.md from the OpenAPI description that the pages serve.
+"""Writes docs/reference/http.md from the OpenAPI description that the pages serve.
 
-python tools/gen_api_doc.py          write the file
-python tools/gen_api_doc.py --check  say whether it is up to date (exit 1 if not)
+python tools/gen_http_doc.py          write the file
+python tools/gen_http_doc.py --check  say whether it is up to date (exit 1 if not)
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from midfold.dashboard.openapi import description
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "api.md"
-INTRODUCTION = """# API
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "http.md"
+INTRODUCTION = """# HTTP API of the pages
 
-<!-- Made by tools/gen_api_doc.py. Do not edit. -->
+<!-- Made by tools/gen_http_doc.py. Do not edit. -->
 
 What [the pages](../howto/look-at-sessions.md) show, as JSON: `midfold pages` serves it under `/api`, and its
 description for tools (OpenAPI 3.1) at `/api/openapi.json`. Everything is GET and changes nothing. Times are
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
     fresh = page()
     if "--check" in arguments:
         current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == fresh
-        print("up to date" if current else "out of date: run python tools/gen_api_doc.py")
+        print("up to date" if current else "out of date: run python tools/gen_http_doc.py")
         return int(not current)
     PAGE.write_text(fresh, encoding="utf-8")
     return 0

@@ -10,6 +10,6 @@ from support.data import ROOT
 
 def test_the_page_about_the_api_is_current() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "gen_api_doc.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "tools" / "gen_http_doc.py", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
