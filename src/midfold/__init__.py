@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from midfold.fold.partial import preview, rejoin, split_for_partial_compaction
     from midfold.fold.request import CompactionState, SummaryAnswer, SummaryAsk
     from midfold.host import EngineHost
+    from midfold.model.drive import Summarizer, local_summarizer
+    from midfold.model.endpoint import Endpoint
+    from midfold.model.summaries import ModelSummarizer
     from midfold.models import look_up
     from midfold.plugins import register_context_engine
     from midfold.service import Sessions, open_sessions
@@ -66,6 +69,7 @@ __all__ = [
     "ContextEngine",
     "Count",
     "Document",
+    "Endpoint",
     "EngineHost",
     "LeaseLost",
     "MalformedTranscript",
@@ -74,6 +78,7 @@ __all__ = [
     "Meter",
     "MidfoldError",
     "MissingExtra",
+    "ModelSummarizer",
     "Opaque",
     "Part",
     "PluginError",
@@ -84,6 +89,7 @@ __all__ = [
     "Sessions",
     "StoreError",
     "StoredHost",
+    "Summarizer",
     "SummaryAnswer",
     "SummaryAsk",
     "SummaryFailed",
@@ -100,6 +106,7 @@ __all__ = [
     "compact",
     "effective_input_window",
     "load_config",
+    "local_summarizer",
     "look_up_model",
     "open",
     "preview",
@@ -125,6 +132,7 @@ _HOMES = {
     "ContextEngine": ("midfold.fold.engine", "ContextEngine"),
     "Count": ("midfold.transcript.tokens", "Count"),
     "Document": ("midfold.transcript.document", "Document"),
+    "Endpoint": ("midfold.model.endpoint", "Endpoint"),
     "EngineHost": ("midfold.host", "EngineHost"),
     "LeaseLost": ("midfold.errors", "LeaseLost"),
     "MalformedTranscript": ("midfold.errors", "MalformedTranscript"),
@@ -133,6 +141,7 @@ _HOMES = {
     "Meter": ("midfold.transcript.tokens", "Meter"),
     "MidfoldError": ("midfold.errors", "MidfoldError"),
     "MissingExtra": ("midfold.errors", "MissingExtra"),
+    "ModelSummarizer": ("midfold.model.summaries", "ModelSummarizer"),
     "Opaque": ("midfold.transcript.message", "Opaque"),
     "Part": ("midfold.transcript.message", "Part"),
     "PluginError": ("midfold.errors", "PluginError"),
@@ -143,6 +152,7 @@ _HOMES = {
     "Sessions": ("midfold.service", "Sessions"),
     "StoreError": ("midfold.errors", "StoreError"),
     "StoredHost": ("midfold.stored_host", "StoredHost"),
+    "Summarizer": ("midfold.model.drive", "Summarizer"),
     "SummaryAnswer": ("midfold.fold.request", "SummaryAnswer"),
     "SummaryAsk": ("midfold.fold.request", "SummaryAsk"),
     "SummaryFailed": ("midfold.errors", "SummaryFailed"),
@@ -158,6 +168,7 @@ _HOMES = {
     "compact": ("midfold.api", "compact"),
     "effective_input_window": ("midfold.fold.budget", "effective_input_window"),
     "load_config": ("midfold.config", "load"),
+    "local_summarizer": ("midfold.model.drive", "local_summarizer"),
     "look_up_model": ("midfold.models", "look_up"),
     "open": ("midfold.service", "open_sessions"),
     "preview": ("midfold.fold.partial", "preview"),

@@ -4,12 +4,12 @@
         session = sessions.session("fix", model="claude-sonnet-4-5", system=..., dialect="anthropic")
         Agent(session, ModelClient(endpoint), Toolbox(tools)).run("Fix the failing test.")
 
-`loop` is the loop, `room` decides when to fold, `client` and `answers` talk to the model, `tools` act.
+`loop` is the loop, `room` decides when to fold, `tools` act; `midfold.model.client` talks to the model.
 """
 
-from midfold.agent.client import ModelClient
 from midfold.agent.loop import Agent
 from midfold.agent.tools import Toolbox
 from midfold.agent.workshop import Workshop
+from midfold.model.client import ModelClient
 
 __all__ = ["Agent", "ModelClient", "Toolbox", "Workshop"]
