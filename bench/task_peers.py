@@ -15,7 +15,6 @@ from typing import Any
 
 from bench.peers import HERMES, environment
 from midfold.agent import shapes
-from midfold.agent.answers import Call
 from midfold.agent.tools import Toolbox
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
@@ -46,7 +45,7 @@ class PlainLoop:
             self.messages.append(answer.message)
             if not answer.calls:
                 return str(answer.text)
-            done = [self.toolbox.run(Call(call.id, call.name, call.arguments)) for call in answer.calls]
+            done = [self.toolbox.run(call) for call in answer.calls]
             self.messages += shapes.results("openai", done)
 
 

@@ -23,7 +23,7 @@ from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED, report
 from midfold import SummaryAnswer, SummaryAsk
 from midfold.fold.redact import redact
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
 from midfold.tokenizers import Tokenizer
 from midfold.trajectory import Job, Settings, run
 from midfold.trajectory.retention import retention

@@ -21,9 +21,8 @@ from midfold.fold.engine import Compressor
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import FAILURES, Receipt
 from midfold.fold.request import Outcome
-from midfold.providers import summarizer_for
-from midfold.summarize import drive_async
-from midfold.summarize.client import ModelSummarizer
+from midfold.model import drive_async
+from midfold.model.summaries import ModelSummarizer, summarizer_for
 from midfold.transcript.message import Transcript
 
 EXAMPLE = ROOT / "examples" / "coding-session.json"

@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 _MODULES = {
     "api": "Compaction compact",
     "background": "BackgroundCompaction",
-    "cache": "PromptCacheHint",
-    "cache.break_even": "break_even",
     "cache.health": "Health TurnHealth=Turn",
+    "cache.markers": "PromptCacheHint mark",
+    "cache.schedule": "break_even",
     "config": """
         AuxiliarySettings=Auxiliary CompressionSettings=Compression Config ContextSettings=Context LoadedConfig=Loaded
         ModelSettings PromptCachingSettings=PromptCaching ProviderSettings=Provider load_config=load
@@ -28,36 +28,30 @@ _MODULES = {
     "config.schema": """
         AgentSettings GatewaySettings=Gateway KeySettings=Key StoreSettings=Store UpstreamSettings=Upstream
     """,
-    "core.archive": "Archive",
-    "core.boundary": "Protection select_tail_by_budget",
-    "core.budget": "Budget Pressure effective_input_window threshold_tokens",
-    "core.compaction": """
-        CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
-    """,
-    "core.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
-    "core.digest.registry": "DigestFunction",
-    "core.estimate": "estimate_text",
-    "core.handoff": "Handoff=Generated Keeper",
-    "core.message": """
-        Media Message Opaque Part Problem Role Text Thinking Tool ToolCall ToolResult Transcript
-    """,
-    "core.recall": "Window",
-    "core.redact": "is_sensitive_key redact redact_value",
-    "core.report": "Boundary DigestFacts=Digest Receipt SummaryFacts",
-    "core.sanitize": "Repair",
-    "core.timing": "Timing",
-    "core.tokens": "Count Meter TokenCounter",
-    "core.usage": "Usage read_usage",
-    "engines": "Compressor ContextEngine Noop ToolSpec",
     "errors": """
         ConfigError FailureKind LeaseLost MalformedTranscript MidfoldError MissingExtra ModelFailed NotStored
         PluginError SchemaError StoreConflict StoreDamaged StoreError StoreUnavailable SummaryFailed ToolRefused
         TranscriptError UpstreamError
     """,
+    "fold.archive": "Archive Window",
+    "fold.boundary": "Protection select_tail_by_budget",
+    "fold.budget": "Budget Pressure effective_input_window threshold_tokens",
+    "fold.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
+    "fold.digest.digest": "DigestFunction",
+    "fold.engine": "Compressor ContextEngine Noop ToolSpec",
+    "fold.handoff": "Handoff=Generated Keeper",
+    "fold.partial": "Preview preview rejoin split_for_partial_compaction",
+    "fold.receipt": "Boundary DigestFacts=Digest Receipt SummaryFacts Timing",
+    "fold.redact": "is_sensitive_key redact redact_value",
+    "fold.request": """
+        CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
+    """,
     "host": "EngineHost",
     "live": "Draft",
+    "model.drive": "Summarizer drive local_summarizer",
+    "model.endpoint": "Endpoint",
+    "model.summaries": "ModelSummarizer SummaryProgress",
     "models": "Belief Model ModelOverride learn_limit look_up_model=look_up",
-    "partial": "Preview preview rejoin split_for_partial_compaction",
     "plugins": """
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,
@@ -70,14 +64,14 @@ _MODULES = {
     "store.ranking": "Hit",
     "store.views": "View",
     "stored_host": "StoredHost",
-    "summarize": "Summarizer drive local_summarizer",
-    "summarize.client": "ModelSummarizer",
-    "summarize.endpoint": "Endpoint",
-    "summarize.flow": "SummaryProgress=Progress",
     "tokenizers": "Tokenizer",
-    "wire": "Document read read_many write",
-    "wire.dialect": "Dialect",
-    "wire.markers": "mark",
+    "transcript": "Document read read_many write",
+    "transcript.dialect": "Dialect",
+    "transcript.laws": "Repair",
+    "transcript.message": """
+        Media Message Opaque Part Problem Role Text Thinking Tool ToolCall ToolResult Transcript Usage read_usage
+    """,
+    "transcript.tokens": "Count Meter TokenCounter estimate_text",
 }
 """Module -> names; `open=open_sessions` is `open` here and `open_sessions` there."""
 _HOMES = {

@@ -19,10 +19,10 @@ from midfold.fold.engine import ContextEngine
 from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
+from midfold.model import Summarizer, drive, local_summarizer
+from midfold.model.drive import Guard
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.plugins import engine_for
-from midfold.summarize import Summarizer, drive, local_summarizer
-from midfold.summarize.cooldown import Guard
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, prefix_request, read, tool_of, write
 from midfold.transcript.message import Message, Tool, Transcript, Usage, read_usage
@@ -163,7 +163,7 @@ def compact(
 def _configured(config: Config | None, model: str | None) -> Summarizer:
     if config is None:
         return local_summarizer
-    from midfold.providers import summarizer_for
+    from midfold.model.summaries import summarizer_for
 
     return summarizer_for(config, model)
 

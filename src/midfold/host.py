@@ -29,12 +29,12 @@ from midfold.fold.engine import MOST_STRIKES, ContextEngine
 from midfold.fold.job import Job
 from midfold.fold.receipt import Receipt, Timing
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, Prepared, Redactor, prepared
+from midfold.model import Summarizer, drive, drive_async
+from midfold.model.drive import Guard, cleared
+from midfold.model.summaries import summarizer_for
 from midfold.models import learn_limit
 from midfold.plugins import engine_for
-from midfold.providers import summarizer_for
 from midfold.scheduling import aimed, asked_for, early_writer, is_early, may_act, schedule_for, timed
-from midfold.summarize import Summarizer, drive, drive_async
-from midfold.summarize.cooldown import Guard, cleared
 from midfold.transcript.document import Document, read, tool_of
 from midfold.transcript.message import Message, Tool, Transcript, Usage, plain, read_usage
 from midfold.transcript.tokens import Calibration, Count, Meter, RunningTally, Tally

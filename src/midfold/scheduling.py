@@ -20,8 +20,8 @@ from midfold.cache.schedule import Schedule, Writer
 from midfold.fold.engine import MOST_STRIKES
 from midfold.fold.receipt import Timing
 from midfold.fold.request import CompactionRequest, Outcome, SummaryAsk
-from midfold.summarize import Summarizer, local_summarizer
-from midfold.summarize.endpoint import Endpoint
+from midfold.model import Summarizer, local_summarizer
+from midfold.model.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from midfold.config import Config

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from midfold.config import Config
     from midfold.fold.boundary import Protection
     from midfold.fold.request import Redactor
-    from midfold.summarize import Summarizer
+    from midfold.model import Summarizer
 
 
 class Sessions:

@@ -30,6 +30,7 @@ from midfold.fold.request import CompactionRequest, Outcome
 from midfold.host import EngineHost
 from midfold.live import Draft, Kept, Live, commit_of
 from midfold.measured import observed, unchanged
+from midfold.model import begin, drive, local_summarizer, resume
 from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
 from midfold.store.given import Given, given, of_messages, prompt_of, values_of
@@ -38,7 +39,6 @@ from midfold.store.originals import Originals
 from midfold.store.protocol import Item, Prompt, Record, SessionInfo
 from midfold.store.ranking import Hit, search
 from midfold.store.views import View
-from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
 from midfold.transcript.message import Message, Usage, read_usage

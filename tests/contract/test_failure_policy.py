@@ -16,7 +16,7 @@ from midfold.config.schema import Auxiliary, AuxiliaryTask, Compression
 from midfold.errors import FailureKind
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
-from midfold.summarize.client import ModelSummarizer
+from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, ScriptedSummarizer, refusing_url
 from midfold.testing.answers import error, summary
 from midfold.testing.conversations import long_conversation
@@ -208,14 +208,15 @@ def test_no_key_gets_into_a_receipt_a_state_an_export_or_a_handoff(kind: Failure
 def test_endpoints_and_requests_show_no_key_however_they_are_printed() -> None:
     from rich.pretty import pretty_repr
 
-    from midfold.summarize.calls import Call, http_request
-    from midfold.summarize.endpoint import Endpoint
+    from midfold.model.client import ModelClient
+    from midfold.model.endpoint import Endpoint
+    from midfold.model.summaries import SummaryCall
 
     base = f"https://user:{KEY}@example.com/v1"
     for wire in ("openai", "anthropic"):
         endpoint = Endpoint(name="x", wire=wire, base_url=base, model="m", key=KEY)  # type: ignore[arg-type]
-        call = Call(endpoint=endpoint, messages=(("user", "hello"),), max_tokens=5)
-        for thing in (endpoint, call, http_request(call), ModelSummarizer(endpoint, endpoint)):
+        call = SummaryCall(endpoint=endpoint, messages=(("user", "hello"),), max_tokens=5)
+        for thing in (endpoint, call, ModelClient(endpoint), ModelSummarizer(endpoint, endpoint)):
             for shown in (repr(thing), str(thing), f"{thing}", pretty_repr(thing)):
                 assert KEY not in shown
         assert endpoint.place == "example.com"

@@ -18,7 +18,7 @@ from midfold.fold.handoff import END_MARKER, MARKER, recognise
 from midfold.fold.hostile import QUOTED, harmless, quoted
 from midfold.fold.local import fallback_summary
 from midfold.fold.redact import redact
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
 from midfold.testing.fixtures import assistant, call, system, user
 from support import data
 from support.build import handoff_of, work

@@ -21,8 +21,8 @@ from midfold.agent.hands import agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings
 from midfold.fold.handoff import recognise
-from midfold.summarize import local_summarizer
-from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.model import local_summarizer
+from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.provider_rules import prompt_tokens

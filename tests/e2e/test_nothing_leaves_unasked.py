@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from midfold.providers import KNOWN
+from midfold.model.endpoint import KNOWN
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import summary
 from midfold.testing.provider_replies import Turn

@@ -16,13 +16,13 @@ from typing import Any
 
 from midfold.agent import shapes
 from midfold.agent.ahead import Ahead
-from midfold.agent.answers import Answer
 from midfold.agent.events import Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import plan
 from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
 from midfold.live import Draft
 from midfold.session import Compacted, Session
+from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.message import ToolCall, read_usage
 from midfold.transcript.tokens import Count
 
@@ -81,7 +81,7 @@ class Room:
         if self._ahead.start(self.session):
             self.watch(Preparing(tokens=size, threshold=threshold))
 
-    def after(self, answer: Answer) -> None:
+    def after(self, answer: ModelAnswer) -> None:
         """After an answer: what the provider counted is what the session had, unless a gateway stood between."""
         usage = read_usage(answer.usage)
         action = answer.headers.get(GATEWAY_HEADER)

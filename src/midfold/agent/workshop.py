@@ -9,7 +9,6 @@ from types import TracebackType
 from uuid import uuid4
 
 from midfold.agent import shapes
-from midfold.agent.client import Model, ModelClient
 from midfold.agent.events import Watch, unwatched
 from midfold.agent.hands import Consent, refuse
 from midfold.agent.loop import Agent
@@ -19,20 +18,20 @@ from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.plan import plan_tool
 from midfold.agent.tools.recall import recall_tools
 from midfold.agent.tools.shell import Shell
-from midfold.agent.where import secret_variables
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.engine_tools import EngineTools
 from midfold.errors import ConfigError, NotStored
 from midfold.fold.archive import Archive
 from midfold.fold.engine import ToolSpec
+from midfold.model import Summarizer
+from midfold.model.client import ChatModel, ModelClient
+from midfold.model.endpoint import Endpoint, secret_variables
+from midfold.model.summaries import summarizer_for
 from midfold.plugins import engine_for
-from midfold.providers import summarizer_for
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 from midfold.store.originals import StoredOriginals
-from midfold.summarize import Summarizer
-from midfold.summarize.endpoint import Endpoint
 
 
 def new_name(clock: float) -> str:
@@ -80,7 +79,7 @@ class Workshop:
 
     def session(self, endpoint: Endpoint, resume: str | None = None) -> Session:
         """A new session, or an old one by its name. It keeps the shape it was begun in, whatever its model speaks."""
-        dialect = shapes.DIALECT[endpoint.wire]
+        dialect = endpoint.dialect
         if resume is not None:
             known = self.sessions.store.info(resume)
             if known is None:
@@ -131,7 +130,7 @@ class Workshop:
     def agent(
         self,
         session: Session,
-        model: Model | Endpoint,
+        model: ChatModel | Endpoint,
         *,
         consent: Consent = refuse,
         watch: Watch = unwatched,

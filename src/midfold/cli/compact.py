@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from midfold.api import Compaction, compact
 from midfold.cli.inspect import name_of, read_file
+from midfold.cli.output import notice
 from midfold.cli.settings import engine_settings
-from midfold.cli.summaries import chosen
+from midfold.config import Config
 from midfold.errors import TranscriptError
+from midfold.model import Summarizer, local_summarizer
+from midfold.model.endpoint import resolve
+from midfold.model.summaries import ModelSummarizer
 from midfold.transcript.document import read
 
 
@@ -72,7 +79,7 @@ def command(
         focus=focus,
         force=force,
         config=loaded,
-        summarizer=chosen(loaded, own_model, asked="local" if local or preview else summarizer),
+        summarizer=_choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
         from midfold.cli.fold_picture import drawn
@@ -126,3 +133,29 @@ def _atomically(path: Path, data: bytes) -> None:
     temporary.touch(mode=0o600)
     temporary.write_bytes(data)
     temporary.replace(path)
+
+
+def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
+    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
+    found = resolve(_with_provider(config, asked), os.environ, model)
+    if found.endpoint is None:
+        if found.missing or found.unused:
+            notice(f"summary by {found.description}{'; --summarizer NAME does it once' if found.unused else ''}")
+        return local_summarizer
+    notice(f"summary by {found.description}; --local makes it without a model")
+    return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
+
+
+def _with_provider(config: Config, provider: str | None) -> Config:
+    if provider is None:
+        return config
+    task = msgspec.structs.replace(config.auxiliary.compression, provider=provider)
+    return msgspec.structs.replace(config, auxiliary=msgspec.structs.replace(config.auxiliary, compression=task))
+
+
+def _bar(progress: tuple[int, int]) -> None:
+    done, total = progress
+    filled = 20 * done // max(total, 1)
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
+    sys.stderr.flush()

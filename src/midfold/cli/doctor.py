@@ -99,7 +99,7 @@ def _engine(config: Config) -> list[Finding]:
 
 def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
     from midfold.errors import ConfigError
-    from midfold.providers import resolve
+    from midfold.model.endpoint import resolve
 
     try:
         found = resolve(config, os.environ, model)
@@ -107,27 +107,26 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
         return [Finding("summaries", "problem", str(problem))]
     if found.endpoint is None:
         status = "problem" if found.missing else "note" if found.unused else "ok"
-        return [Finding("summaries", status, found.told)]
+        return [Finding("summaries", status, found.description)]
     if importlib.util.find_spec("httpx2") is None:
-        told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
+        told = f"{found.description}, but the HTTP client is missing: pip install 'midfold[models]'"
         return [Finding("summaries", "problem", told)]
     window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
     main = f"; after some failures {found.main.model} once" if found.main is not None else ""
-    findings = [Finding("summaries", "ok", f"{found.told}; {window}{main}")]
+    findings = [Finding("summaries", "ok", f"{found.description}; {window}{main}")]
     return [*findings, _probed(found.endpoint)] if probe else findings
 
 
 def _probed(endpoint: Any) -> Finding:
-    from midfold.errors import SummaryFailed
-    from midfold.summarize.calls import Call
-    from midfold.summarize.client import ModelSummarizer
+    from midfold.errors import ModelFailed
+    from midfold.model.summaries import ModelSummarizer, SummaryCall
 
-    question = Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
+    question = SummaryCall(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
     try:
-        reply = ModelSummarizer(endpoint).ask_once(question)
-    except SummaryFailed as failed:
+        answer = ModelSummarizer(endpoint).send(question)
+    except ModelFailed as failed:
         return Finding("probe", "problem", f"{failed.kind}: {failed}")
-    return Finding("probe", "ok", f"{endpoint.place} answered, {reply.output_tokens} tokens")
+    return Finding("probe", "ok", f"{endpoint.place} answered, {answer.tokens.completion_tokens} tokens")
 
 
 def _compaction(config: Config | None) -> Finding:

@@ -14,7 +14,7 @@ from midfold.cli.settings import engine_settings
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.errors import MissingExtra
-from midfold.providers import resolve
+from midfold.model.endpoint import resolve
 from midfold.service import Sessions, open_sessions
 
 OWN_PATHS = (
@@ -121,7 +121,7 @@ def _writer(config: Config) -> str:
     task = config.auxiliary.compression
     if task.provider == "main":
         return f"{task.model or 'the model of each conversation'} (auxiliary.compression.provider is main)"
-    return resolve(config, os.environ, None).told
+    return resolve(config, os.environ, None).description
 
 
 def _greet(config: Config, sessions: Sessions) -> None:

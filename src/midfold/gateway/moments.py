@@ -17,9 +17,9 @@ from midfold.cache.schedule import COLD_FROM, Schedule
 from midfold.config import Config
 from midfold.fold.receipt import Timing
 from midfold.lru import LRU
-from midfold.providers import summarizer_for
+from midfold.model import Summarizer
+from midfold.model.summaries import summarizer_for
 from midfold.scheduling import schedule_for
-from midfold.summarize import Summarizer
 from midfold.transcript.message import Usage
 
 MOST = 10_000

@@ -24,7 +24,6 @@ from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, NotStored, PluginError, UpstreamError
 from midfold.fold.archive import Archive
 from midfold.fold.engine import ToolSpec
-from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
 from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.headers import encoding_of, to_client
@@ -41,11 +40,12 @@ from midfold.store.originals import StoredOriginals
 from midfold.store.protocol import Found
 from midfold.store.ranking import search
 from midfold.transcript import jsonio
+from midfold.transcript.answers import ModelAnswer, read_answer, result_messages
 from midfold.transcript.document import DIALECTS, read, write
 from midfold.transcript.jsonio import entries
-from midfold.transcript.message import Transcript, plain, read_usage
+from midfold.transcript.message import ToolCall, Transcript, read_usage
 from midfold.transcript.splice import replace_values
-from midfold.transcript.sse import LONGEST_EVENT, RawEvents
+from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
@@ -106,6 +106,8 @@ class Recall:
         self.sessions = gateway.sessions
         self.hidden = Hidden(gateway.sessions.store, self.steward.policy.redactor)
         self.steward.scales.put_back = self.hidden.put_back
+        self.decode = jsonio.decode
+        """Reads an event of a stream, once for all who look at it."""
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
         self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
 
@@ -153,13 +155,12 @@ class Recall:
         for left in reversed(range(MOST_ROUNDS + 1)):
             body = await self.steward.beside(len(prepared.body), self._body, exchange, prepared, hidden, not left)
             answer = await self.gateway.send(exchange, body)
-            data, told = await self._read(exchange, answer, joined)
+            data, told, turn = await self._read(exchange, answer, joined)
             smaller = None if hidden else await self._smaller(exchange, prepared, answer, told)
             if smaller is not None:
                 prepared = smaller
                 answer = await self.gateway.send(exchange, prepared.body)
-                data, told = await self._read(exchange, answer, joined)
-            turn = await self.steward.beside(len(told), assembled, exchange.route.dialect or "", told)
+                data, told, turn = await self._read(exchange, answer, joined)
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
             if answer.status != 200 or not ours or not left:
                 break
@@ -174,34 +175,47 @@ class Recall:
             await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
         await self._relayed(exchange, prepared, answer, data, told, joined)
 
-    async def _read(self, exchange: Exchange, answer: Answer, joined: Joined) -> tuple[bytes, bytes]:
-        """The whole answer as it came, and what is looked at of it: without its encoding, and nothing of a crowded one.
+    async def _read(self, exchange: Exchange, answer: Answer, joined: Joined) -> tuple[bytes, bytes, ModelAnswer]:
+        """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
 
-        What a stream says before it calls a tool is relayed meanwhile.
+        What a stream says before it calls a tool is relayed meanwhile; no event of it is decoded twice.
         """
-        if not _is_stream(answer):
-            data = await answer.read()
-            encoding = encoding_of(answer.headers)
-            told = await self.steward.in_thread(looked_at, data, encoding) if encoding or len(data) > LARGE else data
-            if answer.status == 200:
-                joined.usage = await self.steward.beside(len(told), usage_in, told)
-            return data, told
-        events = RawEvents()
+        if _is_stream(answer):
+            size = await self._read_stream(exchange, answer, joined)
+            return b"", b"", await self.steward.beside(size, joined.turn.finish)
+        data = await answer.read()
+        encoding = encoding_of(answer.headers)
+        told = await self.steward.in_thread(looked_at, data, encoding) if encoding or len(data) > LARGE else data
+        turn = await self.steward.beside(len(told), read_answer, joined.dialect, told)
+        joined.usage = turn.usage if answer.status == 200 else {}
+        return data, told, turn
+
+    async def _read_stream(self, exchange: Exchange, answer: Answer, joined: Joined) -> int:
+        """Passes on what may be, and says how many bytes came."""
+        events, issued, size = EventReader(self.decode), answer.issued, 0
+
+        async def pass_on(event: StreamEvent) -> None:
+            if issued is not None:
+                issued.look(event)
+            await self._sent(exchange, answer, joined.feed(event))
+
         try:
-            async for chunk in answer.chunks(MOST_READ):
+            async for chunk in answer.chunks(MOST_READ, is_read=True):
+                size += len(chunk)
                 for start in range(0, len(chunk), AT_ONCE):
                     for event in events.feed(chunk[start : start + AT_ONCE]):
-                        await self._sent(exchange, answer, joined.feed(event))
+                        await pass_on(event)
                     if start:
                         await asyncio.sleep(0)
             for event in events.end():
-                await self._sent(exchange, answer, joined.feed(event))
+                await pass_on(event)
+            if issued is not None:
+                await issued.settle()
         except ValueError as error:
             raise UpstreamError(str(error)) from None
         finally:
             answer.close()
-        data = b"".join(joined.raw)
-        return data, b"" if events.is_crowded else data
+        return size
 
     async def _sent(self, exchange: Exchange, answer: Answer, data: bytes) -> None:
         if data and not exchange.begun:
@@ -254,11 +268,11 @@ class Recall:
         elif exchange.begun:
             await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
         else:
-            plainly = told if joined.hidden_usage else b""
-            counted = await self.steward.beside(len(plainly), with_usage, plainly, joined.all_usage)
-            kept = to_client(answer.headers, without_length=counted is not None)
-            await exchange.begin(answer.status, kept)
-            await exchange.write(data if counted is None else counted, more=False)
+            is_counted = bool(told and joined.hidden_usage and joined.usage)
+            if is_counted:
+                data = await self.steward.beside(len(told), with_usage, told, joined.all_usage)
+            await exchange.begin(answer.status, to_client(answer.headers, without_length=is_counted))
+            await exchange.write(data, more=False)
 
     def _rename(self, exchange: Exchange, told: Mapping[str, str]) -> None:
         for asked, last in told.items():
@@ -269,17 +283,17 @@ class Recall:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _answers(self, turn: Assembled, prepared: Prepared, names: frozenset[str]) -> list[tuple[str, str]]:
+    def _answers(self, turn: ModelAnswer, prepared: Prepared, names: frozenset[str]) -> list[tuple[str, str]]:
         checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
         return [(call.id, self._answer(call, checkpoint) if call.name in names else AGAIN) for call in turn.calls]
 
-    def _answer(self, call: Call, checkpoint: Checkpoint | None) -> str:
+    def _answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
         """What a tool says; an error is an answer, too."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, checkpoint)
         if checkpoint is None:
             return NOTHING_FOLDED
-        given: Mapping[str, Any] = call.arguments or {}
+        given = _arguments(call) or {}
         try:
             found = self._found(given, checkpoint) if call.name == SEARCH else self._unfolded(given, checkpoint)
         except NotStored as error:
@@ -288,16 +302,17 @@ class Recall:
             found = {"error": f"the archive cannot be read now ({type(error).__name__})"}
         return json.dumps(found, ensure_ascii=False)
 
-    def _engine_answer(self, call: Call, checkpoint: Checkpoint | None) -> str:
+    def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
         originals = None
         if checkpoint is not None:
             originals = StoredOriginals(
                 self.sessions.store, checkpoint.session, at=checkpoint.seq, stop=checkpoint.count
             )
         try:
-            if call.arguments is None:
+            given = _arguments(call)
+            if given is None:
                 raise PluginError(f"{call.name}: the arguments are not a JSON object")
-            return self.engine_tools.call(call.name, call.arguments, Archive(originals))
+            return self.engine_tools.call(call.name, given, Archive(originals))
         except PluginError as error:
             return json.dumps({"error": str(error)}, ensure_ascii=False)
 
@@ -324,11 +339,18 @@ class Recall:
         return unfold({full: messages}, full, start, offset)
 
 
+def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
+    """What a call gives its tool; None where the model wrote no object."""
+    try:
+        given = jsonio.decode(call.arguments)
+    except jsonio.NotJSON:
+        return None
+    return given if isinstance(given, Mapping) else None
+
+
 def _is_stream(answer: Answer) -> bool:
     """Whether an answer can be relayed while it is read."""
-    kind = next((value for name, value in answer.headers if name == b"content-type"), b"")
-    encoded = encoding_of(answer.headers) not in ("", "identity")
-    return answer.status == 200 and kind.lower().startswith(b"text/event-stream") and not encoded
+    return answer.status == 200 and answer.is_stream and encoding_of(answer.headers) in ("", "identity")
 
 
 def looked_at(data: bytes, encoding: str) -> bytes:
@@ -338,18 +360,9 @@ def looked_at(data: bytes, encoding: str) -> bytes:
     return b"" if is_crowded else told
 
 
-def usage_in(body: bytes) -> dict[str, Any]:
-    """What an answer says about its usage."""
-    try:
-        usage = plain(entries(body).get("usage"))
-    except jsonio.NotJSON:
-        return {}
-    return usage if isinstance(usage, dict) else {}
-
-
-def with_usage(body: bytes, usage: Mapping[str, Any]) -> bytes | None:
-    """An answer with the usage of all turns; None if it has none, or cannot be read."""
-    return replace_values(body, {"usage": jsonio.encode(usage)}) if body and usage_in(body) else None
+def with_usage(body: bytes, usage: Mapping[str, Any]) -> bytes:
+    """An answer with the usage of all turns."""
+    return replace_values(body, {"usage": jsonio.encode(usage)})
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:

@@ -16,9 +16,8 @@ from midfold.fold.engine import Compressor
 from midfold.fold.job import Job
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
+from midfold.model import begin, local_summarizer, resume
 from midfold.replay.policy import Policy
-from midfold.summarize import local_summarizer
-from midfold.summarize.drivers import begin, resume
 from midfold.transcript.message import Message, Text, ToolResult, Transcript
 from midfold.transcript.tokens import Meter
 

@@ -16,7 +16,7 @@ from midfold.fold.engine import ContextEngine
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import receipt_schema
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer
-from midfold.summarize import drive, local_summarizer
+from midfold.model import drive, local_summarizer
 from midfold.testing import strategies
 from midfold.testing.conversations import rounds
 from midfold.transcript import jsonio

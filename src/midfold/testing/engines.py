@@ -32,8 +32,8 @@ from midfold.fold.budget import Pressure
 from midfold.fold.engine import ContextEngine
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
+from midfold.model import drive, local_summarizer
 from midfold.plugins import name_problem
-from midfold.summarize import drive, local_summarizer
 from midfold.testing import strategies
 from midfold.testing.checks import (
     Run,

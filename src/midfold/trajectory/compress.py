@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from midfold.errors import TranscriptError
-from midfold.summarize import Summarizer
+from midfold.model import Summarizer
 from midfold.trajectory.metrics import RecordMetrics
 from midfold.trajectory.plan import Plan, plan
 from midfold.trajectory.records import Record, id_of, open_record

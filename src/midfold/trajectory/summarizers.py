@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.errors import ConfigError
-from midfold.summarize import Summarizer
+from midfold.model import Summarizer
 from midfold.trajectory.settings import Settings
 
 if TYPE_CHECKING:
     from midfold.config import Config
-    from midfold.providers import Resolution
+    from midfold.model.endpoint import Resolution
 
 
 def summarizer_of(settings: Settings) -> Summarizer | None:
@@ -28,7 +28,7 @@ def summarizer_of(settings: Settings) -> Summarizer | None:
     found = _resolved(settings)
     if found.endpoint is None:
         raise ConfigError(f"the summarizer {settings.summarizer} cannot be used: {found.why}")
-    from midfold.summarize.client import ModelSummarizer
+    from midfold.model.summaries import ModelSummarizer
 
     return ModelSummarizer(found.endpoint, found.main)
 
@@ -39,11 +39,11 @@ def told(settings: Settings) -> str:
         return "local, without a model"
     if ":" in settings.summarizer:
         return settings.summarizer
-    return _resolved(settings).told
+    return _resolved(settings).description
 
 
 def _resolved(settings: Settings) -> Resolution:
-    from midfold.providers import resolve
+    from midfold.model.endpoint import resolve
 
     return resolve(_config(settings), os.environ, settings.model)
 

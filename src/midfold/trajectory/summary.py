@@ -27,8 +27,8 @@ from midfold.fold.handoff import unwrapped
 from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.summarize import Summarizer
-from midfold.summarize.drivers import coerced
+from midfold.model import Summarizer
+from midfold.model.drive import as_answer
 from midfold.trajectory.foresight import Fold, lines, needed
 from midfold.trajectory.plan import Plan
 from midfold.trajectory.records import Record
@@ -75,7 +75,7 @@ def _asked(record: Record, plan: Plan, budget: int, summarizer: Summarizer) -> S
     head = record.messages(range(plan.spans[0].start))
     ask = SummaryAsk(messages=messages, budget_tokens=budget - FRAME_TOKENS, fold=digest, redact=redact, before=head)
     try:
-        return coerced(summarizer(ask))
+        return as_answer(summarizer(ask))
     except SummaryFailed as failed:
         return SummaryAnswer(failure=failed.kind, calls=failed.calls)
     except Exception:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the record

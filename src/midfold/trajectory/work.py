@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import msgspec
 
-from midfold.summarize import Summarizer
+from midfold.model import Summarizer
 from midfold.trajectory.compress import Compressed, compress_record
 from midfold.trajectory.metrics import RecordMetrics, Totals
 from midfold.trajectory.settings import Settings, counter

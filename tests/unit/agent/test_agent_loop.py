@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from midfold.agent import Agent, Workshop, loop
-from midfold.agent.client import ModelClient
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said
 from midfold.agent.hands import agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.errors import ConfigError, ModelFailed, NotStored
 from midfold.fold.handoff import recognise
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
+from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error
 from midfold.testing.turns import turn

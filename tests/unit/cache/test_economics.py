@@ -25,8 +25,8 @@ from midfold.cache.schedule import (
 )
 from midfold.config.schema import Compression, Config, PromptCaching
 from midfold.fold.budget import Pressure
+from midfold.model import local_summarizer
 from midfold.models import ModelOverride
-from midfold.summarize import local_summarizer
 from midfold.testing import FakeClock
 from midfold.transcript.tokens import Tally
 

@@ -31,7 +31,7 @@ from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.host import EngineHost
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
 from midfold.transcript.document import read
 from midfold.transcript.tokens import estimate_text
 

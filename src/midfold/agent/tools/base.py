@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from midfold.agent.answers import Call
 from midfold.agent.shapes import Result
 from midfold.errors import MidfoldError, ToolRefused
 from midfold.fold.engine import ToolSpec
 from midfold.transcript import jsonio
+from midfold.transcript.message import ToolCall
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
@@ -51,23 +51,23 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(tool.spec for tool in self.tools.values())
 
-    def about(self, call: Call) -> str:
+    def about(self, call: ToolCall) -> str:
         """One line on what a call would do."""
         tool, given = self.tools.get(call.name), _object(call.arguments)
         return tool.told(given) if tool is not None and given is not None and not _problem(tool.spec, given) else ""
 
-    def needs_consent(self, call: Call) -> bool:
+    def needs_consent(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.name)
         return tool is not None and tool.changes
 
-    def run(self, call: Call) -> Result:
+    def run(self, call: ToolCall) -> Result:
         """Runs one call. Only an interrupt of the user's is not made a result."""
         try:
             return Result(call, bounded(_speakable(self._run(call)), self.limit))
         except (MidfoldError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
             return Result(call, bounded(_speakable(f"error: {_words(error)}"), self.limit), is_error=True)
 
-    def _run(self, call: Call) -> str:
+    def _run(self, call: ToolCall) -> str:
         tool = self.tools.get(call.name)
         if tool is None:
             raise ToolRefused(f"there is no tool {call.name[:80]!r}; there are {', '.join(self.tools)}")

@@ -10,10 +10,9 @@ import pytest
 from midfold import ConfigError
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask, ModelSettings, Provider
-from midfold.providers import KNOWN, Resolution, provider_of, resolve, summarizer_for
-from midfold.summarize import local_summarizer
-from midfold.summarize.client import ModelSummarizer
-from midfold.summarize.endpoint import Endpoint
+from midfold.model import local_summarizer
+from midfold.model.endpoint import KNOWN, Endpoint, Resolution, provider_of, resolve
+from midfold.model.summaries import ModelSummarizer, summarizer_for
 
 KEY = "sk-" + "test" * 4
 OTHER = "sk-" + "other" * 4
@@ -38,8 +37,8 @@ def test_a_key_alone_asks_nobody_and_it_says_which_key_was_not_used(own: str | N
         found = chosen({known.key_variable: KEY}, own)
         assert (found.endpoint, found.main, found.missing) == (None, None, False), name
         assert found.unused == (known.key_variable,)
-        assert f"{known.key_variable} is set, but a key alone sends nothing" in found.told
-        assert KEY not in f"{found} {found!r} {found.told}"
+        assert f"{known.key_variable} is set, but a key alone sends nothing" in found.description
+        assert KEY not in f"{found} {found!r} {found.description}"
     every = chosen(EVERY_KEY, own)
     assert every.endpoint is None
     assert every.unused == tuple(EVERY_KEY)
@@ -49,7 +48,7 @@ def test_a_key_alone_asks_nobody_and_it_says_which_key_was_not_used(own: str | N
 @pytest.mark.parametrize("blank", ["", "  ", "\n"])
 def test_an_empty_key_is_no_key(blank: str) -> None:
     assert chosen({"OPENAI_API_KEY": blank}).unused == ()
-    assert chosen({"OPENAI_API_KEY": blank}).told == "local, without a model (auto asks nobody here)"
+    assert chosen({"OPENAI_API_KEY": blank}).description == "local, without a model (auto asks nobody here)"
     assert chosen({"OPENAI_API_KEY": blank}, provider="openai").missing
 
 

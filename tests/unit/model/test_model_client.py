@@ -12,7 +12,7 @@ import pytest
 
 from midfold.agent import ModelClient
 from midfold.errors import ModelFailed
-from midfold.summarize.endpoint import Endpoint
+from midfold.model.endpoint import Endpoint
 
 BODY = b'{"choices":[{"message":{"role":"assistant","content":"Hello."},"finish_reason":"stop"}]}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

@@ -12,15 +12,22 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.errors import FailureKind, SummaryFailed
+from midfold.errors import FailureKind, ModelFailed, SummaryFailed
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import MOST_CHUNKS, chunks
-from midfold.summarize.calls import SYSTEM, Call, Reply, http_request
-from midfold.summarize.client import ModelSummarizer, run
-from midfold.summarize.endpoint import Endpoint
-from midfold.summarize.flow import CONTINUE, Progress, summarise
-from midfold.summarize.pieces import CUT_NOTE
+from midfold.model.endpoint import Endpoint
+from midfold.model.summaries import (
+    CONTINUE,
+    CUT_NOTE,
+    SYSTEM,
+    ModelSummarizer,
+    SummaryCall,
+    SummaryProgress,
+    run,
+    summarise,
+)
 from midfold.testing.fixtures import assistant, call, user
+from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.tokens import estimate_text
 
 ENDPOINT = Endpoint(name="test", wire="openai", base_url="http://127.0.0.1:1/v1", model="small")
@@ -35,22 +42,22 @@ class Model:
         self.text = text
         self.endless = endless
         self.names_limit = names_limit
-        self.calls: list[Call] = []
+        self.calls: list[SummaryCall] = []
 
-    def __call__(self, call: Call) -> Reply:
+    def __call__(self, call: SummaryCall) -> ModelAnswer:
         self.calls.append(call)
         if size(call) + call.max_tokens > self.window:
-            raise SummaryFailed("overflow", limit=self.window if self.names_limit else 0)
+            raise ModelFailed("overflow", limit=self.window if self.names_limit else 0)
         if self.endless:
-            return Reply(text="the work went on and on\n" * (call.max_tokens // 7), finish="length")
-        return Reply(text=self.text)
+            return ModelAnswer(text="the work went on and on\n" * (call.max_tokens // 7), finish="length")
+        return ModelAnswer(text=self.text)
 
     @property
     def read(self) -> str:
         return "\n".join(text for call in self.calls for _, text in call.messages)
 
 
-def size(call: Call) -> int:
+def size(call: SummaryCall) -> int:
     return sum(estimate_text(text) + 4 for _, text in call.messages) + estimate_text(SYSTEM)
 
 
@@ -89,7 +96,7 @@ def test_no_call_is_larger_than_the_window_however_much_the_model_writes(
 
 
 def test_parts_that_do_not_fit_one_call_are_merged_with_their_neighbours_first() -> None:
-    steps: list[Progress] = []
+    steps: list[SummaryProgress] = []
     part = "## Progress\n### Done\n" + "\n".join(f"- finished step {n} of the port" for n in range(30))
     model = Model(2_048, part)
     summary(ask(fold(60)), model, 2_048, progress=steps.append)
@@ -125,10 +132,10 @@ def test_a_window_smaller_than_was_said_is_found_out_and_used(names_limit: bool)
 
 
 def test_a_continuation_that_overflows_keeps_what_was_written() -> None:
-    def model(call: Call) -> Reply:
+    def model(call: SummaryCall) -> ModelAnswer:
         if call.messages[-1][1] == CONTINUE:
-            raise SummaryFailed("overflow", limit=2_048)
-        return Reply(text=f"{GOOD}\n- and then", finish="length")
+            raise ModelFailed("overflow", limit=2_048)
+        return ModelAnswer(text=f"{GOOD}\n- and then", finish="length")
 
     answer = summary(ask(fold(3, 20)), model, 8_192)
     assert answer.text == f"{GOOD}\n{CUT_NOTE}"
@@ -136,16 +143,16 @@ def test_a_continuation_that_overflows_keeps_what_was_written() -> None:
 
 
 def test_after_a_broken_answer_the_call_is_made_without_a_stream() -> None:
-    calls: list[Call] = []
+    calls: list[SummaryCall] = []
 
-    def model(call: Call) -> Reply:
+    def model(call: SummaryCall) -> ModelAnswer:
         calls.append(call)
         if call.stream:
-            raise SummaryFailed("malformed")
-        return Reply(text=GOOD)
+            raise ModelFailed("malformed")
+        return ModelAnswer(text=GOOD)
 
     assert summary(ask(fold(3, 20)), model, 32_000).text == GOOD
-    assert [json.loads(http_request(call).body)["stream"] for call in calls] == [True, False]
+    assert [json.loads(call.request())["stream"] for call in calls] == [True, False]
 
 
 def test_a_fold_of_too_many_messages_fills_all_its_pieces_and_keeps_its_newest_turns() -> None:
@@ -158,13 +165,13 @@ def test_a_fold_of_too_many_messages_fills_all_its_pieces_and_keeps_its_newest_t
 
 
 def test_calls_are_counted_when_they_come_to_nothing() -> None:
-    def unreachable(call: Call) -> Reply:
-        raise SummaryFailed("network" if call.endpoint.model == "small" else "auth")
+    def unreachable(call: SummaryCall) -> ModelAnswer:
+        raise ModelFailed("network" if call.endpoint.model == "small" else "auth")
 
-    def absent(call: Call) -> Reply:
+    def absent(call: SummaryCall) -> ModelAnswer:
         if call.endpoint.model == "small":
-            raise SummaryFailed("model_not_found")
-        return Reply(text=GOOD)
+            raise ModelFailed("model_not_found")
+        return ModelAnswer(text=GOOD)
 
     with pytest.raises(SummaryFailed) as caught:
         summary(ask(fold(3, 20)), unreachable, 32_000)

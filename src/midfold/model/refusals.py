@@ -1,4 +1,4 @@
-"""Which kind of failure an HTTP answer or an error value is. No text of theirs is kept."""
+"""Which kind of failure a refusal of a provider is: an HTTP answer, or an error value. No text of theirs is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from midfold.errors import FailureKind, SummaryFailed
+from midfold.errors import FailureKind, ModelFailed
 from midfold.models import learn_limit
 
 LONGEST_READ = 20_000
@@ -41,14 +41,24 @@ _BY_STATUS: dict[int, FailureKind] = {
     524: "timeout",
 }
 
+_TELLING: dict[FailureKind, str] = {
+    "auth": "the key is missing, wrong, or not allowed to use this model",
+    "model_not_found": "there is no such model, or not under this address",
+    "overflow": "the request does not fit into the model's window",
+    "rate_limit": "too many requests",
+    "unavailable": "the provider is overloaded or broken",
+    "filtered": "the provider's filter refused it",
+}
 
-def failure_of(status: int, headers: Mapping[str, str], body: bytes, place: str, now: float = 0.0) -> SummaryFailed:
+
+def failure_of(status: int, headers: Mapping[str, str], body: bytes, place: str, now: float = 0.0) -> ModelFailed:
     """What an answer that is not 2xx means."""
     text = body[:LONGEST_READ].decode("utf-8", "replace")
     kind = _kind(status, text)
     asked = retry_after(headers, now) if kind in ("rate_limit", "unavailable") else 0.0
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
-    return SummaryFailed(kind, f"{place} answered {status}", retry_after=asked, limit=limit)
+    told = f": {_TELLING[kind]}" if kind in _TELLING else ""
+    return ModelFailed(kind, f"{place} answered {status}{told}", retry_after=asked, limit=limit)
 
 
 def _kind(status: int, text: str) -> FailureKind:
@@ -69,7 +79,7 @@ def _kind(status: int, text: str) -> FailureKind:
     return "unavailable" if status >= 500 else "other"
 
 
-def from_error_value(error: Any) -> SummaryFailed:
+def failure_in(error: Any) -> ModelFailed:
     """What an error object inside an answer means; OpenRouter and event streams report upstream errors so."""
     fields = error if isinstance(error, dict) else {"message": error}
     code = fields.get("code")
@@ -77,7 +87,7 @@ def from_error_value(error: Any) -> SummaryFailed:
     status = code if isinstance(code, int) else _status_of(text)
     kind = _kind(status, text)
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
-    return SummaryFailed(kind, "the answer is an error", limit=limit)
+    return ModelFailed(kind, "the answer is an error", limit=limit)
 
 
 def _status_of(text: str) -> int:
