@@ -30,7 +30,7 @@ INNER = """
 Compaction.__init__ Document.__init__ Session.__init__ Sessions.__init__ View.__init__
 Dialect.read Dialect.read_system Draft.fitted Draft.live Health.observe Health.seen Message.over
 EngineHost.adopt EngineHost.guard EngineHost.measured EngineHost.prepare EngineHost.prices EngineHost.schedule
-EngineHost.starts_with EngineHost.swap ModelSummarizer.ask_once Sessions.given
+EngineHost.starts_with EngineHost.swap ModelSummarizer.send Sessions.given
 """
 """What midfold's own rooms call; a user neither calls it nor has one of its types to give."""
 

@@ -14,8 +14,8 @@ import pytest
 
 import midfold
 from midfold.agent import Workshop
-from midfold.agent.client import ModelClient
 from midfold.agent.hands import agree
+from midfold.model.client import ModelClient
 from midfold.summarize import local_summarizer
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.fixtures import assistant, numbered, user
