@@ -9,10 +9,9 @@ from midfold import errors
 from midfold import transcript as wire
 
 PUBLIC = """
-BackgroundCompaction
 Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost LeaseLost
 MalformedTranscript Media Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem
-Protection Session Sessions StoreError StoredHost SummaryAnswer SummaryAsk SummaryFailed Text Thinking
+Protection Session Sessions StoreError SummaryAnswer SummaryAsk SummaryFailed Text Thinking
 TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage __version__ compact
 effective_input_window load_config look_up_model open preview read read_many read_usage
 register_context_engine register_digest rejoin select_tail_by_budget shrink_json_string_leaves

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # what type checkers read as true, without the cost of importing typing
 if TYPE_CHECKING:
+    from midfold._deprecated import BackgroundCompaction as BackgroundCompaction
+    from midfold._deprecated import StoredHost as StoredHost
     from midfold.api import Compaction, compact
-    from midfold.background import BackgroundCompaction
     from midfold.config import Config, load
     from midfold.errors import (
         ConfigError,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from midfold.plugins import register_context_engine
     from midfold.service import Sessions, open_sessions
     from midfold.session import Session
-    from midfold.stored_host import StoredHost
     from midfold.transcript.document import Document, read, read_many, write
     from midfold.transcript.message import (
         Media,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BackgroundCompaction",
     "Compaction",
     "CompactionState",
     "Config",
@@ -83,7 +82,6 @@ __all__ = [
     "Session",
     "Sessions",
     "StoreError",
-    "StoredHost",
     "SummaryAnswer",
     "SummaryAsk",
     "SummaryFailed",
@@ -117,7 +115,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BackgroundCompaction": ("midfold.background", "BackgroundCompaction"),
     "Compaction": ("midfold.api", "Compaction"),
     "CompactionState": ("midfold.fold.request", "CompactionState"),
     "Config": ("midfold.config", "Config"),
@@ -142,7 +139,6 @@ _HOMES = {
     "Session": ("midfold.session", "Session"),
     "Sessions": ("midfold.service", "Sessions"),
     "StoreError": ("midfold.errors", "StoreError"),
-    "StoredHost": ("midfold.stored_host", "StoredHost"),
     "SummaryAnswer": ("midfold.fold.request", "SummaryAnswer"),
     "SummaryAsk": ("midfold.fold.request", "SummaryAsk"),
     "SummaryFailed": ("midfold.errors", "SummaryFailed"),
@@ -182,6 +178,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
+    if name in ("BackgroundCompaction", "StoredHost"):
+        return _going(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'midfold' has no attribute {name!r}")
     import importlib
@@ -189,6 +187,17 @@ def __getattr__(name: str) -> object:
     module, attribute = _HOMES[name]
     value: object = getattr(importlib.import_module(module), attribute)
     globals()[name] = value
+    return value
+
+
+def _going(name: str) -> object:
+    import warnings
+
+    from midfold import _deprecated
+
+    told = f"midfold.{name} goes with the next version: {_deprecated.REPLACEMENTS[name]}"
+    warnings.warn(told, DeprecationWarning, stacklevel=3)
+    value: object = getattr(_deprecated, name)
     return value
 
 

@@ -12,16 +12,18 @@ import msgspec
 from midfold.cache import PromptCacheHint
 from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
+from midfold.decide import decide, situation_of
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
 from midfold.fold.engine import Compressor, ContextEngine
+from midfold.fold.job import carry_out, with_size
 from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.summarize import Summarizer, drive, local_summarizer
-from midfold.summarize.cooldown import Guard
+from midfold.summarize.drivers import Guard
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, prefix_request, read, tool_of, write
 from midfold.transcript.message import Message, Tool, Transcript, Usage, read_usage
@@ -148,9 +150,14 @@ def compact(
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
-    guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
-    outcome = drive((engine or Compressor()).compress(request), guard)
-    outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
+    chosen, request = engine or Compressor(), with_size(request)
+    situation = situation_of(request, request.prompt_tokens or 0, clock())
+    if not situation.asked and situation.enabled:
+        situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
+    decision = decide(situation)
+    guard = Guard(summarizer or _configured(config, request.model), decision, clock)
+    outcome = drive(carry_out(chosen, request, decision), guard)
+    outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 

@@ -94,7 +94,7 @@ class Workshop:
             dialect=dialect,
         )
         if self.sessions.summarizer is None:
-            session.host.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
+            session.setup.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
         return session
 
     def tools(self, session: Callable[[], Session]) -> list[Tool]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from midfold.decide import decide, situation_of
 from midfold.fold.archive import Archive, fold_id, handle_of
 from midfold.fold.assemble import WELL_BELOW, assemble, fits, without_fold
 from midfold.fold.audit import rejection
@@ -46,10 +47,16 @@ class ContextEngine(ABC):
     """Subclass this, give it a name, and implement two methods."""
 
     name: ClassVar[str]
+    reads_messages: ClassVar[bool] = True
+    """Whether `should_compress` looks at the messages. One that does not is asked without them, at a constant cost."""
 
     @abstractmethod
     def should_compress(self, request: CompactionRequest) -> Pressure:
-        """How urgent it is. Cheap: called after every turn."""
+        """How urgent it is, by `request.prompt_tokens` or whatever else the engine goes by. Called after every turn.
+
+        HARD folds before the next request, SOFT may prepare a fold, NONE does neither. Strikes, pauses after failures
+        and `enabled` are the host's business.
+        """
 
     @abstractmethod
     def compress(self, request: CompactionRequest) -> Flow:
@@ -223,23 +230,18 @@ class _Prune:
         )
 
 
-MOST_STRIKES = 2
-"""After so many compactions in a row that did not help, automatic ones stop."""
-
-
 class Compressor(ContextEngine):
     name: ClassVar[str] = "compressor"
+    reads_messages: ClassVar[bool] = False
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
-        if request.state.ineffective >= MOST_STRIKES or not request.options.enabled:
-            return Pressure.NONE
         return request.budget.pressure(Job(request).prompt_tokens)
 
     def compress(self, request: CompactionRequest) -> Flow:
         job = Job(request)
-        refusal = _refusal(job)
-        if refusal:
-            return job.unchanged(refusal)
+        decision = decide(situation_of(request, job.prompt_tokens))
+        if not decision.fold:
+            return job.declined(decision)
         plan = job.plan()
         pruned = prune(job, plan)
         if pruned is not None:
@@ -297,25 +299,12 @@ def _shorter(job: Job, plan: Plan, goal: float) -> Plan:
     return shorter
 
 
-def _refusal(job: Job) -> str:
-    request = job.request
-    if request.force or request.target_tokens is not None or request.keep_last_exchanges is not None:
-        return "" if request.messages else "the conversation is empty"
-    if not request.options.enabled:
-        return "compression is disabled"
-    if request.state.ineffective >= MOST_STRIKES:
-        strikes = request.state.ineffective
-        return f"the last {strikes} compactions did not help; a forced one, or another model, tries again"
-    if request.budget.pressure(job.prompt_tokens) < Pressure.HARD:
-        return f"{job.prompt_tokens:,} tokens are below the threshold of {request.budget.threshold_tokens:,}"
-    return ""
-
-
 # The engine that never folds: for measuring, and for hosts that want everything but compaction.
 
 
 class Noop(ContextEngine):
     name: ClassVar[str] = "noop"
+    reads_messages: ClassVar[bool] = False
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
         return Pressure.NONE

@@ -1,5 +1,5 @@
 """Who makes the summary, and how a compaction is driven to its end."""
 
-from midfold.summarize.drivers import Summarizer, begin, drive, drive_async, local_summarizer, resume
+from midfold.summarize.drivers import Summarizer, advance, drive, local_summarizer
 
-__all__ = ["Summarizer", "begin", "drive", "drive_async", "local_summarizer", "resume"]
+__all__ = ["Summarizer", "advance", "drive", "local_summarizer"]

@@ -30,6 +30,7 @@ from hypothesis import HealthCheck, given, settings
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.budget import Pressure
 from midfold.fold.engine import ContextEngine
+from midfold.fold.job import with_size
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
 from midfold.plugins import name_problem
@@ -116,7 +117,11 @@ class EngineContract:
 
     def test_every_answer_is_a_pressure(self, subject: ContextEngine, dialect: str) -> None:
         def check(messages: list[Any]) -> None:
-            assert isinstance(subject.should_compress(request(read(messages, dialect=dialect))), Pressure)
+            asked = with_size(request(read(messages, dialect=dialect)))
+            answer = subject.should_compress(asked)
+            assert isinstance(answer, Pressure)
+            if not subject.reads_messages:
+                assert subject.should_compress(msgspec.structs.replace(asked, messages=())) is answer
 
         check([])
         check(long_conversation(dialect))
