@@ -17,11 +17,13 @@ from e2e.server import MODEL, Server, Witnessed
 from midfold.api import request_for
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask
-from midfold.fold.engine import Compressor
+from midfold.engine import Compressor
+from midfold.errors import SummaryFailed
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import FAILURES, Receipt
-from midfold.fold.request import Outcome
-from midfold.model import drive_async
+from midfold.fold.request import Flow, Outcome, SummaryAsk
+from midfold.model import advance
+from midfold.model.drive import failure_of
 from midfold.model.summaries import ModelSummarizer, summarizer_for
 from midfold.transcript.message import Transcript
 
@@ -193,6 +195,17 @@ def judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list
     return broken
 
 
+async def _awaited(flow: Flow, summarizer: ModelSummarizer) -> Outcome:
+    step = advance(flow)
+    while isinstance(step, SummaryAsk):
+        try:
+            answer = await summarizer.later(step)
+        except SummaryFailed as failed:
+            answer = failure_of(failed)
+        step = advance(flow, answer)
+    return step
+
+
 async def _beside_a_heartbeat(request: Any, summarizer: ModelSummarizer) -> tuple[Outcome, float]:
     longest = 0.0
 
@@ -205,7 +218,7 @@ async def _beside_a_heartbeat(request: Any, summarizer: ModelSummarizer) -> tupl
 
     beating = asyncio.create_task(heartbeat())
     try:
-        return await drive_async(Compressor().compress(request), summarizer.later), longest
+        return await _awaited(Compressor().compress(request), summarizer), longest
     finally:
         beating.cancel()
 

@@ -76,7 +76,7 @@ def replay(
 
 def billed(cache: Cache, view: View, session: Session, now: float) -> Usage:
     """What Anthropic would report with the planned markers, and what a provider that caches by itself would."""
-    if is_claude(session.host.model):
+    if is_claude(session.setup.model):
         places = (hint.message_index for hint in session.cache_hints())
         marked = [place for place in places if 0 <= place < len(view.messages)]
         return msgspec.structs.replace(cache.send(view, marked, now), completion_tokens=ANSWER)

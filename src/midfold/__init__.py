@@ -16,7 +16,6 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "api": "Compaction compact",
-    "background": "BackgroundCompaction",
     "cache.health": "Health TurnHealth=Turn",
     "cache.markers": "PromptCacheHint mark",
     "cache.schedule": "break_even",
@@ -28,6 +27,8 @@ _MODULES = {
     "config.schema": """
         AgentSettings GatewaySettings=Gateway KeySettings=Key StoreSettings=Store UpstreamSettings=Upstream
     """,
+    "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
+    "decide": "Decision",
     "errors": """
         ConfigError FailureKind LeaseLost MalformedTranscript MidfoldError MissingExtra ModelFailed NotStored
         PluginError SchemaError StoreConflict StoreDamaged StoreError StoreUnavailable SummaryFailed ToolRefused
@@ -38,7 +39,7 @@ _MODULES = {
     "fold.budget": "Budget Pressure effective_input_window threshold_tokens",
     "fold.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
     "fold.digest.digest": "DigestFunction",
-    "fold.engine": "Compressor ContextEngine Noop ToolSpec",
+    "engine": "Compressor ContextEngine Noop ToolSpec",
     "fold.handoff": "Handoff=Generated Keeper",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest Receipt SummaryFacts Timing",
@@ -47,7 +48,6 @@ _MODULES = {
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
     "host": "EngineHost",
-    "live": "Draft",
     "model.drive": "Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",
     "model.summaries": "ModelSummarizer SummaryProgress",
@@ -56,14 +56,14 @@ _MODULES = {
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,
     "service": "Sessions open=open_sessions",
-    "session": "Compacted Session Sync",
+    "session": "Session",
+    "setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held",
     "store.prefixes": "Prefix",
     "store.protocol": "Record SessionInfo",
     "store.ranking": "Hit",
     "store.views": "View",
-    "stored_host": "StoredHost",
     "tokenizers": "Tokenizer",
     "transcript": "Document read read_many write",
     "transcript.dialect": "Dialect",
@@ -84,6 +84,8 @@ __all__ += ["__version__"]
 
 
 def __getattr__(name: str) -> object:
+    if name in ("BackgroundCompaction", "StoredHost"):
+        return _going(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'midfold' has no attribute {name!r}")
     import importlib
@@ -91,6 +93,28 @@ def __getattr__(name: str) -> object:
     module, attribute = _HOMES[name]
     value: object = getattr(importlib.import_module(f"midfold.{module}"), attribute)
     globals()[name] = value
+    return value
+
+
+def _going(name: str) -> object:
+    import warnings
+
+    from midfold import _deprecated
+
+    told = f"midfold.{name} goes with the next version: {_deprecated.REPLACEMENTS[name]}"
+    warnings.warn(told, DeprecationWarning, stacklevel=3)
+    value: object = getattr(_deprecated, name)
+    return value
+
+
+def _going(name: str) -> object:
+    import warnings
+
+    from midfold import _deprecated
+
+    told = f"midfold.{name} goes with the next version: {_deprecated.REPLACEMENTS[name]}"
+    warnings.warn(told, DeprecationWarning, stacklevel=3)
+    value: object = getattr(_deprecated, name)
     return value
 
 

@@ -12,10 +12,12 @@ import msgspec
 from midfold.cache import PromptCacheHint
 from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
+from midfold.decide import decide, situation_of
+from midfold.engine import ContextEngine
+from midfold.engine.job import carry_out, with_size
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
-from midfold.fold.engine import ContextEngine
 from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
@@ -154,9 +156,14 @@ def compact(
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
-    guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
-    outcome = drive(engine_for(config, engine).compress(request), guard)
-    outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
+    chosen, request = engine_for(config, engine), with_size(request)
+    situation = situation_of(request, request.prompt_tokens or 0, clock())
+    if not situation.asked and situation.enabled:
+        situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
+    decision = decide(situation)
+    guard = Guard(summarizer or _configured(config, request.model), decision, clock)
+    outcome = drive(carry_out(chosen, request, decision), guard)
+    outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
+from midfold.engine import ContextEngine, ToolSpec
 from midfold.errors import PluginError
 from midfold.fold.archive import Archive
-from midfold.fold.engine import ContextEngine, ToolSpec
 from midfold.fold.redact import redact
 from midfold.transcript import jsonio
 

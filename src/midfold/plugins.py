@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from midfold.engine import Compressor, ContextEngine, Noop, ToolSpec
 from midfold.errors import PluginError
 from midfold.fold.archive import Archive
 from midfold.fold.budget import Pressure
-from midfold.fold.engine import Compressor, ContextEngine, Noop, ToolSpec
 from midfold.fold.request import CompactionRequest, Flow
 from midfold.lru import LRU
 

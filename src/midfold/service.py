@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from midfold.engine import ContextEngine
 from midfold.errors import StoreError
-from midfold.fold.engine import ContextEngine
 from midfold.fold.redact import redact
-from midfold.host import EngineHost
 from midfold.session import Session
+from midfold.setup import Setup
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.appending import PLAINEST
 from midfold.store.database import CONNECTIONS
@@ -81,17 +81,19 @@ class Sessions:
         dialect: str | None = None,
         protection: Protection | None = None,
         owner: str | None = None,
+        most_messages: int = 0,
     ) -> Session:
         """One session by its name; it comes into being with its first message.
 
         Without `system` and `tools` it has those that were last stored with it. With `owner`, handoffs in its messages
-        are believed only if a session `owner/...` has them; the empty one is that of names without a slash.
+        are believed only if a session `owner/...` has them; the empty one is that of names without a slash. More than
+        `most_messages` are folded, whatever their size; 0: any number is fine.
         """
         known, written = self.store.info(name), None
         if known is not None and system is None and not tools:
             written = self.store.prompt(known)
             system, tools = values_of(written)
-        host = EngineHost(
+        setup = Setup(
             self.engine,
             model=model or (known.model if known else None),
             context_length=context_length,
@@ -103,10 +105,9 @@ class Sessions:
             system=system,
             tools=tools,
             clock=self.clock,
+            most_messages=most_messages,
         )
-        more: dict[str, Any] = {"redacts": self.redacts, "written": written, "clock": self.clock}
-        more["owner"] = owner
-        return Session(self.store, name, host, dialect=dialect, **more)
+        return Session(self.store, name, setup, dialect=dialect, redacts=self.redacts, written=written, owner=owner)
 
     def __contains__(self, name: str) -> bool:
         return self.store.info(name) is not None

@@ -12,9 +12,9 @@ import pytest
 import midfold
 from midfold.config import Config, load
 from midfold.config.schema import Compression
+from midfold.engine import Compressor, ContextEngine
 from midfold.fold.budget import plan_budget
 from midfold.fold.digest.digest import PLACEHOLDER, is_digest
-from midfold.fold.engine import Compressor, ContextEngine
 from midfold.fold.handoff import MARKER, recognise
 from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
@@ -94,7 +94,7 @@ def test_a_registered_engine_is_used_only_by_its_name(tmp_path: Path) -> None:
 
 def test_the_plugin_directory_comes_before_registered_engines_and_never_replaces_the_compressor(tmp_path: Path) -> None:
     source = (
-        "from midfold.fold.engine import Compressor\n"
+        "from midfold.engine import Compressor\n"
         "class FromDirectory(Compressor):\n    name = {name!r}\n"
         "def register(context):\n    context.register_context_engine(FromDirectory)\n"
     )

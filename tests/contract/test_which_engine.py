@@ -15,7 +15,7 @@ import midfold
 from midfold.adapters.hermes import HermesEngine
 from midfold.cli.main import main
 from midfold.config import Config
-from midfold.fold.engine import Compressor
+from midfold.engine import Compressor
 from midfold.fold.receipt import Receipt
 from midfold.plugins import configured_engine
 from midfold.testing.provider_replies import Turn

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 import midfold
+from midfold import local_summarizer
 from midfold.agent import Workshop
 from midfold.agent.hands import agree
 from midfold.model.client import ModelClient
-from midfold import local_summarizer
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.fixtures import assistant, numbered, user
 from midfold.testing.provider_replies import Turn

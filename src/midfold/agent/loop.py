@@ -56,8 +56,8 @@ class Agent:
         """One turn: what the user says, and everything up to the model's last word on it."""
         self.close_open_ends()
         self.session.append(shapes.user(task))
-        host = self.session.host
-        self.watch(Started(session=self.session.name, model=self.model.endpoint.model, window=host.window))
+        setup = self.session.setup
+        self.watch(Started(session=self.session.name, model=self.model.endpoint.model, window=setup.window))
         for step in range(1, self.max_steps + 1):
             try:
                 answer = self._answer(first=step == 1)
@@ -102,10 +102,10 @@ class Agent:
 
     def request(self) -> bytes:
         """The body of the next request."""
-        endpoint, host = self.model.endpoint, self.session.host
-        longest = shapes.longest_answer(endpoint, host.window, self.longest_answer)
+        endpoint, setup = self.model.endpoint, self.session.setup
+        longest = shapes.longest_answer(endpoint, setup.window, self.longest_answer)
         body = shapes.body(endpoint, self.session.view(), self.toolbox.specs, longest)
-        return shapes.cached(body, endpoint, host.config.prompt_caching)
+        return shapes.cached(body, endpoint, setup.config.prompt_caching)
 
     def _again(self, failed: ModelFailed, seconds: float) -> None:
         self.watch(Retrying(kind=failed.kind, why=str(failed), seconds=seconds))

@@ -16,7 +16,7 @@ from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
-from midfold.fold.engine import ToolSpec
+from midfold.engine import ToolSpec
 from midfold.model.endpoint import DIALECTS, Endpoint, Wire
 from midfold.store.views import View
 from midfold.transcript import jsonio

@@ -20,10 +20,10 @@ from midfold.agent.tools.recall import recall_tools
 from midfold.agent.tools.shell import Shell
 from midfold.config import Config
 from midfold.config.home import store_url
+from midfold.engine import ToolSpec
 from midfold.engine_tools import EngineTools
 from midfold.errors import ConfigError, NotStored
 from midfold.fold.archive import Archive
-from midfold.fold.engine import ToolSpec
 from midfold.model import Summarizer
 from midfold.model.client import ChatModel, ModelClient
 from midfold.model.endpoint import Endpoint, secret_variables
@@ -99,7 +99,7 @@ class Workshop:
             dialect=dialect,
         )
         if self.sessions.summarizer is None:
-            session.host.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
+            session.setup.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
         return session
 
     def tools(self, session: Callable[[], Session]) -> list[Tool]:

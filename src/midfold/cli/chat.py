@@ -113,10 +113,10 @@ def _greet(chat: Chat) -> None:
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
-    endpoint, host = agent.model.endpoint, agent.session.host
+    endpoint, setup = agent.model.endpoint, agent.session.setup
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
-    folds = f"folds at {host.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
-    screen.say(f"window of {host.window:,} tokens, {folds}; session {agent.session.name}")
+    folds = f"folds at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
+    screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
     caching = config.prompt_caching
     line = status_line(caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, endpoint.dialect)
     screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")

@@ -125,7 +125,7 @@ def _model(chat: Chat, rest: str) -> None:
         return
     if words:
         chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
-    endpoint, window = chat.agent.model.endpoint, chat.agent.session.host.window
+    endpoint, window = chat.agent.model.endpoint, chat.agent.session.setup.window
     chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
 
 

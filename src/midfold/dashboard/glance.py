@@ -20,8 +20,8 @@ from midfold.dashboard.links import key_of
 from midfold.dashboard.places import Found, Shelf
 from midfold.dashboard.savings import PriceList, Retrieval, cache_of, cache_use, compared
 from midfold.dashboard.sizes import MOST_MODELS, Gauge, run
-from midfold.live import memory_of
 from midfold.service import Sessions
+from midfold.session import memory_of
 from midfold.store.protocol import Record, SessionInfo
 from midfold.store.sketches import Sketch, Sketches
 from midfold.transcript.message import ToolCall, ToolResult

@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
+from midfold.engine import ToolSpec
 from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, NotStored, PluginError, UpstreamError
 from midfold.fold.archive import Archive
-from midfold.fold.engine import ToolSpec
 from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.headers import encoding_of, to_client

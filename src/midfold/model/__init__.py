@@ -5,6 +5,6 @@ Keys are read here and nowhere shown. Nothing here reads or writes a store; what
 `midfold.transcript.answers`.
 """
 
-from midfold.model.drive import Summarizer, begin, drive, drive_async, local_summarizer, resume
+from midfold.model.drive import Summarizer, advance, drive, local_summarizer
 
-__all__ = ["Summarizer", "begin", "drive", "drive_async", "local_summarizer", "resume"]
+__all__ = ["Summarizer", "advance", "drive", "local_summarizer"]

@@ -1,22 +1,21 @@
-"""A compaction driven to its end, sync or async, and the summarizer it asks: guarded, so that after a failure it is
-left alone for a while. What a summarizer returns or raises is made an answer here; the state is the session's.
-"""
+"""Who is asked for a summary, what that does to the state, and how a compaction is driven to its end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from midfold.decide import Decision, paused_words
 from midfold.errors import SummaryFailed
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import cooldown
 from midfold.fold.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
 
+T = TypeVar("T")
 Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
-Clock = Callable[[], float]
 
 
 def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
@@ -27,55 +26,30 @@ def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
 
 def drive(flow: Flow, summarize: Summarizer) -> Outcome:
     """Runs a compaction to its end."""
-    first = begin(flow)
-    return first if isinstance(first, Outcome) else resume(flow, first, summarize)
+    step = advance(flow)
+    while isinstance(step, SummaryAsk):
+        step = advance(flow, answer_of(summarize, step))
+    return step
 
 
-def begin(flow: Flow) -> SummaryAsk | Outcome:
-    """Runs a compaction up to its first question, or to its end if it has none: nothing slow happens before."""
+def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Outcome:
+    """Runs a compaction up to its next question, or to its end: nothing slow happens before the first one."""
     try:
-        return next(flow)
+        return next(flow) if answer is None else flow.send(answer)
     except StopIteration as stop:
         outcome: Outcome = stop.value
         return outcome
 
 
-def resume(flow: Flow, ask: SummaryAsk, summarize: Summarizer) -> Outcome:
-    """Answers the question a compaction waits with, and runs it to its end."""
-    try:
-        while True:
-            ask = flow.send(_ask(summarize, ask))
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
-
-
-async def drive_async(flow: Flow, summarize: Callable[[SummaryAsk], Awaitable[Any]]) -> Outcome:
-    """The same for a summarizer that is awaited."""
-    try:
-        ask = next(flow)
-        while True:
-            ask = flow.send(await _ask_async(summarize, ask))
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
-
-
-def _ask(summarize: Summarizer, ask: SummaryAsk) -> SummaryAnswer:
+def answer_of(summarize: Summarizer, ask: SummaryAsk) -> SummaryAnswer:
+    """What a summarizer says, or how it failed."""
     try:
         return as_answer(summarize(ask))
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-        return _failure(error)
+        return failure_of(error)
 
 
-async def _ask_async(summarize: Callable[[SummaryAsk], Awaitable[Any]], ask: SummaryAsk) -> SummaryAnswer:
-    try:
-        return as_answer(await summarize(ask))
-    except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-        return _failure(error)
-
-
-def _failure(error: Exception) -> SummaryAnswer:
+def failure_of(error: Exception) -> SummaryAnswer:
     if isinstance(error, SummaryFailed):
         return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
     return SummaryAnswer(failure="other")
@@ -91,47 +65,91 @@ def as_answer(given: Any) -> SummaryAnswer:
 
 
 class Guard:
-    """A summarizer that does not ask while the session cools down, and remembers how the asking went."""
+    """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
 
-    def __init__(self, summarize: Summarizer, state: CompactionState, clock: Clock, *, force: bool = False) -> None:
-        self._summarize = summarize
-        self._before = state
-        self._clock = clock
-        self._left = 0.0 if force or not state.failure else max(state.cooldown_until - clock(), 0.0)
+    def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
+        self._summarize, self._decision, self._clock = summarize, decision, clock
         self._asked: SummaryAnswer | None = None
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
-        if self._left > 0:
+        if self._decision.pause:
             return self._paused()
-        self._asked = _ask(self._summarize, ask)
+        self._asked = answer_of(self._summarize, ask)
         return self._asked
 
     async def later(self, ask: SummaryAsk) -> SummaryAnswer:
         """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
-        if self._left > 0:
-            return self._paused()
-        self._asked = await _ask_async(getattr(self._summarize, "later", self._in_thread), ask)
+        awaited = getattr(self._summarize, "later", None)
+        if self._decision.pause or awaited is None:
+            return await asyncio.to_thread(self, ask)
+        try:
+            self._asked = as_answer(await awaited(ask))
+        except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+            self._asked = failure_of(error)
         return self._asked
 
-    async def _in_thread(self, ask: SummaryAsk) -> str | SummaryAnswer:
-        return await asyncio.to_thread(self._summarize, ask)
-
     def _paused(self) -> SummaryAnswer:
-        kind = self._before.failure
-        note = f"no model was asked: {self._left:,.0f} s of the pause after a failure ({kind}) are left"
-        return SummaryAnswer(failure=kind, notes=(note,), pause_left=self._left)
+        kind, left = self._decision.failure, self._decision.pause
+        return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
 
-    def settled(self, state: CompactionState) -> CompactionState:
+    def settle(self, state: CompactionState) -> CompactionState:
         """The state after the compaction: a new pause after a new failure, none after a summary."""
         if self._asked is None:
-            return msgspec.structs.replace(
-                state, failure=self._before.failure, cooldown_until=self._before.cooldown_until
-            )
+            return state
         failure = state.failure or self._asked.failure
         if not failure:
             return msgspec.structs.replace(state, cooldown_until=0.0)
         until = self._clock() + cooldown(failure, self._asked.retry_after)
         return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
+
+
+class Question(NamedTuple):
+    """What a compaction waits with, and who answers it."""
+
+    guard: Guard
+    ask: SummaryAsk
+
+
+class _Done(NamedTuple):
+    value: object
+
+
+def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
+    """Runs a compaction to its end, and waits for its summaries."""
+    step = _next(steps, None)
+    while isinstance(step, Question):
+        step = _next(steps, step.guard(step.ask))
+    return step.value  # type: ignore[return-value]
+
+
+async def run_async(steps: Generator[Question, SummaryAnswer, T]) -> T:
+    """The same for an event loop: what takes time happens in a thread, summaries are awaited."""
+    try:
+        step = await _next_in_thread(steps, None)
+        while isinstance(step, Question):
+            step = await _next_in_thread(steps, await step.guard.later(step.ask))
+    finally:
+        await asyncio.to_thread(steps.close)
+    return step.value  # type: ignore[return-value]
+
+
+async def _next_in_thread(
+    steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None
+) -> Question | _Done:
+    """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
+    work = asyncio.ensure_future(asyncio.to_thread(_next, steps, answer))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        raise
+
+
+def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _Done:
+    try:
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as stop:
+        return _Done(stop.value)
 
 
 def cleared(state: CompactionState) -> CompactionState:

@@ -8,15 +8,15 @@ import msgspec
 
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule, Writer
-from midfold.fold.assemble import assemble
+from midfold.engine import Compressor
+from midfold.engine.assemble import assemble
+from midfold.engine.job import Job
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
 from midfold.fold.digest.digest import PLACEHOLDER
-from midfold.fold.engine import Compressor
-from midfold.fold.job import Job
 from midfold.fold.redact import redact
-from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
-from midfold.model import begin, local_summarizer, resume
+from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAnswer, SummaryAsk
+from midfold.model import drive, local_summarizer
 from midfold.replay.policy import Policy
 from midfold.transcript.message import Message, Text, ToolResult, Transcript
 from midfold.transcript.tokens import Meter
@@ -90,13 +90,15 @@ class Folder:
 
     def fold(self, messages: Transcript, prompt_tokens: int) -> Folded | None:
         """The view after a fold; None if there was nothing to do."""
-        flow = self.engine.compress(self.request(messages, prompt_tokens))
-        first = begin(flow)
-        if isinstance(first, Outcome):
-            outcome, read, asked = first, 0, 0
-        else:
-            outcome = resume(flow, first, local_summarizer)
-            read, asked = self._read_by_model(first), first.asked_tokens
+        asks: list[SummaryAsk] = []
+
+        def summarize(ask: SummaryAsk) -> SummaryAnswer:
+            asks.append(ask)
+            return local_summarizer(ask)
+
+        outcome = drive(self.engine.compress(self.request(messages, prompt_tokens)), summarize)
+        read = self._read_by_model(asks[0]) if asks else 0
+        asked = asks[0].asked_tokens if asks else 0
         self.state = outcome.state
         if not outcome.changed:
             return None

@@ -8,6 +8,7 @@ from midfold.cache.breakpoints import plan
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
+from midfold.decide import Situation, decide
 from midfold.eval.score import score
 from midfold.models import Model, look_up
 from midfold.replay.folding import Folded, Folder, pruned
@@ -126,10 +127,20 @@ class Player:
 
     def _reason(self, tokens: int, now: float) -> str:
         """Why to fold now; empty if not."""
-        if self.policy.fold == "threshold":
-            return "hard" if tokens >= self.folder.budget.threshold_tokens else ""
-        timing = self.folder.schedule.timing(prompt_tokens=tokens, fixed_tokens=self.fixed, health=self.health, now=now)
-        return timing.reason if timing.fold else ""
+        by_price = self.policy.fold != "threshold"
+        situation = Situation(
+            prompt_tokens=tokens,
+            threshold_tokens=self.folder.budget.threshold_tokens,
+            schedule=self.folder.schedule if by_price else None,
+            health=self.health,
+            now=now,
+            fixed_tokens=self.fixed,
+            model=self.health.seen.model if self.health.seen is not None else None,
+        )
+        decision = decide(situation)
+        if not decision.fold:
+            return ""
+        return "hard" if decision.timing is None else decision.timing.reason
 
     def _pay(self, folded: Folded, tokens: int, now: float) -> None:
         """A model that is asked for the summary, with the prefix that is cached while it is warm."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.engine.job import LADDER, SHORT_TEXT, Ends, shortened
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
-from midfold.fold.job import LADDER, SHORT_TEXT, Ends, shortened
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text
 from tests.support.build import assistant, call, user

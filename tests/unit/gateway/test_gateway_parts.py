@@ -13,7 +13,6 @@ import pytest
 from midfold.config import Config
 from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching, Upstream
 from midfold.errors import ConfigError
-from midfold.gateway.anchors import Anchors
 from midfold.gateway.headers import asked, to_client, to_upstream
 from midfold.gateway.overflow import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
@@ -22,6 +21,7 @@ from midfold.gateway.recall import offered
 from midfold.gateway.routes import route_of
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
+from midfold.gateway.weighing import Anchors
 
 
 def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> Config:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from midfold.agent.shapes import Result
+from midfold.engine import ToolSpec
 from midfold.errors import MidfoldError, ToolRefused
-from midfold.fold.engine import ToolSpec
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall
 

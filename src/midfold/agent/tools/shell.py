@@ -23,8 +23,8 @@ from contextlib import suppress
 from midfold.agent.tools.base import Tool, tool_spec
 from midfold.agent.tools.folder import Folder
 from midfold.agent.tools.surroundings import passed_on
+from midfold.engine import ToolSpec
 from midfold.errors import ToolRefused
-from midfold.fold.engine import ToolSpec
 
 CHUNK = 65_536
 GRACE = 2.0

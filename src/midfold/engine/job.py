@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from midfold.decide import Decision, paused_words
+from midfold.engine.contract import ContextEngine
 from midfold.errors import FailureKind
 from midfold.fold.archive import DIGITS, PREFIX, Archive, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import (
@@ -23,7 +25,15 @@ from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.fold.ledger import HARDLY_SHORTER
 from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
-from midfold.fold.request import CompactionRequest, CompactionState, Outcome, PrefixRequest, SummaryAnswer, SummaryAsk
+from midfold.fold.request import (
+    CompactionRequest,
+    CompactionState,
+    Flow,
+    Outcome,
+    PrefixRequest,
+    SummaryAnswer,
+    SummaryAsk,
+)
 from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
 from midfold.transcript.message import (
     CALL,
@@ -38,7 +48,7 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Meter, media_units
+from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_units
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
@@ -215,21 +225,27 @@ class Job:
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property
+    def _units(self) -> list[int]:
+        return rough_units(self.messages, self.request.meter)
+
+    @cached_property
     def estimated(self) -> list[int]:
         meter = self.request.meter
         factor, overhead = meter.factor, meter.message_overhead
-        return [round(units * factor) + overhead for units in rough_units(self.messages, meter)]
+        return [round(units * factor) + overhead for units in self._units]
 
     @cached_property
     def cuts(self) -> list[int]:
         return legal_cuts(self.messages)
 
     @cached_property
+    def _fixed(self) -> Fixed:
+        return self.request.meter.fixed(self.request.system, self.request.tools)
+
+    @cached_property
     def fixed_tokens(self) -> int:
         """The system prompt beside the messages, and the tool definitions: they count, and no fold can shrink them."""
-        meter, request = self.request.meter, self.request
-        system = 0 if request.system is None else meter.tokens(meter.units(request.system), 1)
-        return system + meter.tokens(meter.tool_units(request.tools))
+        return self.request.meter.tokens(*self._fixed)
 
     @cached_property
     def prompt_tokens(self) -> int:
@@ -239,15 +255,18 @@ class Job:
 
     @cached_property
     def estimated_tokens(self) -> int:
-        return self.fixed_tokens + sum(self.estimated)
+        return self.request.meter.request(sum(self._units), len(self.messages), self._fixed)
 
     @property
     def basis(self) -> Basis:
-        return "estimated" if self.prompt_tokens == self.estimated_tokens else "reported"
+        known = self.request.prompt_tokens or self.request.usage
+        return self.request.token_basis if known else "estimated"
 
     @cached_property
     def scale(self) -> float:
         """Reported tokens against estimated ones: sizes are corrected by it."""
+        if self.basis == "estimated":
+            return 1.0
         ratio = self.prompt_tokens / max(self.estimated_tokens, 1)
         return min(max(ratio, LOWEST_SCALE), HIGHEST_SCALE)
 
@@ -304,20 +323,23 @@ class Job:
     def state(self) -> CompactionState:
         """The state that belongs to these messages: a handoff in them is believed, a state without one is not."""
         given, found = self.request.state, self.previous
+        fresh = CompactionState(
+            ineffective=given.ineffective, failure=given.failure, cooldown_until=given.cooldown_until
+        )
         if found is None:
             if given.summary:
                 self.notices.append("the state of another conversation was not used")
-            return CompactionState(lineage="" if given.summary else given.lineage, ineffective=given.ineffective)
+            return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
         _, handoff = found
         if self._is_known(handoff):
             return msgspec.structs.replace(given, summary=handoff.body)
         if not self.is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
             brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
-            return CompactionState(count=1, summary=brought, ineffective=given.ineffective)
+            return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
-        return CompactionState(count=1, summary=handoff.body, folds=(handoff.fold,), ineffective=given.ineffective)
+        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,))
 
     @cached_property
     def tails(self) -> list[tuple[int, int]]:
@@ -465,6 +487,16 @@ class Job:
         receipt = self.receipt(status="unchanged", reason=reason, plan=plan)
         return self.outcome(self.messages, receipt, state)
 
+    def declined(self, decision: Decision) -> Outcome:
+        """The outcome of a decision not to fold; a pause after a failure is told as the failure was."""
+        if not decision.pause:
+            return decision.settle(self.unchanged(decision.reason))
+        kind = decision.failure
+        told = account(kind, kept=True, left=decision.pause)._asdict()
+        self.notices.append(paused_words(kind, decision.pause))
+        receipt = self.receipt(status="aborted", reason=decision.reason, summary=SummaryFacts(failure=kind, **told))
+        return self.outcome(self.messages, receipt, self.request.state)
+
     def aborted(self, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
         reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
         told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
@@ -548,3 +580,17 @@ class Job:
         if self.request.target_tokens is not None:
             return self.request.target_tokens
         return self.budget.landing_tokens
+
+
+def with_size(request: CompactionRequest) -> CompactionRequest:
+    """The request with its size in it: what was reported for it, else the estimate."""
+    job = Job(request)
+    return msgspec.structs.replace(request, prompt_tokens=job.prompt_tokens, token_basis=job.basis)
+
+
+def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
+    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
+    if not decision.fold:
+        return Job(request).declined(decision)
+    outcome = yield from engine.compress(decision.apply(request))
+    return decision.settle(outcome)

@@ -7,71 +7,23 @@ Everything between two yields is pure. A compaction that fails, or would not hel
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import msgspec
-
+from midfold.decide import decide, situation_of
+from midfold.engine.assemble import WELL_BELOW, assemble, fits, without_fold
+from midfold.engine.contract import ContextEngine
+from midfold.engine.job import Job
 from midfold.fold.archive import Archive, fold_id, handle_of
-from midfold.fold.assemble import WELL_BELOW, assemble, fits, without_fold
 from midfold.fold.audit import rejection
 from midfold.fold.boundary import Plan
 from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
-from midfold.fold.job import Job
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import KEEPS_HISTORY, Digest
 from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer
 from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
-
-# The contract of a context engine, on one screen.
-#
-# An engine holds configuration only, no session state: everything it knows about a conversation is in the request. It
-# decides (`should_compress`), and compacts as a generator (`compress`): it yields the summary it needs, is sent the
-# answer, and returns the outcome. Whoever drives it does the I/O.
-
-
-class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    def definition(self, dialect: str) -> dict[str, Any]:
-        """The tool as requests of a dialect write it."""
-        if dialect == "anthropic":
-            return {"name": self.name, "description": self.description, "input_schema": self.parameters}
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        if dialect == "openai-chat":
-            return {"type": "function", "function": function}
-        return {"type": "function", "strict": False, **function}
-
-
-class ContextEngine(ABC):
-    """Subclass this, give it a name, and implement two methods."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def should_compress(self, request: CompactionRequest) -> Pressure:
-        """How urgent it is. Cheap: called after every turn."""
-
-    @abstractmethod
-    def compress(self, request: CompactionRequest) -> Flow:
-        """Compacts, or returns the same messages with a receipt that says why not. Never mutates the request."""
-
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """Tools for the agent; none by default."""
-        return ()
-
-    def call_tool(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
-        """Runs one of `tools()`; the archive gives the originals behind the conversation's handles."""
-        raise KeyError(name)
-
 
 # The cheap pre-pass: old tool results as digests. If that alone lands where a fold should, there is no fold.
 #
@@ -232,25 +184,20 @@ class _Prune:
         )
 
 
-MOST_STRIKES = 2
-"""After so many compactions in a row that did not help, automatic ones stop."""
-
-
 class Compressor(ContextEngine):
     """The built-in engine: head, fold, tail. Subclass it to change one thing about it."""
 
     name: ClassVar[str] = "compressor"
+    reads_messages: ClassVar[bool] = False
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
-        if request.state.ineffective >= MOST_STRIKES or not request.options.enabled:
-            return Pressure.NONE
         return request.budget.pressure(Job(request).prompt_tokens)
 
     def compress(self, request: CompactionRequest) -> Flow:
         job = Job(request)
-        refusal = _refusal(job)
-        if refusal:
-            return job.unchanged(refusal)
+        decision = decide(situation_of(request, job.prompt_tokens))
+        if not decision.fold:
+            return job.declined(decision)
         plan = job.plan()
         pruned = prune(job, plan)
         if pruned is not None:
@@ -308,20 +255,6 @@ def _shorter(job: Job, plan: Plan, goal: float) -> Plan:
     return shorter
 
 
-def _refusal(job: Job) -> str:
-    request = job.request
-    if request.force or request.target_tokens is not None or request.keep_last_exchanges is not None:
-        return "" if request.messages else "the conversation is empty"
-    if not request.options.enabled:
-        return "compression is disabled"
-    if request.state.ineffective >= MOST_STRIKES:
-        strikes = request.state.ineffective
-        return f"the last {strikes} compactions did not help; a forced one, or another model, tries again"
-    if request.budget.pressure(job.prompt_tokens) < Pressure.HARD:
-        return f"{job.prompt_tokens:,} tokens are below the threshold of {request.budget.threshold_tokens:,}"
-    return ""
-
-
 # The engine that never folds: for measuring, and for hosts that want everything but compaction.
 
 
@@ -329,6 +262,7 @@ class Noop(ContextEngine):
     """The engine that never folds."""
 
     name: ClassVar[str] = "noop"
+    reads_messages: ClassVar[bool] = False
 
     def should_compress(self, request: CompactionRequest) -> Pressure:
         return Pressure.NONE

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import msgspec
 
+from midfold.decide import is_asked
+from midfold.engine.job import FRAME_TOKENS, LONG, SHORT, Ends, Job, shortened, smallest, spilled, unread
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
 from midfold.fold.audit import Audit, audited, local_audit, trusted
 from midfold.fold.boundary import Plan, replace_historical_media
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
-from midfold.fold.job import FRAME_TOKENS, LONG, SHORT, Ends, Job, shortened, smallest, spilled, unread
 from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.transcript.jsonio import whole
@@ -221,10 +222,10 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     messages, repairs = job.user_first(_seamless(messages, ask), repairs, ask.fold)
     messages, spilled, impossible = landed(job, plan, messages, view, originals)
     new_tokens = job.total(messages)
-    wanted = job.prompt_tokens if _asked_for(job) else job.prompt_tokens * SMALLEST_GAIN
+    wanted = job.prompt_tokens if is_asked(job.request) else job.prompt_tokens * SMALLEST_GAIN
     if new_tokens >= wanted:
         reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
-        return job.unchanged(reason, plan, strike=not _asked_for(job))
+        return job.unchanged(reason, plan, strike=not is_asked(job.request))
     folded = tuple(job.messages[index] for index in plan.folded())
     originals |= job.missing(messages, folded)
     originals[PREFIX + ask.fold] = folded
@@ -256,17 +257,12 @@ def _own(job: Job, ask: SummaryAsk, body: str) -> str:
     return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
 
 
-def _asked_for(job: Job) -> bool:
-    request = job.request
-    return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
-
-
 def _why(job: Job) -> str:
     if job.request.keep_last_exchanges is not None:
         kept = job.request.keep_last_exchanges
         last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
         return f"everything before {last} was folded, as asked"
-    if _asked_for(job):
+    if is_asked(job.request):
         return "folded, as asked"
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 
