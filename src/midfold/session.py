@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
 from midfold.cache.health import Health
 from midfold.errors import LeaseLost, StoreConflict
+from midfold.fold.archive import handle_of
 from midfold.fold.assemble import with_note
 from midfold.fold.budget import Pressure
 from midfold.fold.receipt import Receipt, Timing
@@ -30,13 +32,13 @@ from midfold.fold.request import CompactionRequest, Outcome
 from midfold.host import EngineHost
 from midfold.live import Draft, Kept, Live, commit_of
 from midfold.measured import observed, unchanged
+from midfold.recall import PAGE, Hit, Recall, search
 from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
 from midfold.store.given import Given, given, of_messages, prompt_of, values_of
 from midfold.store.leases import held
 from midfold.store.originals import Originals
 from midfold.store.protocol import Item, Prompt, Record, SessionInfo
-from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.transcript.dialect import Dialect
@@ -184,10 +186,24 @@ class Session:
         asked["session_id"] = self.name
         return hints_of(view.transcript, tools, host.config, system=view.prompt, **asked)
 
-    def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
-        """Messages of this session, folded or not, the best hits first."""
-        redactor = self.host.redactor or redact
-        return search(self.store, query, redactor, limit, name=self.name, **filters)
+    def search(
+        self,
+        query: str,
+        limit: int = 20,
+        *,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[Hit]:
+        """Messages of this session, folded or not, the best hits first; see `Sessions.search`."""
+        find = partial(self.store.find, name=self.name, role=role, since=since, until=until)
+        return search(find, query, self.host.redactor or redact, limit)
+
+    def recall(self, page: int = PAGE) -> Recall:
+        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters."""
+        seen = {handle_of(message) for message in self.view().transcript}
+        find, unfold = partial(self.store.find, name=self.name), partial(self.store.unfold, self.name)
+        return Recall(find, unfold, self.host.redactor or redact, seen=seen, page=page)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""

@@ -23,26 +23,11 @@ from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.message import plain
 from midfold.transcript.splice import message_bytes
+from midfold.wire.tools import ToolSpec
 
 DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
 WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECT.items()}
 LONGEST_ANSWER = 32_000
-
-
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as the model sees it."""
-
-    name: str
-    description: str
-    properties: dict[str, Any]
-    required: tuple[str, ...] = ()
-
-    def value(self, wire: Wire) -> dict[str, Any]:
-        schema = {"type": "object", "properties": self.properties, "required": list(self.required)}
-        if wire == "anthropic":
-            return {"name": self.name, "description": self.description, "input_schema": schema}
-        function = {"name": self.name, "description": self.description, "parameters": schema}
-        return {"type": "function", "function": function}
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -94,7 +79,7 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     wire = endpoint.wire
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
-        fields["tools"] = [tool.value(wire) for tool in tools]
+        fields["tools"] = [tool.value(DIALECT[wire]) for tool in tools]
     pieces = _pieces(view, DIALECT[wire])
     messages = b"[" + b",".join(_alternating(pieces) if wire == "anthropic" else (data for _, data in pieces)) + b"]"
     system = _system(view, DIALECT[wire])

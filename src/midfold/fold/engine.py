@@ -10,9 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import msgspec
+from typing import ClassVar
 
 from midfold.fold.archive import Archive, fold_id, handle_of
 from midfold.fold.assemble import WELL_BELOW, assemble, fits, without_fold
@@ -26,20 +24,13 @@ from midfold.fold.receipt import KEEPS_HISTORY, Digest
 from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer
 from midfold.transcript.laws import Pairing, Place, pair
 from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
+from midfold.wire.tools import ToolSpec
 
 # The contract of a context engine, on one screen.
 #
 # An engine holds configuration only, no session state: everything it knows about a conversation is in the request. It
 # decides (`should_compress`), and compacts as a generator (`compress`): it yields the summary it needs, is sent the
 # answer, and returns the outcome. Whoever drives it does the I/O.
-
-
-class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool the engine offers to the agent."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
 
 
 class ContextEngine(ABC):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from midfold.agent.answers import Answer, AnswerReader
-from midfold.agent.shapes import Result, ToolSpec, longest_answer, results
+from midfold.agent.shapes import Result, longest_answer, results
 from midfold.agent.where import endpoint_for, secret_variables
 from midfold.config import Config
 from midfold.config.home import store_url
@@ -17,6 +17,7 @@ from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.testing.answers import events
 from midfold.testing.turns import turn
 from midfold.transcript import jsonio
+from midfold.wire.tools import ToolSpec, arguments
 
 CALLS = [("shell", {"command": "ls", "timeout": 5}), ("read_file", {"path": "ä/ö.txt"})]
 
@@ -127,8 +128,8 @@ def test_results_and_tools_in_both_shapes() -> None:
     assert [message["role"] for message in results("openai", done)] == ["tool", "tool"]
     (message,) = results("anthropic", done)
     assert [block.get("is_error", False) for block in message["content"]] == [False, True]
-    spec = ToolSpec(name="t", description="d", properties={"a": {"type": "string"}})
-    assert spec.value("anthropic")["input_schema"] == spec.value("openai")["function"]["parameters"]
+    spec = ToolSpec("t", "d", arguments({"a": {"type": "string"}}))
+    assert spec.value("anthropic")["input_schema"] == spec.value("openai-chat")["function"]["parameters"]
 
 
 def test_the_longest_answer_fits_the_model_and_the_window() -> None:

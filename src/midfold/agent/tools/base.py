@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from midfold.agent.answers import Call
-from midfold.agent.shapes import Result, ToolSpec
+from midfold.agent.shapes import Result
 from midfold.errors import MidfoldError, ToolRefused
 from midfold.transcript import jsonio
+from midfold.wire.tools import ToolSpec
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "boolean": bool, "array": list}
 

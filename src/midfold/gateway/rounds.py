@@ -15,12 +15,11 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
-from midfold.errors import MidfoldError, NotStored, UpstreamError
+from midfold.errors import MidfoldError, UpstreamError
 from midfold.gateway.assembled import Assembled, Call, assembled, result_messages
 from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
@@ -32,9 +31,8 @@ from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
 from midfold.lru import LRU
+from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
 from midfold.store.checkpoints import Checkpoint
-from midfold.store.protocol import Found
-from midfold.store.ranking import search
 from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS, read, write
 from midfold.transcript.jsonio import entries
@@ -50,27 +48,12 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 8
 AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
-MOST_HITS = 20
 MOST_RENAMED = 10_000
-NAMES = frozenset((SEARCH, UNFOLD))
 AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
-NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
-
-
-def definitions(dialect: str) -> list[dict[str, Any]]:
-    """The two tools as a dialect writes them."""
-    if dialect == "anthropic":
-        return [
-            {"name": one["name"], "description": one["description"], "input_schema": one["parameters"]}
-            for one in SCHEMAS
-        ]
-    if dialect == "openai-chat":
-        return [{"type": "function", "function": one} for one in SCHEMAS]
-    return [{"type": "function", "strict": False, **one} for one in SCHEMAS]
 
 
 _OFFERED = {
-    dialect: b",".join(jsonio.encode(one) for one in definitions(dialect))
+    dialect: b",".join(jsonio.encode(tool.value(dialect)) for tool in TOOLS)
     for dialect in ("anthropic", "openai-chat", "openai-responses")
 }
 
@@ -90,7 +73,7 @@ def offered(body: bytes, dialect: str) -> bytes | None:
     return replace_values(body, {"tools": b"[" + inside + separator + _OFFERED[dialect] + b"]"})
 
 
-class Recall:
+class Rounds:
     """Conversations with hidden turns."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -258,36 +241,15 @@ class Recall:
             return AGAIN
         if checkpoint is None:
             return NOTHING_FOLDED
-        given: Mapping[str, Any] = call.arguments or {}
-        try:
-            found = self._found(given, checkpoint) if call.name == SEARCH else self._unfolded(given, checkpoint)
-        except NotStored as error:
-            found = {"error": str(error).partition(": ")[2] or str(error)}
-        except MidfoldError as error:
-            found = {"error": f"the archive cannot be read now ({type(error).__name__})"}
-        return json.dumps(found, ensure_ascii=False)
-
-    def _found(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-        query = str(given.get("query") or "").strip()
-        limit = given.get("limit")
-        most = min(max(limit, 1), MOST_HITS) if type(limit) is int else MOST_HITS // 2
-        session, count = checkpoint.session, checkpoint.count
-
-        def is_folded(found: Found) -> bool:
-            return found.position < count
-
-        store, redactor = self.sessions.store, self.sessions.redactor
-        hits = search(store, query, redactor, most, is_folded, name=session) if query else []
-        shown = [{"handle": hit.handle, "role": hit.role, "snippet": hit.text} for hit in hits]
-        return {"query": query, "hits": shown} if query else {"error": "the query is empty"}
-
-    def _unfolded(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-        handle = str(given.get("handle") or "").strip().strip("[]()")
-        found = {"at": checkpoint.seq, "stop": checkpoint.count}
-        messages = self.sessions.store.unfold(checkpoint.session, handle, **found)
-        start, offset = (value if type(value := given.get(key)) is int else 0 for key in ("start", "offset"))
-        full = handle if handle.startswith("mf-") else f"mf-{handle}"
-        return unfold({full: messages}, full, start, offset)
+        session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
+        past = Recall(
+            partial(store.find, name=session),
+            partial(store.unfold, session, at=checkpoint.seq, stop=count),
+            self.sessions.redactor,
+            wanted=lambda found: found.position < count,
+        )
+        answer = past.run(call.name, call.arguments)
+        return f"error: {answer.text}" if answer.is_error else answer.text
 
 
 def _is_stream(answer: Answer) -> bool:
