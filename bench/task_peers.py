@@ -29,7 +29,7 @@ class PlainLoop:
 
     def __init__(self, policy: Any, toolbox: Toolbox, system: str, shrink: Shrink) -> None:
         self.policy, self.toolbox, self.shrink = policy, toolbox, shrink
-        self.tools = [spec.value("openai") for spec in toolbox.specs]
+        self.tools = [spec.definition("openai-chat") for spec in toolbox.specs]
         self.messages: Messages = [{"role": "system", "content": system}]
         self.compactions = 0
 

@@ -34,12 +34,12 @@ _MODULES = {
         PluginError SchemaError StoreConflict StoreDamaged StoreError StoreUnavailable SummaryFailed ToolRefused
         TranscriptError UpstreamError
     """,
-    "fold.archive": "Archive Window",
+    "fold.archive": "Archive",
     "fold.boundary": "Protection select_tail_by_budget",
     "fold.budget": "Budget Pressure effective_input_window threshold_tokens",
     "fold.digest": "Action describe digest register_digest shrink_arguments shrink_json_string_leaves",
     "fold.digest.digest": "DigestFunction",
-    "engine": "Compressor ContextEngine Noop ToolSpec",
+    "engine": "Compressor ContextEngine Noop",
     "fold.handoff": "Handoff=Generated Keeper",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest Receipt SummaryFacts Timing",
@@ -57,12 +57,12 @@ _MODULES = {
     """,
     "service": "Sessions open=open_sessions",
     "session": "Session",
+    "recall": "Hit Memory Recall ToolAnswer",
     "setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held",
     "store.prefixes": "Prefix",
     "store.protocol": "Record SessionInfo",
-    "store.ranking": "Hit",
     "store.views": "View",
     "tokenizers": "Tokenizer",
     "transcript": "Document read read_many write",
@@ -71,6 +71,7 @@ _MODULES = {
     "transcript.message": """
         Media Message Opaque Part Problem Role Text Thinking Tool ToolCall ToolResult Transcript Usage read_usage
     """,
+    "transcript.tools": "ToolSpec",
     "transcript.tokens": "Count Meter TokenCounter estimate_text",
 }
 """Module -> names; `open=open_sessions` is `open` here and `open_sessions` there."""

@@ -8,12 +8,12 @@ from midfold.config.schema import AgentSettings as AgentSettings, Gateway as Gat
 from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
 from midfold.errors import ConfigError as ConfigError, FailureKind as FailureKind, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UpstreamError as UpstreamError
-from midfold.fold.archive import Archive as Archive, Window as Window
+from midfold.fold.archive import Archive as Archive
 from midfold.fold.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
 from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
 from midfold.fold.digest import Action as Action, describe as describe, digest as digest, register_digest as register_digest, shrink_arguments as shrink_arguments, shrink_json_string_leaves as shrink_json_string_leaves
 from midfold.fold.digest.digest import DigestFunction as DigestFunction
-from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop, ToolSpec as ToolSpec
+from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
 from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
@@ -27,18 +27,19 @@ from midfold.models import Belief as Belief, Model as Model, ModelOverride as Mo
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
 from midfold.service import Sessions as Sessions, open_sessions as open
 from midfold.session import Session as Session
+from midfold.recall import Hit as Hit, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
 from midfold.store.leases import Renewal as Renewal, held as held
 from midfold.store.prefixes import Prefix as Prefix
 from midfold.store.protocol import Record as Record, SessionInfo as SessionInfo
-from midfold.store.ranking import Hit as Hit
 from midfold.store.views import View as View
 from midfold.tokenizers import Tokenizer as Tokenizer
 from midfold.transcript import Document as Document, read as read, read_many as read_many, write as write
 from midfold.transcript.dialect import Dialect as Dialect
 from midfold.transcript.laws import Repair as Repair
 from midfold.transcript.message import Media as Media, Message as Message, Opaque as Opaque, Part as Part, Problem as Problem, Role as Role, Text as Text, Thinking as Thinking, Tool as Tool, ToolCall as ToolCall, ToolResult as ToolResult, Transcript as Transcript, Usage as Usage, read_usage as read_usage
+from midfold.transcript.tools import ToolSpec as ToolSpec
 from midfold.transcript.tokens import Count as Count, Meter as Meter, TokenCounter as TokenCounter, estimate_text as estimate_text
 from midfold._deprecated import BackgroundCompaction as BackgroundCompaction, StoredHost as StoredHost
 
@@ -88,6 +89,7 @@ __all__ = [
     "LoadedConfig",
     "MalformedTranscript",
     "Media",
+    "Memory",
     "MemoryConversation",
     "Message",
     "Meter",
@@ -115,6 +117,7 @@ __all__ = [
     "PromptCachingSettings",
     "Protection",
     "ProviderSettings",
+    "Recall",
     "Receipt",
     "Record",
     "Redactor",
@@ -147,6 +150,7 @@ __all__ = [
     "TokenCounter",
     "Tokenizer",
     "Tool",
+    "ToolAnswer",
     "ToolCall",
     "ToolRefused",
     "ToolResult",
@@ -158,7 +162,6 @@ __all__ = [
     "UpstreamSettings",
     "Usage",
     "View",
-    "Window",
     "__version__",
     "break_even",
     "compact",

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from midfold.engine import ContextEngine
 from midfold.errors import StoreError
 from midfold.fold.redact import redact
+from midfold.recall import Hit, search
 from midfold.session import Session
 from midfold.setup import Setup
 from midfold.store import CompactionLease, SqlStore, open_database
@@ -32,7 +34,6 @@ from midfold.store.leases import TTL
 from midfold.store.portable import exported, imported
 from midfold.store.prefixes import Prefix
 from midfold.store.protocol import SessionInfo
-from midfold.store.ranking import Hit, search
 from midfold.transcript.document import DIALECTS
 
 if TYPE_CHECKING:
@@ -116,12 +117,23 @@ class Sessions:
         """The sessions, those used last first."""
         return self.store.sessions(limit)
 
-    def search(self, query: str, *, session: str | None = None, limit: int = 20, **filters: Any) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        *,
+        session: str | None = None,
+        limit: int = 20,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[Hit]:
         """Messages of all sessions, or of one, folded or not; `role`, `since` and `until` (milliseconds) filter.
 
-        All words must occur; "in quotes" literally, `beginning*` as a beginning.
+        Hits have every word, "in quotes" literally, `beginning*` as a beginning; where no message has them all, hits
+        are the nearest messages, and say so (`has_every_word`).
         """
-        return search(self.store, query, self.redactor, limit, name=session, **filters)
+        find = partial(self.store.find, name=session, role=role, since=since, until=until)
+        return search(find, query, self.redactor, limit)
 
     def given(self, messages: Any, *, dialect: str | None = None) -> Given:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import msgspec
@@ -34,11 +35,13 @@ from midfold.conversation import (
 from midfold.decide import decide
 from midfold.engine.job import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
+from midfold.fold.archive import handle_of
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, Outcome
 from midfold.model import drive, local_summarizer
 from midfold.model.drive import run
+from midfold.recall import PAGE, Hit, Recall, search
 from midfold.setup import PLAINEST, Setup
 from midfold.store import SqlStore
 from midfold.store.committing import FRESH
@@ -46,7 +49,6 @@ from midfold.store.given import Given, given, prompt_of, values_of
 from midfold.store.leases import Lease, Renewal, held
 from midfold.store.originals import Originals
 from midfold.store.protocol import Commit, Item, Prompt, Record, SessionInfo
-from midfold.store.ranking import Hit, search
 from midfold.store.views import View
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
@@ -257,10 +259,24 @@ class Session(Conversation[StoredNow]):
             session_id=self.name,
         )
 
-    def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
-        """Messages of this session, folded or not, the best hits first."""
-        redactor = self.setup.redactor or redact
-        return search(self.store, query, redactor, limit, name=self.name, **filters)
+    def search(
+        self,
+        query: str,
+        limit: int = 20,
+        *,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[Hit]:
+        """Messages of this session, folded or not, the best hits first; see `Sessions.search`."""
+        find = partial(self.store.find, name=self.name, role=role, since=since, until=until)
+        return search(find, query, self.setup.redactor or redact, limit)
+
+    def recall(self, page: int = PAGE) -> Recall:
+        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters."""
+        seen = {handle_of(message) for message in self.view().transcript}
+        find, unfold = partial(self.store.find, name=self.name), partial(self.store.unfold, self.name)
+        return Recall(find, unfold, self.setup.redactor or redact, seen=seen, page=page)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""

@@ -13,8 +13,7 @@ from midfold.eval.baselines import bare_list
 from midfold.eval.constraints import demands
 from midfold.eval.cuts import Cut
 from midfold.eval.facts import facts_in, places
-from midfold.eval.score import Exam, exam_at, score
-from midfold.eval.search import full_text
+from midfold.eval.score import Exam, exam_at, recall_search, score
 from midfold.eval.sessions import Session
 from midfold.eval.sizes import note
 from midfold.eval.words import surroundings
@@ -44,7 +43,7 @@ def exam_of(past: list[dict[str, Any]], future: list[dict[str, Any]]) -> tuple[T
     whole = read([*past, *future]).messages
     session = Session("talk", 1, "project", "openai-chat", whole, tuple(message.role == "user" for message in whole))
     cut = Cut(session, len(past))
-    return cut.past, exam_at(cut, search=full_text)
+    return cut.past, exam_at(cut, search=recall_search)
 
 
 @given(messages(), messages())
@@ -110,7 +109,7 @@ def seconds(text: str) -> float:
     list(facts_in(text))
     surroundings(text, "src/a_b.py", list(places(text, "src/a_b.py")))
     demands(read([user(text)]).messages)
-    full_text(read([assistant(text)]).messages, "harbour label")
+    recall_search(read([assistant(text)]).messages, "harbour label")
     return time.process_time() - start
 
 

@@ -10,8 +10,9 @@
 from midfold.agent.events import Folded
 from midfold.agent.hands import agree, refuse
 from midfold.agent.loop import Agent
-from midfold.agent.tools import Tool, Toolbox, tool_spec
+from midfold.agent.tools import Tool, Toolbox
 from midfold.agent.workshop import Workshop
 from midfold.model.client import ModelClient
+from midfold.transcript.tools import arguments
 
-__all__ = ["Agent", "Folded", "ModelClient", "Tool", "Toolbox", "Workshop", "agree", "refuse", "tool_spec"]
+__all__ = ["Agent", "Folded", "ModelClient", "Tool", "Toolbox", "Workshop", "agree", "arguments", "refuse"]

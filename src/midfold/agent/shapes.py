@@ -16,13 +16,13 @@ from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
-from midfold.engine import ToolSpec
 from midfold.model.endpoint import DIALECTS, Endpoint, Wire
 from midfold.store.views import View
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.message import ToolCall, plain
 from midfold.transcript.splice import message_bytes
+from midfold.transcript.tools import ToolSpec
 
 WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECTS.items()}
 LONGEST_ANSWER = 32_000

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from uuid import uuid4
 
 from midfold.agent import shapes
@@ -16,22 +18,22 @@ from midfold.agent.prompt import system_prompt
 from midfold.agent.tools import Folder, Tool, Toolbox
 from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.plan import plan_tool
-from midfold.agent.tools.recall import recall_tools
 from midfold.agent.tools.shell import Shell
 from midfold.config import Config
 from midfold.config.home import store_url
-from midfold.engine import ToolSpec
 from midfold.engine_tools import EngineTools
-from midfold.errors import ConfigError, NotStored
+from midfold.errors import ConfigError, NotStored, ToolRefused
 from midfold.fold.archive import Archive
 from midfold.model import Summarizer
 from midfold.model.client import ChatModel, ModelClient
 from midfold.model.endpoint import Endpoint, secret_variables
 from midfold.model.summaries import summarizer_for
 from midfold.plugins import engine_for
+from midfold.recall import PAGE, TOOLS
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 from midfold.store.originals import StoredOriginals
+from midfold.transcript.tools import ToolSpec
 
 
 def new_name(clock: float) -> str:
@@ -150,3 +152,18 @@ class Workshop:
             background=settings.background,
             behind_gateway=settings.behind_gateway,
         )
+
+
+def recall_tools(session: Callable[[], Session], limit: int) -> list[Tool]:
+    """Search and unfold, for whichever session the agent is in when they are called."""
+
+    def run(name: str, **given: Any) -> str:
+        answer = session().recall(min(PAGE, max(limit - 200, 200))).run(name, given)
+        if answer.is_error:
+            raise ToolRefused(answer.text)
+        return answer.text
+
+    def about(name: str, given: Mapping[str, Any]) -> str:
+        return str(given[name])
+
+    return [Tool(spec=spec, run=partial(run, spec.name), told=partial(about, spec.required[0])) for spec in TOOLS]

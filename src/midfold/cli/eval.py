@@ -18,7 +18,7 @@ from midfold.eval.chart import chart
 from midfold.eval.cuts import LEAST_PAST, Places, Split
 from midfold.eval.methods import BUILT_IN, DEFAULT, Compactor, load_compactor
 from midfold.eval.run import Evaluation, evaluate
-from midfold.eval.search import SEARCHES
+from midfold.eval.score import recall_search
 
 
 def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
@@ -51,13 +51,6 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option(
     "--least-past", type=click.IntRange(min=1), default=LEAST_PAST, show_default=True, help="Tokens before a cut."
 )
-@click.option(
-    "--search",
-    type=click.Choice(list(SEARCHES)),
-    default="plain",
-    show_default=True,
-    help="The search over the past: a plain one of short answers, or that of midfold's archive.",
-)
 @click.option("--no-search", is_flag=True, help="Leave out the search over the past.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws that make the intervals.")
 @click.option(
@@ -73,7 +66,6 @@ def command(
     split: Split,
     at: Places,
     least_past: int,
-    search: str,
     no_search: bool,
     seed: int,
     workers: int | None,
@@ -94,7 +86,7 @@ def command(
             split=split,
             at=at,
             least_past=least_past,
-            search=None if no_search else SEARCHES[search],
+            search=None if no_search else recall_search,
             seed=seed,
             workers=workers or os.cpu_count() or 1,
             progress=progress,

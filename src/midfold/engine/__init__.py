@@ -4,6 +4,7 @@ The compressor is made of the parts in `fold/`, and refuses what `decide` refuse
 """
 
 from midfold.engine.compressor import Compressor, Noop
-from midfold.engine.contract import ContextEngine, ToolSpec
+from midfold.engine.contract import ContextEngine
+from midfold.transcript.tools import ToolSpec
 
 __all__ = ["Compressor", "ContextEngine", "Noop", "ToolSpec"]

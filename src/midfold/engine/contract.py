@@ -9,30 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
-
-import msgspec
+from typing import ClassVar
 
 from midfold.fold.archive import Archive
 from midfold.fold.budget import Pressure
 from midfold.fold.request import CompactionRequest, Flow
-
-
-class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model sees it; `parameters` is the JSON Schema of its arguments."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    def definition(self, dialect: str) -> dict[str, Any]:
-        """The tool as requests of a dialect write it."""
-        if dialect == "anthropic":
-            return {"name": self.name, "description": self.description, "input_schema": self.parameters}
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        if dialect == "openai-chat":
-            return {"type": "function", "function": function}
-        return {"type": "function", "strict": False, **function}
+from midfold.transcript.tools import ToolSpec
 
 
 class ContextEngine(ABC):

@@ -23,8 +23,7 @@ from midfold.eval.facts import facts_in
 from midfold.eval.figures import Figure, Row, figures
 from midfold.eval.generic import shared_facts
 from midfold.eval.methods import DEFAULT, Compactor, Method, chosen
-from midfold.eval.score import exam_at, score
-from midfold.eval.search import Search, full_text
+from midfold.eval.score import Search, exam_at, recall_search, score
 from midfold.eval.sessions import Session, load, sessions_of
 from midfold.eval.texts import text_of
 from midfold.transcript.document import Document, read_many
@@ -83,7 +82,7 @@ def evaluate(
     split: Split = "all",
     at: Places = "steps",
     least_past: int = LEAST_PAST,
-    search: Search | None = full_text,
+    search: Search | None = recall_search,
     seed: int = 0,
     workers: int = 1,
     progress: Progress | None = None,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from midfold.eval.constraints import demands, spaced
 from midfold.eval.cuts import Cut
 from midfold.eval.needs import HORIZON, Need, needs_at
-from midfold.eval.search import Search, query_of
 from midfold.eval.sizes import total
-from midfold.eval.texts import joined, text_of
+from midfold.eval.texts import APART, joined, text_of
 from midfold.eval.words import is_bound
+from midfold.recall import Memory, Recall
 from midfold.transcript.message import Transcript
 
+Search = Callable[[Transcript, str], str]
+"""The past and a query in, text out."""
+BLANK = " "
 MEASURES = ("bound", "hard", "far", "action", "searched", "demands")
 
 
@@ -44,6 +48,27 @@ class Exam(NamedTuple):
     findable: frozenset[str]
     """Needed facts that a search brings back bound."""
     demands: tuple[str, ...]
+
+
+def recall_search(past: Transcript, query: str) -> str:
+    """What a model is told that searches the past with midfold's own tool."""
+    recall = _recall(past)
+    return APART.join(recall.told(recall.hits(query)))
+
+
+@lru_cache(maxsize=2)
+def _recall(past: Transcript) -> Recall:
+    return Memory({"past": past}).recall(lambda text: text)
+
+
+def query_of(step: str, facts: Iterable[str]) -> str:
+    """The words of a step without the facts it needs: who searches does not know what it will find.
+
+    Without quotes, too: in a query they mean "literally".
+    """
+    for fact in sorted(facts, key=len, reverse=True):
+        step = step.replace(fact, BLANK)
+    return step.replace('"', BLANK)
 
 
 def exam_at(cut: Cut, generic: Collection[str] = frozenset(), search: Search | None = None) -> Exam:

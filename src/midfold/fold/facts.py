@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from midfold.fold.hostile import is_suspicious
 from midfold.transcript import jsonio
@@ -423,7 +423,7 @@ def _ends(text: str, room: int) -> str:
     return f"{head[:last] if last >= 0 else head}\n{tail[first + 1 :]}"
 
 
-# What a text can be found by: search tokens, the same ones for every database.
+# What a message can be found by: its texts, and their search tokens, the same ones for every database.
 #
 # Rules of this file:
 # 1. Databases never tokenise. They are given these tokens, so that SQLite and PostgreSQL find the same things.
@@ -455,6 +455,10 @@ _WORD_CLASS = bytes(code if code > 127 or chr(code).isalnum() or code == ord("_"
 _BLOB_CLASS = bytes(120 if code < 128 and (chr(code).isalnum() or chr(code) in "+/=") else 32 for code in range(256))
 _LONG_BLOB = b"x" * 256
 _PHRASE = re.compile(r'"([^"]*)"')
+_IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
+_FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
+UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
+"""Fields that say nothing one would search for."""
 
 
 class Term(NamedTuple):
@@ -474,13 +478,54 @@ class Query(NamedTuple):
     """The query as one text: hits that hold it come first."""
     typed: str = ""
     """The same with its letters as they were typed."""
+    every: bool = True
+    """Whether a candidate has every term, or any."""
 
     def matches(self, tokens: set[str]) -> bool:
-        """Whether a text with these tokens has every term: what an index answers, for texts that are in none yet."""
-        return all(
+        """Whether a text with these tokens is a candidate: what an index answers, for texts that are in none yet."""
+        return (all if self.every else any)(
             any(token.startswith(term.text) for token in tokens) if term.prefix else term.text in tokens
             for term in self.terms
         )
+
+
+def searchable(data: bytes) -> str:
+    """Everything in a message that somebody might look for; no pictures, ids or signatures.
+
+    A matter of the bytes alone, whatever dialect they are read in: bodies are shared, and what was indexed must be
+    found again to be removed from the index.
+    """
+    try:
+        return "\n".join(_texts(jsonio.decode(data)))
+    except jsonio.NotJSON:
+        return data.decode("utf-8", "replace")
+
+
+def _texts(value: Any) -> list[str]:
+    found: list[str] = []
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        kind = type(item)
+        if kind is str:
+            found.append(item)
+        elif kind is list:
+            todo += reversed(item)
+        elif kind is dict:
+            todo += [
+                item[key] if key != "arguments" else _inside(item[key]) for key in reversed(item) if key not in UNREAD
+            ]
+    return found
+
+
+def _inside(value: Any) -> Any:
+    """Arguments are JSON text: in it a line break would be glued to the next word."""
+    if not isinstance(value, str) or "\\" not in value:
+        return value
+    try:
+        return jsonio.decode(value)
+    except jsonio.NotJSON:
+        return value
 
 
 def search_text(text: str) -> str:
@@ -500,8 +545,8 @@ def search_tokens(text: str) -> set[str]:
     return set(search_text(text).split())
 
 
-def parse_query(text: str) -> Query:
-    """Words that must all occur, `beginnings*`, and "exact phrases"."""
+def parse_query(text: str, *, every: bool = True) -> Query:
+    """Words, `beginnings*`, and "exact phrases"."""
     phrases = tuple(fold(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
     plain = text.replace('"', " ")
     terms: dict[Term, None] = {}
@@ -511,7 +556,7 @@ def parse_query(text: str) -> Query:
             open_end = word.endswith("*") and place == len(runs) - 1
             terms.update(dict.fromkeys(_terms(run, open_end)))
     typed = " ".join(plain.replace("*", " ").split())
-    return Query(tuple(terms), phrases, fold(typed), typed)
+    return Query(tuple(terms), phrases, fold(typed), typed, every)
 
 
 def fold(text: str) -> str:

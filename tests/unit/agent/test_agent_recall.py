@@ -9,7 +9,8 @@ import pytest
 
 import midfold
 from midfold.agent.tools import Toolbox
-from midfold.agent.tools.recall import FOUND, MOST_HITS, NOTHING, recall_tools
+from midfold.agent.workshop import recall_tools
+from midfold.recall import FOUND, MOST_HITS, NOTHING
 from midfold.session import Session
 from midfold.transcript.jsonio import text_of
 from midfold.transcript.message import ToolCall

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from midfold.agent.shapes import Result, longest_answer, results
-from midfold.agent.tools.base import tool_spec
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.config.schema import AgentSettings, Provider, Store
 from midfold.errors import ConfigError
 from midfold.model.endpoint import Endpoint, endpoint_for, secret_variables
 from midfold.transcript.message import ToolCall
+from midfold.transcript.tools import ToolSpec, arguments
 
 
 def test_results_and_tools_in_both_shapes() -> None:
@@ -21,7 +21,7 @@ def test_results_and_tools_in_both_shapes() -> None:
     assert [message["role"] for message in results("openai", done)] == ["tool", "tool"]
     (message,) = results("anthropic", done)
     assert [block.get("is_error", False) for block in message["content"]] == [False, True]
-    spec = tool_spec(name="t", description="d", properties={"a": {"type": "string"}})
+    spec = ToolSpec("t", "d", arguments({"a": {"type": "string"}}))
     assert spec.definition("anthropic")["input_schema"] == spec.definition("openai-chat")["function"]["parameters"]
 
 

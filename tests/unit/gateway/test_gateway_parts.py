@@ -17,7 +17,7 @@ from midfold.gateway.headers import asked, to_client, to_upstream
 from midfold.gateway.overflow import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
 from midfold.gateway.policy import Policy
-from midfold.gateway.recall import offered
+from midfold.gateway.rounds import offered
 from midfold.gateway.routes import route_of
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.adapters.hermes import tools
 from midfold.adapters.hermes.gauge import Gauge
 from midfold.adapters.hermes.memory import memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.shelf import Shelf
@@ -32,7 +31,9 @@ from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.host import EngineHost
 from midfold.model import local_summarizer
+from midfold.recall import NOTHING_FOLDED, TOOLS, Memory
 from midfold.transcript.document import read
+from midfold.transcript.jsonio import text_of
 from midfold.transcript.message import Message
 from midfold.transcript.tokens import estimate_text
 
@@ -236,11 +237,15 @@ class HermesEngine(Gauge):
     # Tools and status.
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return copy.deepcopy(list(tools.SCHEMAS))
+        return [copy.deepcopy(tool.definition("openai-chat")["function"]) for tool in TOOLS]
 
     def handle_tool_call(self, name: str, args: dict[str, Any], **context: Any) -> str:
+        """What the tool says, as the JSON that Hermes wants: a `result` or an `error`."""
         self._load()
-        return tools.call(name, args, self._host.archive, redact)
+        if not self._host.archive:
+            return text_of({"result": NOTHING_FOLDED})
+        answer = Memory(self._host.archive).recall(self._host.conversation.setup.redactor or redact).run(name, args)
+        return text_of({"error" if answer.is_error else "result": answer.text})
 
     def is_available(self) -> bool:
         return True

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from midfold.agent.shapes import Result
-from midfold.engine import ToolSpec
 from midfold.errors import MidfoldError, ToolRefused
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall
+from midfold.transcript.tools import ToolSpec
 
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
@@ -21,14 +21,6 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "array": list,
     "object": dict,
 }
-
-
-def tool_spec(
-    *, name: str, description: str, properties: Mapping[str, Any], required: tuple[str, ...] = ()
-) -> ToolSpec:
-    """A tool by its arguments."""
-    parameters = {"type": "object", "properties": properties, "required": list(required)}
-    return ToolSpec(name=name, description=description, parameters=parameters)
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,14 +15,12 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from midfold.adapters.hermes.tools import SCHEMAS, SEARCH, UNFOLD, unfold
-from midfold.engine import ToolSpec
 from midfold.engine_tools import EngineTools
-from midfold.errors import MidfoldError, NotStored, PluginError, UpstreamError
+from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.fold.archive import Archive
 from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
@@ -35,10 +33,9 @@ from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
 from midfold.lru import LRU
 from midfold.plugins import engine_for
+from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
 from midfold.store.checkpoints import Checkpoint
 from midfold.store.originals import StoredOriginals
-from midfold.store.protocol import Found
-from midfold.store.ranking import search
 from midfold.transcript import jsonio
 from midfold.transcript.answers import ModelAnswer, read_answer, result_messages
 from midfold.transcript.document import DIALECTS, read, write
@@ -46,6 +43,7 @@ from midfold.transcript.jsonio import entries
 from midfold.transcript.message import ToolCall, Transcript, read_usage
 from midfold.transcript.splice import replace_values
 from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
+from midfold.transcript.tools import ToolSpec
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
@@ -55,11 +53,8 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 8
 AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
-MOST_HITS = 20
 MOST_RENAMED = 10_000
-NAMES = frozenset((SEARCH, UNFOLD))
 AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
-NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
 
 
 def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
@@ -67,10 +62,7 @@ def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
     return b",".join(jsonio.encode(spec.definition(dialect)) for spec in specs)
 
 
-_OFFERED = {
-    dialect: definitions(dialect, [ToolSpec(**one) for one in SCHEMAS])
-    for dialect in ("anthropic", "openai-chat", "openai-responses")
-}
+_OFFERED = {dialect: definitions(dialect, TOOLS) for dialect in ("anthropic", "openai-chat", "openai-responses")}
 
 
 def offered(body: bytes, dialect: str, more: Iterable[ToolSpec] = ()) -> bytes | None:
@@ -96,7 +88,7 @@ def _quoted(name: str) -> bytes:
     return f'"{name}"'.encode()
 
 
-class Recall:
+class Rounds:
     """Conversations with hidden turns."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -293,14 +285,15 @@ class Recall:
             return self._engine_answer(call, checkpoint)
         if checkpoint is None:
             return NOTHING_FOLDED
-        given = _arguments(call) or {}
-        try:
-            found = self._found(given, checkpoint) if call.name == SEARCH else self._unfolded(given, checkpoint)
-        except NotStored as error:
-            found = {"error": str(error).partition(": ")[2] or str(error)}
-        except MidfoldError as error:
-            found = {"error": f"the archive cannot be read now ({type(error).__name__})"}
-        return json.dumps(found, ensure_ascii=False)
+        session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
+        past = Recall(
+            partial(store.find, name=session),
+            partial(store.unfold, session, at=checkpoint.seq, stop=count),
+            self.sessions.redactor,
+            wanted=lambda found: found.position < count,
+        )
+        answer = past.run(call.name, call.arguments)
+        return f"error: {answer.text}" if answer.is_error else answer.text
 
     def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
         originals = None
@@ -309,43 +302,20 @@ class Recall:
                 self.sessions.store, checkpoint.session, at=checkpoint.seq, stop=checkpoint.count
             )
         try:
-            given = _arguments(call)
-            if given is None:
-                raise PluginError(f"{call.name}: the arguments are not a JSON object")
-            return self.engine_tools.call(call.name, given, Archive(originals))
+            return self.engine_tools.call(call.name, _arguments(call), Archive(originals))
         except PluginError as error:
-            return json.dumps({"error": str(error)}, ensure_ascii=False)
-
-    def _found(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-        query = str(given.get("query") or "").strip()
-        limit = given.get("limit")
-        most = min(max(limit, 1), MOST_HITS) if type(limit) is int else MOST_HITS // 2
-        session, count = checkpoint.session, checkpoint.count
-
-        def is_folded(found: Found) -> bool:
-            return found.position < count
-
-        store, redactor = self.sessions.store, self.sessions.redactor
-        hits = search(store, query, redactor, most, is_folded, name=session) if query else []
-        shown = [{"handle": hit.handle, "role": hit.role, "snippet": hit.text} for hit in hits]
-        return {"query": query, "hits": shown} if query else {"error": "the query is empty"}
-
-    def _unfolded(self, given: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
-        handle = str(given.get("handle") or "").strip().strip("[]()")
-        found = {"at": checkpoint.seq, "stop": checkpoint.count}
-        messages = self.sessions.store.unfold(checkpoint.session, handle, **found)
-        start, offset = (value if type(value := given.get(key)) is int else 0 for key in ("start", "offset"))
-        full = handle if handle.startswith("mf-") else f"mf-{handle}"
-        return unfold({full: messages}, full, start, offset)
+            return f"error: {error}"
 
 
-def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
-    """What a call gives its tool; None where the model wrote no object."""
+def _arguments(call: ToolCall) -> Mapping[str, Any]:
+    """What a call gives an engine's tool."""
     try:
         given = jsonio.decode(call.arguments)
     except jsonio.NotJSON:
-        return None
-    return given if isinstance(given, Mapping) else None
+        given = None
+    if not isinstance(given, Mapping):
+        raise PluginError(f"{call.name}: the arguments are not a JSON object")
+    return given
 
 
 def _is_stream(answer: Answer) -> bool:
