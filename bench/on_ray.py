@@ -16,7 +16,9 @@ from typing import Any
 from bench.peers import HOME
 from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED
-from midfold.trajectory import Job, Settings, run
+from midfold.lab.trajectory_run import TrajectoryJob as Job
+from midfold.lab.trajectory_run import compress_trajectories as run
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 
 FEW, MANY = 2, 14
 """Times that the recorded sessions are in the input: a small one and a large one tell what is paid once."""

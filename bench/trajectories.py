@@ -23,12 +23,14 @@ from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED, report
 from midfold import SummaryAnswer, SummaryAsk
 from midfold.fold.redact import redact
+from midfold.lab.exams import retention_of as retention
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_run import TrajectoryJob as Job
+from midfold.lab.trajectory_run import compress_trajectories as run
+from midfold.lab.trajectory_settings import FIRSTS
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 from midfold.summarize import local_summarizer
 from midfold.tokenizers import Tokenizer
-from midfold.trajectory import Job, Settings, run
-from midfold.trajectory.retention import retention
-from midfold.trajectory.settings import FIRSTS
-from midfold.trajectory.sharegpt import ShareGPT
 from midfold.transcript.message import Message, Text, Transcript
 
 RUNS = 6

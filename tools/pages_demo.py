@@ -3,7 +3,7 @@
 python tools/pages_demo.py sqlite:///demo.db FILE.jsonl...   conversations in OpenAI chat shape, one per line
 
 Sessions are folded as they go, in small windows. Usage is what a provider's cache with a lifetime of five minutes would
-report for the requests midfold made (midfold.replay has the model of it); nothing is sent anywhere.
+report for the requests midfold made (midfold.lab has the model of it); nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import msgspec
 
 from midfold.cache import is_claude
 from midfold.cache.prices import prices_for
-from midfold.replay.provider import Cache, View
+from midfold.lab.replay_player import SentView as View
+from midfold.lab.replay_player import SimulatedCache as Cache
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 from midfold.transcript.message import Usage

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from midfold.eval import evaluate
-from midfold.eval.baselines import bare_list
-from midfold.eval.cuts import all_cuts
-from midfold.eval.generic import shared_facts
-from midfold.eval.run import facts_by_project
-from midfold.eval.score import exam_at, score
-from midfold.eval.sessions import load
+from midfold.lab.compactors import bare_list
+from midfold.lab.exams import exam_at, score
+from midfold.lab.recorded_sessions import all_cuts
+from midfold.lab.recorded_sessions import load_sessions as load
+from midfold.lab.retention import evaluate, facts_by_project
+from midfold.lab.retention_facts import shared_facts
 from tests.support.data import SHARED, need
 
 SOURCES = ("claude_code_entire", "claude_code_packmind", "codex_agentv", "miniswe_deepseek")

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from midfold import read
-from midfold.trajectory.compress import Compressed, compress_record
-from midfold.trajectory.metrics import Totals
-from midfold.trajectory.settings import FIRSTS, Settings
-from midfold.trajectory.sharegpt import ShareGPT
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_metrics import Totals
+from midfold.lab.trajectory_settings import FIRSTS
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_work import CompressedRecord as Compressed
+from midfold.lab.trajectory_work import compress_record
 from midfold.transcript.document import Document
 from midfold.transcript.laws import pair, violations
 from support.data import conversations, lines

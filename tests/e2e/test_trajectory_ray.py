@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from midfold.errors import MidfoldError
-from midfold.trajectory import Job, Settings, run
-from midfold.trajectory.job import Progress
-from midfold.trajectory.metrics import RecordMetrics
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_run import TrajectoryJob as Job
+from midfold.lab.trajectory_run import TrajectoryProgress as Progress
+from midfold.lab.trajectory_run import compress_trajectories as run
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 from support.data import need
 from support.trajectories import lines
 

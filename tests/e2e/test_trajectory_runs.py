@@ -16,9 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from midfold.trajectory import Job, Settings, run
-from midfold.trajectory.executors import LOST, MOST_ATTEMPTS
-from midfold.trajectory.workplace import SUFFIX
+from midfold.lab.executors import LOST, MOST_ATTEMPTS
+from midfold.lab.trajectory_run import SUFFIX
+from midfold.lab.trajectory_run import TrajectoryJob as Job
+from midfold.lab.trajectory_run import compress_trajectories as run
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 from support.trajectories import lines, record
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -177,7 +179,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 PEAK = """
 import resource, sys
-from midfold.trajectory import Job, Settings, run
+from midfold.lab.trajectory_run import TrajectoryJob as Job, compress_trajectories as run
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 settings = Settings(target_tokens=2000, summary_tokens=200, tokenizer="estimate", batch_bytes=1 << 20)
 done = run(Job(source=sys.argv[1], target=sys.argv[2], settings=settings))
 print(done.totals.records, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.eval.baselines import bare_list
-from midfold.eval.constraints import demands
-from midfold.eval.cuts import Cut
-from midfold.eval.facts import facts_in, places
-from midfold.eval.score import Exam, exam_at, score
-from midfold.eval.search import full_text
-from midfold.eval.sessions import Session
-from midfold.eval.sizes import note
-from midfold.eval.words import surroundings
+from midfold.lab.compactors import bare_list
+from midfold.lab.exams import Exam, demands, exam_at, score
+from midfold.lab.message_text import note
+from midfold.lab.past_search import full_text
+from midfold.lab.recorded_sessions import Cut
+from midfold.lab.recorded_sessions import RecordedSession as Session
+from midfold.lab.retention_facts import facts_in, places, surroundings
 from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript

@@ -8,12 +8,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.trajectory.compress import compress_record
-from midfold.trajectory.plan import plan
-from midfold.trajectory.records import open_record
-from midfold.trajectory.settings import Settings
-from midfold.trajectory.sharegpt import ShareGPT
-from midfold.trajectory.split import batches
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_files import batches
+from midfold.lab.trajectory_plan import plan_trajectory as plan
+from midfold.lab.trajectory_records import open_record
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_work import compress_record
 from midfold.transcript.document import Document, write
 from midfold.transcript.laws import pair
 from midfold.transcript.message import Message, Text

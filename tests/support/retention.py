@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold.eval.cuts import Cut
-from midfold.eval.sessions import Session, sessions_of
+from midfold.lab.recorded_sessions import Cut, sessions_of
+from midfold.lab.recorded_sessions import RecordedSession as Session
 from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
 

@@ -14,11 +14,13 @@ from midfold.cli import eval_table
 from midfold.cli.output import console, emit_json, notice
 from midfold.cli.progress import bar
 from midfold.errors import TranscriptError
-from midfold.eval.chart import chart
-from midfold.eval.cuts import LEAST_PAST, Places, Split
-from midfold.eval.methods import BUILT_IN, DEFAULT, Compactor, load_compactor
-from midfold.eval.run import Evaluation, evaluate
-from midfold.eval.search import SEARCHES
+from midfold.lab.compactors import DEFAULT_METHODS as DEFAULT
+from midfold.lab.compactors import METHODS as BUILT_IN
+from midfold.lab.compactors import Compactor, load_compactor
+from midfold.lab.past_search import SEARCHES
+from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split
+from midfold.lab.retention import Evaluation, evaluate
+from midfold.lab.retention import retention_chart as chart
 
 
 def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:

@@ -13,11 +13,13 @@ from midfold.cli import replay_table
 from midfold.cli.eval import files_of
 from midfold.cli.output import console, emit_json, notice
 from midfold.cli.progress import bar
-from midfold.eval.cuts import Split
-from midfold.replay.chart import chart
-from midfold.replay.policy import BUILT_IN, Policy, load_policy
-from midfold.replay.run import MODEL, WINDOWS, Replay, replay
-from midfold.replay.transcripts import MOST_EXAMS, STATED_GAP
+from midfold.lab.recorded_sessions import Split
+from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
+from midfold.lab.replay_policies import POLICIES as BUILT_IN
+from midfold.lab.replay_policies import ReplayPolicy as Policy
+from midfold.lab.replay_policies import load_policy
+from midfold.lab.replays import MODEL, WINDOWS, Replay, replay
+from midfold.lab.replays import cost_chart as chart
 
 
 def _windows(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:

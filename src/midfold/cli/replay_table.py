@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.render import clean
-from midfold.replay.run import Replay, Total
+from midfold.lab.replays import PolicyTotal as Total
+from midfold.lab.replays import Replay
 
 MOST_WORST = 5
 LEGEND = (

@@ -13,9 +13,13 @@ import msgspec
 
 from midfold.cli.output import emit_json, notice
 from midfold.cli.trajectory_progress import Onlooker
-from midfold.trajectory.files import STANDARD
-from midfold.trajectory.job import Finished, Job, run
-from midfold.trajectory.settings import FIRSTS, TOKENIZERS, Kind, Settings
+from midfold.lab.trajectory_files import STANDARD
+from midfold.lab.trajectory_run import TrajectoryAccount as Finished
+from midfold.lab.trajectory_run import TrajectoryJob as Job
+from midfold.lab.trajectory_run import compress_trajectories as run
+from midfold.lab.trajectory_settings import FIRSTS, TOKENIZERS
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_settings import TurnKind as Kind
 
 
 @click.group(name="trajectories")
@@ -156,8 +160,8 @@ class _Places:
 
 
 def _write(finished: Finished, onlooker: Onlooker, places: _Places) -> None:
-    from midfold.trajectory.files import replacing
-    from midfold.trajectory.report import page
+    from midfold.lab.trajectory_files import replace_file as replacing
+    from midfold.lab.trajectory_report import report_page as page
 
     if places.metrics is not None:
         with replacing(places.metrics) as stream:

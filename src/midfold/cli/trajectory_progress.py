@@ -12,9 +12,9 @@ import msgspec
 
 from midfold.cli.output import notice
 from midfold.cli.render import clean
-from midfold.trajectory.files import replacing
-from midfold.trajectory.job import Progress
-from midfold.trajectory.metrics import RecordMetrics
+from midfold.lab.trajectory_files import replace_file as replacing
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_run import TrajectoryProgress as Progress
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

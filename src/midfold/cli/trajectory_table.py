@@ -11,8 +11,8 @@ from rich.text import Text
 
 from midfold.cli.output import harmless_console
 from midfold.cli.render import clean
-from midfold.trajectory.job import Finished
-from midfold.trajectory.report import STATUSES
+from midfold.lab.trajectory_report import STATUSES
+from midfold.lab.trajectory_run import TrajectoryAccount as Finished
 
 COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from midfold.eval.facts import facts_in, places
-from midfold.eval.generic import is_common, shared_facts
+from midfold.lab.retention_facts import facts_in, is_common, places, shared_facts
 
 
 @pytest.mark.parametrize(

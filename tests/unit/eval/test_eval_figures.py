@@ -3,10 +3,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 
-from midfold.eval.chart import LABEL_GAP, chart
-from midfold.eval.constraints import demands
-from midfold.eval.figures import Row, figures
-from midfold.eval.score import Score
+from midfold.lab.exams import Score, demands
+from midfold.lab.retention import LABEL_GAP, Row
+from midfold.lab.retention import compute_figures as figures
+from midfold.lab.retention import retention_chart as chart
 from midfold.testing.fixtures import user
 from midfold.transcript.document import read
 

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from midfold.errors import PluginError
-from midfold.eval.methods import BUILT_IN, chosen, load_compactor, plug
-from midfold.eval.needs import needs_at
-from midfold.eval.sizes import size, total
-from midfold.eval.texts import joined
+from midfold.lab.compactors import METHODS as BUILT_IN
+from midfold.lab.compactors import choose_methods as chosen
+from midfold.lab.compactors import load_compactor, plug
+from midfold.lab.exams import needs_at
+from midfold.lab.message_text import join_texts as joined
+from midfold.lab.message_text import size, total
 from midfold.transcript.message import Transcript
 from tests.support.retention import cut, path, port
 

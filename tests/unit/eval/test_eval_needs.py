@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold.eval.needs import HORIZON, Need, needs_at
+from midfold.lab.exams import HORIZON, Need, needs_at
 from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
 

@@ -9,8 +9,7 @@ import pytest
 
 import midfold.eval
 from midfold.errors import PluginError, TranscriptError
-from midfold.eval import evaluate
-from midfold.eval.figures import Row
+from midfold.lab.retention import Row, evaluate
 from midfold.testing.fixtures import user
 from tests.support.retention import LEAST_PAST, conversation, port, session
 

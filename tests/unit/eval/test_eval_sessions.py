@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import TranscriptError
-from midfold.eval.cuts import all_cuts, cuts_of, half_of
-from midfold.eval.sessions import load, sessions_of
+from midfold.lab.recorded_sessions import all_cuts, cuts_of, half_of, sessions_of
+from midfold.lab.recorded_sessions import load_sessions as load
 from midfold.testing.conversations import long_conversation
 from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read

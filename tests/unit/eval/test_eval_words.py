@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from midfold.eval.facts import places
-from midfold.eval.texts import APART, NEAR
-from midfold.eval.words import Surroundings, is_bound, surroundings, words_of
+from midfold.lab.message_text import APART, NEAR
+from midfold.lab.retention_facts import Surroundings, is_bound, places, surroundings, words_of
 
 PAST = "The gateway of the harbour listens on 48213 for vessels."
 

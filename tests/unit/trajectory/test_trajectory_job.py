@@ -15,10 +15,14 @@ import pytest
 import zstandard
 
 from midfold.errors import ConfigError, MidfoldError, TranscriptError
-from midfold.trajectory import Finished, Job, Settings, job, run
-from midfold.trajectory.job import Progress
-from midfold.trajectory.metrics import RecordMetrics
-from midfold.trajectory.workplace import SUFFIX
+from midfold.lab import trajectory_run as job
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_run import SUFFIX
+from midfold.lab.trajectory_run import TrajectoryAccount as Finished
+from midfold.lab.trajectory_run import TrajectoryJob as Job
+from midfold.lab.trajectory_run import TrajectoryProgress as Progress
+from midfold.lab.trajectory_run import compress_trajectories as run
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 from support.trajectories import lines, record
 
 SETTINGS = Settings(target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30_000)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
-from midfold.trajectory.compress import Compressed, compress_record
-from midfold.trajectory.plan import Plan, plan
-from midfold.trajectory.records import open_record
-from midfold.trajectory.settings import Settings
+from midfold.lab.trajectory_plan import TrajectoryPlan as Plan
+from midfold.lab.trajectory_plan import plan_trajectory as plan
+from midfold.lab.trajectory_records import open_record
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_work import CompressedRecord as Compressed
+from midfold.lab.trajectory_work import compress_record
 from support.trajectories import Words, turn, words
 
 SETTINGS = Settings(target_tokens=100, summary_tokens=10, protect_last=2, turn_tokens=0, tokenizer="estimate")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from midfold import ToolCall, ToolResult, read
-from midfold.trajectory.compress import compress_record
-from midfold.trajectory.settings import Settings
-from midfold.trajectory.sharegpt import ShareGPT
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_work import compress_record
 from midfold.transcript.document import Document
 from midfold.transcript.laws import pair, violations
 from support.convert import to_anthropic, to_responses

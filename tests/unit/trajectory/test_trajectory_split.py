@@ -8,8 +8,8 @@ import json
 import pytest
 
 from midfold.errors import TranscriptError
-from midfold.trajectory import split
-from midfold.trajectory.split import Batch, batches
+from midfold.lab import trajectory_files as split
+from midfold.lab.trajectory_files import Batch, batches
 from support.trajectories import record, run_of
 
 SMALL = 700

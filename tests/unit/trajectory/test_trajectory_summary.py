@@ -7,8 +7,8 @@ from typing import Any
 
 from midfold import SummaryAnswer, SummaryAsk
 from midfold.errors import SummaryFailed
-from midfold.trajectory.compress import compress_record
-from midfold.trajectory.settings import Settings
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_work import compress_record
 from support.trajectories import Words, call, response, run_of, turn
 
 SETTINGS = Settings(target_tokens=1_500, summary_tokens=150, tokenizer="estimate")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import midfold
 from midfold import TranscriptError, read
 from midfold.cli.main import main
-from midfold.eval.sessions import load
+from midfold.lab.recorded_sessions import load_sessions as load
 from midfold.testing.conversations import long_conversation
 from midfold.transcript.document import write
 from midfold.transcript.laws import violations

@@ -1,0 +1,243 @@
+"""Where batches are worked on: in this process, in a pool of processes, or on a Ray cluster (on_ray.py).
+
+Rules of this file:
+1. An executor only moves tasks; what comes back does not depend on which one it was, nor on how many workers it has.
+2. A worker that dies takes no batch with it: another one gets it, `MOST_ATTEMPTS` times at most. Then its records are
+   reported as failed and stay as they are.
+3. Workers end with their parent, however it ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, NamedTuple, Protocol
+
+from midfold import __version__
+from midfold.errors import MidfoldError, MissingExtra
+from midfold.lab.trajectory_work import FinishedBatch as Done
+from midfold.lab.trajectory_work import Task, work
+from midfold.lab.trajectory_work import give_up as given_up
+
+MOST_ATTEMPTS = 3
+LOST = "every worker that took it died; is there enough memory?"
+
+
+class Ticket(NamedTuple):
+    """Which batch of which file a task is."""
+
+    file: int
+    number: int
+
+
+class Executor(Protocol):
+    """Takes tasks and gives back results in any order."""
+
+    capacity: int
+    """Tasks that are worth having on the way."""
+
+    @property
+    def pending(self) -> int:
+        """Tasks that were given and have not come back."""
+        ...
+
+    def submit(self, ticket: Ticket, task: Task) -> None: ...
+
+    def next(self) -> tuple[Ticket, Done]:
+        """Waits for one result; there must be a task pending."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Inline:
+    """In this process."""
+
+    capacity = 1
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Ticket, Task]] = deque()
+
+    @property
+    def pending(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, ticket: Ticket, task: Task) -> None:
+        self._waiting.append((ticket, task))
+
+    def next(self) -> tuple[Ticket, Done]:
+        ticket, task = self._waiting.popleft()
+        return ticket, work(task)
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+
+class Pool:
+    """In processes of this machine."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self.capacity = 2 * workers + 1
+        self._pool = self._new_pool()
+        self._running: dict[Future[Done], tuple[Ticket, Task, int]] = {}
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
+
+    @property
+    def pending(self) -> int:
+        return len(self._running)
+
+    def submit(self, ticket: Ticket, task: Task) -> None:
+        self._give(ticket, task, 1)
+
+    def _give(self, ticket: Ticket, task: Task, attempt: int) -> None:
+        try:
+            future = self._pool.submit(work, task)
+        except BrokenProcessPool:
+            self._pool = self._new_pool()
+            future = self._pool.submit(work, task)
+        self._running[future] = (ticket, task, attempt)
+
+    def next(self) -> tuple[Ticket, Done]:
+        while True:
+            finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
+            future = next(iter(finished))
+            ticket, task, attempt = self._running.pop(future)
+            try:
+                return ticket, future.result()
+            except BrokenProcessPool:
+                if attempt >= MOST_ATTEMPTS:
+                    return ticket, given_up(task, LOST)
+                self._give(ticket, task, attempt + 1)
+
+    def close(self) -> None:
+        """Nothing is waited for: whatever is not finished is done again by the next run."""
+        self._running.clear()
+        processes = list((getattr(self._pool, "_processes", None) or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+
+
+def _start_worker() -> None:
+    """The parent handles an interrupt. A worker whose parent is gone has nobody to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
+# Batches on a Ray cluster: the same worker function, on as many machines as there are.
+#
+# Rules of this file:
+# 1. Only this machine reads and writes files; batches travel through Ray, so the others need no shared folder.
+# 2. Ray gives a batch to another worker when its worker or its machine is lost; after that this file tries once more
+#    before the records are reported as failed.
+# 3. Nothing is sent to anybody: no usage statistics, no dashboard.
+
+
+RETRIES = 5
+SECONDS_TO_CONNECT = 10
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_DEDUP_LOGS": "0"}
+
+
+class OnRay:
+    """A Ray cluster by its address, or one of this machine's own."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise MissingExtra("the Ray executor", "ray") from None
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            self._connect(address, workers)
+        slots = int(self._ray.cluster_resources().get("CPU", 1))
+        self.capacity = 2 * (min(workers, slots) if workers and address else slots) + 1
+        self._work: Any = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_work_of)
+        self._running: dict[Any, tuple[Ticket, Task, int]] = {}
+
+    def _connect(self, address: str | None, workers: int | None) -> None:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+        if address is None:
+            options |= {"include_dashboard": False, "num_cpus": workers}
+        else:
+            _knock(address)
+        try:
+            self._ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise MidfoldError(
+                f"no Ray cluster could be reached at {address or 'this machine'}: {str(error).splitlines()[0]}"
+            ) from None
+
+    @property
+    def pending(self) -> int:
+        return len(self._running)
+
+    def submit(self, ticket: Ticket, task: Task) -> None:
+        self._give(ticket, task, 1)
+
+    def _give(self, ticket: Ticket, task: Task, attempt: int) -> None:
+        self._running[self._work.remote(task, __version__)] = (ticket, task, attempt)
+
+    def next(self) -> tuple[Ticket, Done]:
+        while True:
+            ready, _ = self._ray.wait(list(self._running), num_returns=1)
+            ticket, task, attempt = self._running.pop(ready[0])
+            try:
+                done: Done = self._ray.get(ready[0])
+            except self._ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, MidfoldError):
+                    raise error.cause from None
+                raise
+            except self._ray.exceptions.RayError:
+                if attempt >= MOST_ATTEMPTS:
+                    return ticket, given_up(task, LOST)
+                self._give(ticket, task, attempt + 1)
+            else:
+                return ticket, done
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running.clear()
+        if self._ours:
+            self._ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise MidfoldError(f"no Ray cluster could be reached at {address}: {reason}") from None
+
+
+def _work_of(task: Task, version: str) -> Done:
+    if version != __version__:
+        raise MidfoldError(f"this machine has midfold {__version__}, the one that reads the files {version}")
+    import msgspec
+
+    ray: Any = importlib.import_module("ray")
+    node = ray.get_runtime_context().get_node_id()
+    return msgspec.structs.replace(work(task), worker=f"{node[:8]}/{os.getpid()}")

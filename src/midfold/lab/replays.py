@@ -1,0 +1,310 @@
+"""Every recording under every policy at every window, and what it all comes to.
+
+Rules of this file:
+1. The result does not depend on how many processes made it.
+2. A policy is compared, on one recording, only with policies that never sent more than the window.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.cache.prices import Prices, prices_for
+from midfold.errors import MidfoldError, TranscriptError
+from midfold.lab.recorded_sessions import Split
+from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP, Player, Recording, load_recordings
+from midfold.lab.replay_player import PlayedRecording as Played
+from midfold.lab.replay_policies import POLICIES as BUILT_IN
+from midfold.lab.replay_policies import ReplayPolicy as Policy
+from midfold.lab.retention import COLOURS, STYLE
+
+MODEL = "claude-sonnet-4-5"
+WINDOWS = (32_000, 64_000, 128_000, 200_000)
+Progress = Callable[[int, int], None]
+
+
+class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy at one window, over all recordings. Costs are tokens at the base input price, money is dollars."""
+
+    policy: str
+    window: int
+    requests: int
+    sent: int
+    read: int
+    written: int
+    cost: float
+    summary_cost: float
+    money: float
+    folds: int
+    reasons: dict[str, int]
+    retention: float | None
+    exams: int
+    overflows: int
+    """Recordings in which a request was larger than the window."""
+
+    @property
+    def hit_rate(self) -> float:
+        return self.read / self.sent if self.sent else 0.0
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy on one recording against the cheapest one that fits the window."""
+
+    recording: str
+    window: int
+    policy: str
+    best: str
+    ratio: float
+    cost: float
+    folds: int
+
+
+class Replay:
+    """Every row, and the figures made of them."""
+
+    def __init__(self, rows: Iterable[Played], prices: Prices, model: str, timed: int) -> None:
+        self.rows = tuple(rows)
+        self.prices, self.model, self.timed = prices, model, timed
+
+    @property
+    def recordings(self) -> int:
+        return len({row.recording for row in self.rows})
+
+    @cached_property
+    def totals(self) -> list[PolicyTotal]:
+        groups: dict[tuple[int, str], list[Played]] = {}
+        for row in self.rows:
+            groups.setdefault((row.window, row.policy), []).append(row)
+        return [self._total(rows) for _, rows in sorted(groups.items(), key=lambda item: item[0][0])]
+
+    def total(self, policy: str, window: int) -> PolicyTotal:
+        return next(total for total in self.totals if (total.policy, total.window) == (policy, window))
+
+    def _total(self, rows: Sequence[Played]) -> PolicyTotal:
+        reasons: dict[str, int] = {}
+        for row in rows:
+            for reason, count in row.reasons.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        exams = sum(row.exams for row in rows)
+        kept = sum(row.retention * row.exams for row in rows if row.retention is not None)
+        cost = sum(row.total for row in rows)
+        return PolicyTotal(
+            policy=rows[0].policy,
+            window=rows[0].window,
+            requests=sum(row.requests for row in rows),
+            sent=sum(row.sent for row in rows),
+            read=sum(row.read for row in rows),
+            written=sum(row.written for row in rows),
+            cost=cost,
+            summary_cost=sum(row.summary_cost for row in rows),
+            money=self.prices.money(cost),
+            folds=sum(row.folds for row in rows),
+            reasons=reasons,
+            retention=kept / exams if exams else None,
+            exams=exams,
+            overflows=sum(row.overflows > 0 for row in rows),
+        )
+
+    def against_best(self, policy: str) -> list[Comparison]:
+        """Where this policy lost most, the worst first; recordings it could not serve are left out."""
+        found = []
+        by_place: dict[tuple[int, str], list[Played]] = {}
+        for row in self.rows:
+            by_place.setdefault((row.window, row.recording), []).append(row)
+        for (window, recording), rows in by_place.items():
+            mine = next((row for row in rows if row.policy == policy), None)
+            others = [row for row in rows if row.policy != policy and not row.overflows]
+            if mine is None or mine.overflows or not others:
+                continue
+            best = min(others, key=lambda row: row.total)
+            ratio = mine.total / best.total if best.total else 1.0
+            found.append(
+                Comparison(
+                    recording=recording,
+                    window=window,
+                    policy=policy,
+                    best=best.policy,
+                    ratio=ratio,
+                    cost=mine.total,
+                    folds=mine.folds,
+                )
+            )
+        return sorted(found, key=lambda row: -row.ratio)
+
+
+class _ReplayPlan(NamedTuple):
+    recordings: Sequence[Recording]
+    policies: Sequence[Policy]
+    windows: Sequence[int]
+    model: str
+    fixed_tokens: int
+
+
+def replay(
+    files: Iterable[str | Path],
+    *,
+    policies: Iterable[Policy] | None = None,
+    windows: Sequence[int] = WINDOWS,
+    model: str = MODEL,
+    gap: float = STATED_GAP,
+    fixed_tokens: int = 0,
+    exams: int = MOST_EXAMS,
+    least_tokens: int = 0,
+    split: Split = "all",
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Replay:
+    """Plays recorded conversations again. `gap` is the time between requests where none was recorded."""
+    chosen = tuple(BUILT_IN.values() if policies is None else policies)
+    names = [policy.name for policy in chosen]
+    if len(set(names)) != len(names):
+        raise MidfoldError(f"two policies have the same name: {', '.join(names)}")
+    recordings = load_recordings(files, gap=gap, split=split, least_tokens=least_tokens, exams=exams)
+    recordings = [recording for recording in recordings if recording.requests]
+    if not recordings:
+        raise TranscriptError("nothing to replay: no conversation has an answer of a model in it")
+    plan = _ReplayPlan(recordings, chosen, tuple(windows), model, fixed_tokens)
+    rows = _play_all(plan, workers, progress or (lambda done, of: None))
+    return Replay(rows, prices_for(model), model, sum(recording.timed for recording in recordings))
+
+
+def _play_all(plan: _ReplayPlan, workers: int, report: Progress) -> list[Played]:
+    count = len(plan.recordings)
+    forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+    rows: list[Played] = []
+    if workers < 2 or not forks:
+        for number in range(count):
+            rows += _play(plan, number)
+            report(number + 1, count)
+        return rows
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)) as pool:
+        try:
+            futures = [pool.submit(_numbered, number) for number in range(count)]
+            report(0, count)
+            for number, future in enumerate(futures, 1):
+                rows += future.result()
+                report(number, count)
+        except BrokenProcessPool:
+            raise MidfoldError("a process that replays ended by itself; fewer --workers need less memory") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return rows
+
+
+def _play(plan: _ReplayPlan, number: int) -> list[Played]:
+    recording = plan.recordings[number]
+    return [
+        Player(recording, policy, window, plan.model, plan.fixed_tokens).play()
+        for window in plan.windows
+        for policy in plan.policies
+    ]
+
+
+_plan: _ReplayPlan | None = None
+
+
+def _start(plan: _ReplayPlan) -> None:
+    global _plan  # noqa: PLW0603
+    _plan = plan
+
+
+def _numbered(number: int) -> list[Played]:
+    assert _plan is not None
+    return _play(_plan, number)
+
+
+# Cost by window and policy as one SVG, with what each kept: readable on light and on dark ground, without a script.
+
+
+WIDTH, HEIGHT = 860, 460
+LEFT, RIGHT, TOP, BOTTOM = 64, 20, 92, 60
+STEPS = 5
+
+
+def cost_chart(
+    totals: Sequence[PolicyTotal], *, title: str = "What the sessions cost, by policy", subtitle: str = ""
+) -> str:
+    """An SVG with one group of bars per window; the number above a bar is the share of needed facts the view held."""
+    windows = list(dict.fromkeys(total.window for total in totals))
+    policies = list(dict.fromkeys(total.policy for total in totals))
+    top = max((_value(total) for total in totals), default=1.0) or 1.0
+    body = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}  .small {{ font-size: 11px }}</style>",
+        f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
+        f'<text class="ink title" x="{LEFT}" y="28">{escape(title)}</text>',
+        f'<text class="faint" x="{LEFT}" y="47">{escape(subtitle)}</text>',
+        *_legend(policies),
+        *_axis(top, dollars=any(total.money for total in totals)),
+    ]
+    inner = (WIDTH - LEFT - RIGHT) / len(windows)
+    for number, window in enumerate(windows):
+        group = [total for total in totals if total.window == window]
+        body += _group(group, policies, LEFT + number * inner, inner, top)
+        middle = LEFT + (number + 0.5) * inner
+        shown = f"{window // 1000}k window"
+        body.append(f'<text class="ink" x="{middle:.1f}" y="{HEIGHT - 34}" text-anchor="middle">{shown}</text>')
+    note = "above each bar: share of needed facts in view; hollow: some requests were larger than the window"
+    body.append(f'<text class="faint small" x="{LEFT}" y="{HEIGHT - 12}">{note}</text>')
+    return "\n".join([*body, "</svg>", ""])
+
+
+def _value(total: PolicyTotal) -> float:
+    return total.money or total.cost
+
+
+def _y(value: float, top: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
+
+
+def _legend(policies: Sequence[str]) -> list[str]:
+    made, x = [], float(LEFT)
+    for number, policy in enumerate(policies):
+        colour = COLOURS[number % len(COLOURS)]
+        made.append(f'<rect x="{x:.0f}" y="60" width="12" height="12" rx="2" fill="{colour}"/>')
+        made.append(f'<text class="ink" x="{x + 18:.0f}" y="71">{escape(policy)}</text>')
+        x += 36 + 7.2 * len(policy)
+    return made
+
+
+def _axis(top: float, *, dollars: bool) -> list[str]:
+    made = []
+    for step in range(STEPS + 1):
+        value = top * step / STEPS
+        y = round(_y(value, top), 1)
+        shown = (
+            f"${value:,.0f}" if dollars and top >= STEPS else f"${value:,.2f}" if dollars else f"{value / 1e6:,.1f}M"
+        )
+        made.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        made.append(f'<text class="faint" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{shown}</text>')
+    return made
+
+
+def _group(group: Sequence[PolicyTotal], policies: Sequence[str], left: float, width: float, top: float) -> list[str]:
+    made = []
+    bar = width * 0.84 / len(policies)
+    for total in group:
+        number = policies.index(total.policy)
+        x, y = left + width * 0.08 + number * bar, _y(_value(total), top)
+        colour = COLOURS[number % len(COLOURS)]
+        fill = f'fill="none" stroke="{colour}" stroke-width="2"' if total.overflows else f'fill="{colour}"'
+        size = f'width="{bar * 0.86:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
+        made.append(f'<rect x="{x:.1f}" y="{y:.1f}" {size} {fill}/>')
+        if total.retention is not None:
+            middle = x + bar * 0.43
+            text = f"{total.retention:.2f}".lstrip("0")
+            made.append(
+                f'<text class="faint small" x="{middle:.1f}" y="{y - 5:.1f}" text-anchor="middle">{text}</text>'
+            )
+    return made

@@ -1,0 +1,421 @@
+"""The measure, end to end: sessions -> cuts -> exams -> compactions -> rows -> figures.
+
+Rules of this file:
+1. Which facts are generic is counted over all sessions given, whatever the split.
+2. The result does not depend on how many processes made it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cached_property
+from html import escape
+from math import log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from midfold.errors import MidfoldError, TranscriptError
+from midfold.lab.compactors import DEFAULT_METHODS as DEFAULT
+from midfold.lab.compactors import Compactor, Method
+from midfold.lab.compactors import choose_methods as chosen
+from midfold.lab.exams import MEASURES, Score, exam_at, score
+from midfold.lab.message_text import text_of
+from midfold.lab.past_search import Search, full_text
+from midfold.lab.recorded_sessions import (
+    LEAST_FUTURE,
+    LEAST_PAST,
+    Cut,
+    Places,
+    Split,
+    all_cuts,
+    recorded_cuts,
+    sessions_of,
+)
+from midfold.lab.recorded_sessions import RecordedSession as Session
+from midfold.lab.recorded_sessions import load_sessions as load
+from midfold.lab.retention_facts import facts_in, shared_facts
+from midfold.transcript.document import Document, read_many
+
+# Means and intervals of many cuts.
+#
+# Rules of this file:
+# 1. A mean is over cuts; a cut where nothing of the kind was needed does not count.
+# 2. Intervals are 95 %, by bootstrap over conversations: cuts of one conversation are not independent.
+# 3. Every method is resampled with the same draws, so that intervals can be compared, and with a fixed seed.
+
+
+RESAMPLES = 1_000
+TOLERANCE = 1.05
+"""Above the budget by more than this, an output is flagged."""
+
+
+class Row(NamedTuple):
+    """One method at one budget at one cut."""
+
+    conversation: str
+    session: int
+    project: str
+    at: int
+    past_tokens: int
+    needs: int
+    method: str
+    budget: float
+    score: Score
+
+    @property
+    def over(self) -> bool:
+        return self.score.share > self.budget * TOLERANCE
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A mean with its 95 % interval, and over how many cuts it was taken. One conversation gives no interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    cuts: int
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One method at one budget over all cuts."""
+
+    method: str
+    budget: float
+    cuts: int
+    share: float
+    """The mean of what the method really used."""
+    over: int
+    """How many outputs were larger than the budget by more than 5 %."""
+    measures: dict[str, Interval]
+
+
+def compute_figures(rows: Sequence[Row], seed: int = 0) -> list[Figure]:
+    """Every method at every budget, in the order of the rows."""
+    conversations = sorted({row.conversation for row in rows})
+    draws = _draws(len(conversations), seed)
+    place = {name: index for index, name in enumerate(conversations)}
+    groups: dict[tuple[str, float], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.method, row.budget), []).append(row)
+    return [_figure(method, budget, group, place, draws) for (method, budget), group in groups.items()]
+
+
+def _figure(
+    method: str, budget: float, rows: Sequence[Row], place: dict[str, int], draws: Sequence[Sequence[int]]
+) -> Figure:
+    measures = {}
+    for measure in MEASURES:
+        marks = [(place[row.conversation], value) for row in rows if (value := getattr(row.score, measure)) is not None]
+        if marks:
+            measures[measure] = _interval(marks, len(place), draws)
+    share = sum(row.score.share for row in rows) / len(rows)
+    return Figure(method, budget, len(rows), share, sum(row.over for row in rows), measures)
+
+
+def _draws(conversations: int, seed: int) -> list[list[int]]:
+    chance = random.Random(seed)
+    return [chance.choices(range(conversations), k=conversations) for _ in range(RESAMPLES if conversations else 0)]
+
+
+def _interval(marks: Sequence[tuple[int, float]], conversations: int, draws: Sequence[Sequence[int]]) -> Interval:
+    sums, counts = [0.0] * conversations, [0] * conversations
+    for index, value in marks:
+        sums[index] += value
+        counts[index] += 1
+    means = []
+    for draw in draws:
+        count = sum(map(counts.__getitem__, draw))
+        if count:
+            means.append(sum(map(sums.__getitem__, draw)) / count)
+    mean = sum(sums) / len(marks)
+    if conversations < 2:
+        return Interval(mean, None, None, len(marks))
+    means.sort()
+    edge = len(means) // 40
+    return Interval(mean, means[edge], means[-1 - edge], len(marks))
+
+
+BUDGETS = (0.05, 0.10, 0.20)
+Progress = Callable[[int, int], None]
+"""Called with the number of cuts that are done and the number of all."""
+
+
+class Evaluation:
+    """Every mark, and the figures made of them."""
+
+    def __init__(self, rows: Sequence[Row], seed: int) -> None:
+        self.rows = tuple(rows)
+        self._seed = seed
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        return compute_figures(self.rows, self._seed)
+
+    def figure(self, method: str, budget: float) -> Figure:
+        return next(item for item in self.figures if item.method == method and item.budget == budget)
+
+    @property
+    def cuts(self) -> int:
+        return len({(row.conversation, row.session, row.at) for row in self.rows})
+
+    @property
+    def needed(self) -> int:
+        """Needed facts over all cuts."""
+        return sum({(row.conversation, row.session, row.at): row.needs for row in self.rows}.values())
+
+    @property
+    def conversations(self) -> int:
+        return len({row.conversation for row in self.rows})
+
+
+class EvaluationPlan(NamedTuple):
+    """What every process needs to know."""
+
+    cuts: Sequence[Cut]
+    methods: Mapping[str, Method]
+    budgets: Sequence[float]
+    generic: frozenset[str]
+    search: Search | None
+
+
+Source = str | Path | Document | Session | Mapping[str, Any] | Sequence[Any]
+
+
+def evaluate(
+    sources: Iterable[Source],
+    *,
+    methods: Iterable[str] | Mapping[str, str | Compactor] = DEFAULT,
+    budgets: Sequence[float] = BUDGETS,
+    split: Split = "all",
+    at: Places = "steps",
+    least_past: int = LEAST_PAST,
+    search: Search | None = full_text,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measures what compactors keep of real conversations.
+
+    `sources` are files, documents, or conversations as Python values. `methods` are names of built-in methods, or a
+    mapping from names to callables `(messages, target_tokens) -> messages`. Budgets are shares of the past. Sessions
+    are cut between steps, or at the compactions that were recorded; `split` takes half of the conversations.
+    """
+    sessions = _read_sources(sources)
+    generic = shared_facts(facts_by_project(sessions))
+    cuts = (all_cuts if at == "steps" else recorded_cuts)(sessions, split, least_past)
+    plan = EvaluationPlan(cuts, chosen(methods), tuple(budgets), generic, search)
+    if not plan.cuts:
+        raise TranscriptError(
+            f"nothing to measure: {len(sessions)} session(s) read (split: {split}), and none has {least_past:,} tokens "
+            f"before a cut at {at} and {LEAST_FUTURE} messages after it"
+        )
+    rows = _mark_all(plan, workers, progress)
+    if not rows:
+        raise TranscriptError(f"nothing to measure: no fact is needed after any of the {len(plan.cuts)} cut(s)")
+    return Evaluation(rows, seed)
+
+
+def _read_sources(sources: Iterable[Source]) -> list[Session]:
+    found: list[Session] = []
+    for number, source in enumerate(sources, 1):
+        if isinstance(source, Session):
+            found.append(source)
+        elif isinstance(source, str | Path):
+            found += load([source])
+        else:
+            documents = [source] if isinstance(source, Document) else read_many(source, name=f"conversation {number}")
+            for document in documents:
+                found += sessions_of(document, name=f"conversation {number}")
+    return found
+
+
+def facts_by_project(sessions: Iterable[Session]) -> dict[str, set[str]]:
+    projects: dict[str, set[str]] = {}
+    for session in sessions:
+        facts = projects.setdefault(session.project, set())
+        for message in session.messages:
+            facts.update(fact for fact, _ in facts_in(text_of(message)))
+    return projects
+
+
+def _mark_all(plan: EvaluationPlan, workers: int, progress: Progress | None) -> list[Row]:
+    rows: list[Row] = []
+    report = progress or (lambda done, of: None)
+    context = _context(plan) if workers > 1 else None
+    if context is None:
+        report(0, len(plan.cuts))
+        for number, cut in enumerate(plan.cuts, 1):
+            rows += mark_cut(cut, plan)
+            report(number, len(plan.cuts))
+        return rows
+    with ProcessPoolExecutor(workers, context, _start, (plan,)) as pool:
+        try:
+            futures = [pool.submit(_mark_number, number) for number in range(len(plan.cuts))]
+            report(0, len(futures))
+            for number, future in enumerate(futures, 1):
+                rows += future.result()
+                report(number, len(futures))
+        except BrokenProcessPool:
+            raise MidfoldError("a process that measures ended by itself; fewer --workers need less memory") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return rows
+
+
+def mark_cut(cut: Cut, plan: EvaluationPlan) -> list[Row]:
+    """Every method at every budget at one cut; nothing where the future needs nothing."""
+    exam = exam_at(cut, plan.generic, plan.search)
+    if not exam.needs:
+        return []
+    session = cut.session
+    place = (session.conversation, session.number, session.project, cut.at, exam.past_tokens, len(exam.needs))
+    return [
+        Row(*place, name, budget, score(method(cut, int(exam.past_tokens * budget), exam.needs), exam))
+        for name, method in plan.methods.items()
+        for budget in plan.budgets
+    ]
+
+
+_plan: EvaluationPlan | None = None
+
+
+def _start(plan: EvaluationPlan) -> None:
+    global _plan  # noqa: PLW0603
+    _plan = plan
+
+
+def _mark_number(number: int) -> list[Row]:
+    assert _plan is not None
+    return mark_cut(_plan.cuts[number], _plan)
+
+
+def _context(plan: EvaluationPlan) -> multiprocessing.context.BaseContext | None:
+    """Forking shares the plan as it is; spawning must pickle it. None if neither can be done."""
+    if "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1:
+        return multiprocessing.get_context("fork")
+    try:
+        pickle.dumps((plan.methods, plan.search))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return multiprocessing.get_context("spawn")
+
+
+# Recall against budget as one SVG, drawn by hand: readable on light and on dark ground, with no script and no font.
+
+
+WIDTH, HEIGHT = 760, 440
+LEFT, RIGHT, TOP, BOTTOM = 56, 170, 64, 52
+LABEL_GAP = 15
+COLOURS = ("#2f7fd1", "#d9730d", "#3a9d5d", "#c2405a", "#8a63d2", "#b08900", "#1a9aa0", "#9c6644", "#7a8794", "#d15fa8")
+DASHED = "oracle"
+STYLE = """
+  .ground { fill: #ffffff } .ink { fill: #1f2328 } .faint { fill: #59636e } .grid { stroke: #d1d9e0 }
+  text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif }
+  .title { font-size: 16px; font-weight: 600 }
+  @media (prefers-color-scheme: dark) {
+    .ground { fill: #0d1117 } .ink { fill: #f0f6fc } .faint { fill: #9198a1 } .grid { stroke: #30363d }
+  }
+"""
+
+
+def retention_chart(
+    figures: Sequence[Figure], *, title: str = "Bound recall against budget", subtitle: str = ""
+) -> str:
+    """An SVG with one line per method; whiskers are the 95 % intervals."""
+    budgets = sorted({figure.budget for figure in figures})
+    methods = list(dict.fromkeys(figure.method for figure in figures))
+    frame = _Frame(budgets, hollow=any(figure.over for figure in figures))
+    lines = [[figure for figure in figures if figure.method == method] for method in methods]
+    heights = _spread_labels([frame.y(_bound(line[-1]).mean) for line in lines])
+    body = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{STYLE}</style>",
+        f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
+        f'<text class="ink title" x="{LEFT}" y="28">{escape(title)}</text>',
+        f'<text class="faint" x="{LEFT}" y="47">{escape(subtitle)}</text>',
+        *frame.axes(),
+    ]
+    for number, (method, line) in enumerate(zip(methods, lines, strict=True)):
+        body += _line(frame, method, line, COLOURS[number % len(COLOURS)], heights[number])
+    return "\n".join([*body, "</svg>", ""])
+
+
+class _Frame:
+    """Where a budget and a share are drawn. Budgets are spaced by their ratio."""
+
+    def __init__(self, budgets: Sequence[float], *, hollow: bool) -> None:
+        self.budgets = budgets
+        self.label = "budget: tokens kept of the past" + ("; hollow: some outputs took more" if hollow else "")
+        self.low, self.high = log(budgets[0]), log(budgets[-1])
+
+    def x(self, budget: float) -> float:
+        inner = WIDTH - LEFT - RIGHT
+        span = self.high - self.low
+        return round(LEFT + inner * ((log(budget) - self.low) / span if span else 0.5), 1)
+
+    def y(self, share: float) -> float:
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share, 1)
+
+    def axes(self) -> list[str]:
+        made = []
+        for tenth in range(0, 11, 2):
+            y = self.y(tenth / 10)
+            made.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+            made.append(f'<text class="faint" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{tenth / 10:.1f}</text>')
+        bottom = HEIGHT - BOTTOM
+        for budget in self.budgets:
+            shown = f"{budget * 100:g} %"
+            made.append(
+                f'<text class="faint" x="{self.x(budget)}" y="{bottom + 20}" text-anchor="middle">{shown}</text>'
+            )
+        middle = (LEFT + WIDTH - RIGHT) / 2
+        made.append(f'<text class="faint" x="{middle}" y="{bottom + 40}" text-anchor="middle">{self.label}</text>')
+        return made
+
+
+def _line(frame: _Frame, method: str, line: Sequence[Figure], colour: str, label_y: float) -> list[str]:
+    points = [(frame.x(figure.budget), frame.y(_bound(figure).mean)) for figure in line]
+    path = " ".join(f"{x},{y}" for x, y in points)
+    dash = ' stroke-dasharray="6 4"' if method.startswith(DASHED) else ""
+    made = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2"{dash}/>']
+    for (x, y), figure in zip(points, line, strict=True):
+        low, high = _bound(figure).low, _bound(figure).high
+        if low is not None and high is not None:
+            ends = f'y1="{frame.y(low)}" y2="{frame.y(high)}"'
+            made.append(f'<line x1="{x}" x2="{x}" {ends} stroke="{colour}" stroke-opacity=".45"/>')
+        fill = 'fill="none" stroke-width="2"' if figure.over else f'fill="{colour}"'
+        made.append(f'<circle cx="{x}" cy="{y}" r="3.4" {fill} stroke="{colour}"/>')
+    x, y = points[-1]
+    text_x = WIDTH - RIGHT + 22
+    made.append(f'<line x1="{x + 5}" x2="{text_x - 4}" y1="{y}" y2="{label_y}" stroke="{colour}" stroke-opacity=".5"/>')
+    shown = f"{escape(method)} {_bound(line[-1]).mean:.2f}"
+    made.append(f'<text x="{text_x}" y="{label_y + 4}" fill="{colour}">{shown}</text>')
+    return made
+
+
+def _spread_labels(heights: Sequence[float]) -> list[float]:
+    """Heights of labels, moved apart until none covers another, and no further."""
+    placed = [0.0] * len(heights)
+    lowest = float(HEIGHT - BOTTOM)
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
+    free = float(TOP)
+    for index in order:
+        free = placed[index] = max(heights[index], free)
+        free += LABEL_GAP
+    for index in reversed(order):
+        placed[index] = min(placed[index], lowest)
+        lowest = placed[index] - LABEL_GAP
+    return placed
+
+
+def _bound(figure: Figure) -> Interval:
+    return figure.measures["bound"]
