@@ -14,8 +14,7 @@ from math import exp, log1p
 from bench.workload import LONG_SOURCES, SHARED
 from midfold.fold.facts import CALLED, RESULT, SAID, USER, Census, Entry, Shape, subwords
 from midfold.lab.exams import needs_at
-from midfold.lab.recorded_sessions import all_cuts, half_of
-from midfold.lab.recorded_sessions import load_sessions as load
+from midfold.lab.recorded_sessions import all_cuts, half_of, load_sessions
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
 
@@ -49,7 +48,7 @@ def main() -> None:
 
 
 def _cuts() -> list[Cut]:
-    sessions = load([SHARED / source / "conversations.jsonl" for source in LONG_SOURCES])
+    sessions = load_sessions([SHARED / source / "conversations.jsonl" for source in LONG_SOURCES])
     generic = shared_facts(facts_by_project(sessions))
     found = []
     for cut in all_cuts(sessions):

@@ -9,6 +9,8 @@ midfold.open("sqlite:///sessions.db") # sessions that last
 
 from __future__ import annotations
 
+from midfold import _moved
+
 TYPE_CHECKING = False  # what type checkers read as true, without the cost of importing typing
 if TYPE_CHECKING:
     from midfold.api import Compaction, compact
@@ -194,3 +196,6 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_moved.install()

@@ -13,8 +13,7 @@ from midfold.lab.compactors import bare_list
 from midfold.lab.exams import Exam, demands, exam_at, score
 from midfold.lab.message_text import note
 from midfold.lab.past_search import full_text
-from midfold.lab.recorded_sessions import Cut
-from midfold.lab.recorded_sessions import RecordedSession as Session
+from midfold.lab.recorded_sessions import Cut, RecordedSession
 from midfold.lab.retention_facts import facts_in, places, surroundings
 from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
@@ -40,7 +39,9 @@ def messages(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 def exam_of(past: list[dict[str, Any]], future: list[dict[str, Any]]) -> tuple[Transcript, Exam]:
     whole = read([*past, *future]).messages
-    session = Session("talk", 1, "project", "openai-chat", whole, tuple(message.role == "user" for message in whole))
+    session = RecordedSession(
+        "talk", 1, "project", "openai-chat", whole, tuple(message.role == "user" for message in whole)
+    )
     cut = Cut(session, len(past))
     return cut.past, exam_at(cut, search=full_text)
 

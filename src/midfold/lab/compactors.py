@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 from midfold.errors import PluginError, TranscriptError
 from midfold.lab.exams import Need
-from midfold.lab.message_text import CHARACTERS_PER_TOKEN, note, piece, size, text_of
-from midfold.lab.message_text import join_texts as joined
+from midfold.lab.message_text import CHARACTERS_PER_TOKEN, join_texts, note, piece, size, text_of
 from midfold.lab.recorded_sessions import Cut
 from midfold.lab.retention_facts import facts_in, is_bound, places
 from midfold.transcript.document import read
@@ -194,7 +193,7 @@ def oracle_snippets(past: Transcript, target: int, needs: Sequence[Need]) -> Tra
 
 @lru_cache(maxsize=2)
 def best_snippets(past: Transcript, needs: tuple[Need, ...]) -> tuple[tuple[str, Need], ...]:
-    text = joined(past)
+    text = join_texts(past)
     found = [(snippet, need) for need in needs if (snippet := _shortest(text, need))]
     return tuple(sorted(found, key=lambda item: (len(item[0]), item[1].fact)))
 

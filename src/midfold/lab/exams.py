@@ -8,14 +8,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from midfold.lab.message_text import APART, text_of, total
-from midfold.lab.message_text import argument_text as given
-from midfold.lab.message_text import join_texts as joined
-from midfold.lab.message_text import spoken_text as said
+from midfold.lab.message_text import APART, argument_text, join_texts, spoken_text, text_of, total
 from midfold.lab.past_search import Search, query_of
 from midfold.lab.recorded_sessions import Cut
-from midfold.lab.retention_facts import HARD, Surroundings, facts_in, is_bound, is_common, places, surroundings
-from midfold.lab.retention_facts import FactKind as Kind
+from midfold.lab.retention_facts import (
+    HARD,
+    FactKind,
+    Surroundings,
+    facts_in,
+    is_bound,
+    is_common,
+    places,
+    surroundings,
+)
 from midfold.transcript.message import Message, Transcript
 
 # Sentences of the user that constrain: must, never, always, don't, prefer, only.
@@ -82,7 +87,7 @@ class Need(NamedTuple):
     """One fact the future uses."""
 
     fact: str
-    kind: Kind
+    kind: FactKind
     action: bool
     far: bool
     step: int
@@ -97,7 +102,7 @@ class Need(NamedTuple):
 def needs_at(past: Transcript, future: Transcript, generic: Collection[str] = frozenset()) -> tuple[Need, ...]:
     """The facts that the messages after a cut use and only the messages before it hold."""
     written = _first_uses(future[:HORIZON], generic)
-    text = joined(past)
+    text = join_texts(past)
     found = []
     for fact, (kind, action, step) in written.items():
         at = list(places(text, fact))
@@ -107,13 +112,13 @@ def needs_at(past: Transcript, future: Transcript, generic: Collection[str] = fr
     return tuple(found)
 
 
-def _first_uses(future: Transcript, generic: Collection[str]) -> dict[str, tuple[Kind, bool, int]]:
+def _first_uses(future: Transcript, generic: Collection[str]) -> dict[str, tuple[FactKind, bool, int]]:
     """Facts that the assistant is the first to mention after the cut."""
     texts = [text_of(message) for message in future]
     whole = APART.join(texts)
     starts = list(accumulate((len(text) + len(APART) for text in texts), initial=0))[:-1]
     seen: set[str] = set()
-    found: dict[str, tuple[Kind, bool, int]] = {}
+    found: dict[str, tuple[FactKind, bool, int]] = {}
     for step, message in enumerate(future):
         if message.role != "assistant":
             continue
@@ -127,9 +132,9 @@ def _first_uses(future: Transcript, generic: Collection[str]) -> dict[str, tuple
     return found
 
 
-def _written_facts(message: Message) -> list[tuple[str, Kind, bool]]:
-    actions = [(fact, kind, True) for fact, kind in facts_in(given(message))]
-    return actions + [(fact, kind, False) for fact, kind in facts_in(said(message))]
+def _written_facts(message: Message) -> list[tuple[str, FactKind, bool]]:
+    actions = [(fact, kind, True) for fact, kind in facts_in(argument_text(message))]
+    return actions + [(fact, kind, False) for fact, kind in facts_in(spoken_text(message))]
 
 
 MEASURES = ("bound", "hard", "far", "action", "searched", "demands")
@@ -185,7 +190,7 @@ def _findable(past: Transcript, future: Transcript, needs: Sequence[Need], searc
 def score(kept: Transcript, exam: Exam) -> Score:
     """The marks of one compaction; the exam must have needs."""
     messages = tuple(message for message in kept if message.role != "system")
-    text = joined(messages)
+    text = join_texts(messages)
     held = {need.fact for need in exam.needs if is_bound(text, need.fact, need.near)}
     flat = single_spaces(text) if exam.demands else ""
     return Score(
@@ -215,5 +220,5 @@ def retention_of(past: Transcript, kept: Transcript, future: Transcript) -> floa
     needs = needs_at(tuple(message for message in past if message.role != "system"), future)
     if not needs:
         return None
-    text = joined(message for message in kept if message.role != "system")
+    text = join_texts(message for message in kept if message.role != "system")
     return round(sum(is_bound(text, need.fact, need.near) for need in needs) / len(needs), 4)

@@ -22,9 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from midfold import __version__
 from midfold.errors import MidfoldError, MissingExtra
-from midfold.lab.trajectory_work import FinishedBatch as Done
-from midfold.lab.trajectory_work import Task, work
-from midfold.lab.trajectory_work import give_up as given_up
+from midfold.lab.trajectory_work import FinishedBatch, Task, give_up, work
 
 MOST_ATTEMPTS = 3
 LOST = "every worker that took it died; is there enough memory?"
@@ -50,7 +48,7 @@ class Executor(Protocol):
 
     def submit(self, ticket: Ticket, task: Task) -> None: ...
 
-    def next(self) -> tuple[Ticket, Done]:
+    def next(self) -> tuple[Ticket, FinishedBatch]:
         """Waits for one result; there must be a task pending."""
         ...
 
@@ -72,7 +70,7 @@ class Inline:
     def submit(self, ticket: Ticket, task: Task) -> None:
         self._waiting.append((ticket, task))
 
-    def next(self) -> tuple[Ticket, Done]:
+    def next(self) -> tuple[Ticket, FinishedBatch]:
         ticket, task = self._waiting.popleft()
         return ticket, work(task)
 
@@ -87,7 +85,7 @@ class Pool:
         self._workers = workers
         self.capacity = 2 * workers + 1
         self._pool = self._new_pool()
-        self._running: dict[Future[Done], tuple[Ticket, Task, int]] = {}
+        self._running: dict[Future[FinishedBatch], tuple[Ticket, Task, int]] = {}
 
     def _new_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
@@ -107,7 +105,7 @@ class Pool:
             future = self._pool.submit(work, task)
         self._running[future] = (ticket, task, attempt)
 
-    def next(self) -> tuple[Ticket, Done]:
+    def next(self) -> tuple[Ticket, FinishedBatch]:
         while True:
             finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
             future = next(iter(finished))
@@ -116,7 +114,7 @@ class Pool:
                 return ticket, future.result()
             except BrokenProcessPool:
                 if attempt >= MOST_ATTEMPTS:
-                    return ticket, given_up(task, LOST)
+                    return ticket, give_up(task, LOST)
                 self._give(ticket, task, attempt + 1)
 
     def close(self) -> None:
@@ -196,19 +194,19 @@ class OnRay:
     def _give(self, ticket: Ticket, task: Task, attempt: int) -> None:
         self._running[self._work.remote(task, __version__)] = (ticket, task, attempt)
 
-    def next(self) -> tuple[Ticket, Done]:
+    def next(self) -> tuple[Ticket, FinishedBatch]:
         while True:
             ready, _ = self._ray.wait(list(self._running), num_returns=1)
             ticket, task, attempt = self._running.pop(ready[0])
             try:
-                done: Done = self._ray.get(ready[0])
+                done: FinishedBatch = self._ray.get(ready[0])
             except self._ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, MidfoldError):
                     raise error.cause from None
                 raise
             except self._ray.exceptions.RayError:
                 if attempt >= MOST_ATTEMPTS:
-                    return ticket, given_up(task, LOST)
+                    return ticket, give_up(task, LOST)
                 self._give(ticket, task, attempt + 1)
             else:
                 return ticket, done
@@ -233,7 +231,7 @@ def _knock(address: str) -> None:
         raise MidfoldError(f"no Ray cluster could be reached at {address}: {reason}") from None
 
 
-def _work_of(task: Task, version: str) -> Done:
+def _work_of(task: Task, version: str) -> FinishedBatch:
     if version != __version__:
         raise MidfoldError(f"this machine has midfold {__version__}, the one that reads the files {version}")
     import msgspec

@@ -18,13 +18,8 @@ from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
 from midfold.lab.exams import Exam, exam_at, score
 from midfold.lab.message_text import size
-from midfold.lab.recorded_sessions import LEAST_FUTURE, LEAST_PAST, Cut, Split, in_split
-from midfold.lab.recorded_sessions import RecordedSession as Session
-from midfold.lab.recorded_sessions import load_sessions as load
-from midfold.lab.replay_policies import PaidFold as Folded
-from midfold.lab.replay_policies import PolicyFolder as Folder
-from midfold.lab.replay_policies import ReplayPolicy as Policy
-from midfold.lab.replay_policies import prune_results as pruned
+from midfold.lab.recorded_sessions import LEAST_FUTURE, LEAST_PAST, Cut, RecordedSession, Split, in_split, load_sessions
+from midfold.lab.replay_policies import PaidFold, PolicyFolder, ReplayPolicy, prune_results
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
 from midfold.models import Model, look_up
@@ -129,7 +124,7 @@ class Recording(NamedTuple):
     """One conversation: `requests` are the places before which the model was asked, `seconds` when."""
 
     name: str
-    session: Session
+    session: RecordedSession
     requests: tuple[int, ...]
     seconds: tuple[float, ...]
     timed: bool
@@ -145,7 +140,7 @@ def load_recordings(
     exams: int = MOST_EXAMS,
 ) -> list[Recording]:
     """The conversations of transcript files, or of one half of them."""
-    sessions = load(files)
+    sessions = load_sessions(files)
     generic = shared_facts(facts_by_project(sessions)) if exams else frozenset()
     joined = [_join(list(group)) for _, group in groupby(sessions, key=lambda session: session.conversation)]
     return [
@@ -155,7 +150,7 @@ def load_recordings(
     ]
 
 
-def _join(sessions: Sequence[Session]) -> Session:
+def _join(sessions: Sequence[RecordedSession]) -> RecordedSession:
     first, *rest = sessions
     return msgspec.structs.replace(
         first,
@@ -165,7 +160,7 @@ def _join(sessions: Sequence[Session]) -> Session:
     )
 
 
-def _make_recording(session: Session, gap: float, generic: frozenset[str], exams: int) -> Recording:
+def _make_recording(session: RecordedSession, gap: float, generic: frozenset[str], exams: int) -> Recording:
     messages = session.messages
     requests = [
         at
@@ -190,7 +185,7 @@ def _make_recording(session: Session, gap: float, generic: frozenset[str], exams
     )
 
 
-def _spread(session: Session, requests: Sequence[int], most: int) -> list[int]:
+def _spread(session: RecordedSession, requests: Sequence[int], most: int) -> list[int]:
     """Requests at which the view is examined: enough before them, enough after them, every call answered."""
     before = list(accumulate(map(size, session.messages), initial=0))
     last = len(session.messages) - LEAST_FUTURE
@@ -199,7 +194,7 @@ def _spread(session: Session, requests: Sequence[int], most: int) -> list[int]:
     return [allowed[(2 * number + 1) * len(allowed) // (2 * count)] for number in range(count)]
 
 
-def _calls(session: Session, at: int) -> bool:
+def _calls(session: RecordedSession, at: int) -> bool:
     return any(isinstance(part, ToolCall) for part in session.messages[at].parts)
 
 
@@ -231,12 +226,12 @@ class PlayedRecording(msgspec.Struct, frozen=True, kw_only=True):
 class Player:
     """A recording being played."""
 
-    def __init__(self, recording: Recording, policy: Policy, window: int, model: str, fixed_tokens: int) -> None:
+    def __init__(self, recording: Recording, policy: ReplayPolicy, window: int, model: str, fixed_tokens: int) -> None:
         self.recording, self.policy, self.window, self.model = recording, policy, window, model
         self.row: Model = look_up(model).model
         self.prices: Prices = prices_for(model, policy.ttl)
         self.meter = Meter(factor=self.row.factor, message_overhead=self.row.message_overhead)
-        self.folder = Folder(policy, window, self.meter, self.prices)
+        self.folder = PolicyFolder(policy, window, self.meter, self.prices)
         self.cache = SimulatedCache(self.prices, self.row.cache_minimum or 0)
         self.view = SentView(self.meter, fixed_tokens=fixed_tokens)
         self.fixed = fixed_tokens
@@ -295,7 +290,7 @@ class Player:
     def _shorten(self, now: float) -> None:
         if self.policy.prune_every_turn:
             tail = max(len(self.view.messages) - self.policy.protect_last_n, 0)
-            self._show(pruned(self.view.transcript, tail))
+            self._show(prune_results(self.view.transcript, tail))
         if self.policy.fold == "never":
             return
         tokens = self.view.prompt_tokens
@@ -317,7 +312,7 @@ class Player:
         timing = self.folder.schedule.timing(prompt_tokens=tokens, fixed_tokens=self.fixed, health=self.health, now=now)
         return timing.reason if timing.fold else ""
 
-    def _pay(self, folded: Folded, tokens: int, now: float) -> None:
+    def _pay(self, folded: PaidFold, tokens: int, now: float) -> None:
         """A model that is asked for the summary, with the prefix that is cached while it is warm."""
         if not folded.read:
             return

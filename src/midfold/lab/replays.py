@@ -22,10 +22,8 @@ import msgspec
 from midfold.cache.prices import Prices, prices_for
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.lab.recorded_sessions import Split
-from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP, Player, Recording, load_recordings
-from midfold.lab.replay_player import PlayedRecording as Played
-from midfold.lab.replay_policies import POLICIES as BUILT_IN
-from midfold.lab.replay_policies import ReplayPolicy as Policy
+from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP, PlayedRecording, Player, Recording, load_recordings
+from midfold.lab.replay_policies import POLICIES, ReplayPolicy
 from midfold.lab.retention import COLOURS, STYLE
 
 MODEL = "claude-sonnet-4-5"
@@ -72,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 class Replay:
     """Every row, and the figures made of them."""
 
-    def __init__(self, rows: Iterable[Played], prices: Prices, model: str, timed: int) -> None:
+    def __init__(self, rows: Iterable[PlayedRecording], prices: Prices, model: str, timed: int) -> None:
         self.rows = tuple(rows)
         self.prices, self.model, self.timed = prices, model, timed
 
@@ -82,7 +80,7 @@ class Replay:
 
     @cached_property
     def totals(self) -> list[PolicyTotal]:
-        groups: dict[tuple[int, str], list[Played]] = {}
+        groups: dict[tuple[int, str], list[PlayedRecording]] = {}
         for row in self.rows:
             groups.setdefault((row.window, row.policy), []).append(row)
         return [self._total(rows) for _, rows in sorted(groups.items(), key=lambda item: item[0][0])]
@@ -90,7 +88,7 @@ class Replay:
     def total(self, policy: str, window: int) -> PolicyTotal:
         return next(total for total in self.totals if (total.policy, total.window) == (policy, window))
 
-    def _total(self, rows: Sequence[Played]) -> PolicyTotal:
+    def _total(self, rows: Sequence[PlayedRecording]) -> PolicyTotal:
         reasons: dict[str, int] = {}
         for row in rows:
             for reason, count in row.reasons.items():
@@ -118,7 +116,7 @@ class Replay:
     def against_best(self, policy: str) -> list[Comparison]:
         """Where this policy lost most, the worst first; recordings it could not serve are left out."""
         found = []
-        by_place: dict[tuple[int, str], list[Played]] = {}
+        by_place: dict[tuple[int, str], list[PlayedRecording]] = {}
         for row in self.rows:
             by_place.setdefault((row.window, row.recording), []).append(row)
         for (window, recording), rows in by_place.items():
@@ -144,7 +142,7 @@ class Replay:
 
 class _ReplayPlan(NamedTuple):
     recordings: Sequence[Recording]
-    policies: Sequence[Policy]
+    policies: Sequence[ReplayPolicy]
     windows: Sequence[int]
     model: str
     fixed_tokens: int
@@ -153,7 +151,7 @@ class _ReplayPlan(NamedTuple):
 def replay(
     files: Iterable[str | Path],
     *,
-    policies: Iterable[Policy] | None = None,
+    policies: Iterable[ReplayPolicy] | None = None,
     windows: Sequence[int] = WINDOWS,
     model: str = MODEL,
     gap: float = STATED_GAP,
@@ -165,7 +163,7 @@ def replay(
     progress: Progress | None = None,
 ) -> Replay:
     """Plays recorded conversations again. `gap` is the time between requests where none was recorded."""
-    chosen = tuple(BUILT_IN.values() if policies is None else policies)
+    chosen = tuple(POLICIES.values() if policies is None else policies)
     names = [policy.name for policy in chosen]
     if len(set(names)) != len(names):
         raise MidfoldError(f"two policies have the same name: {', '.join(names)}")
@@ -178,10 +176,10 @@ def replay(
     return Replay(rows, prices_for(model), model, sum(recording.timed for recording in recordings))
 
 
-def _play_all(plan: _ReplayPlan, workers: int, report: Progress) -> list[Played]:
+def _play_all(plan: _ReplayPlan, workers: int, report: Progress) -> list[PlayedRecording]:
     count = len(plan.recordings)
     forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    rows: list[Played] = []
+    rows: list[PlayedRecording] = []
     if workers < 2 or not forks:
         for number in range(count):
             rows += _play(plan, number)
@@ -201,7 +199,7 @@ def _play_all(plan: _ReplayPlan, workers: int, report: Progress) -> list[Played]
     return rows
 
 
-def _play(plan: _ReplayPlan, number: int) -> list[Played]:
+def _play(plan: _ReplayPlan, number: int) -> list[PlayedRecording]:
     recording = plan.recordings[number]
     return [
         Player(recording, policy, window, plan.model, plan.fixed_tokens).play()
@@ -218,7 +216,7 @@ def _start(plan: _ReplayPlan) -> None:
     _plan = plan
 
 
-def _numbered(number: int) -> list[Played]:
+def _numbered(number: int) -> list[PlayedRecording]:
     assert _plan is not None
     return _play(_plan, number)
 

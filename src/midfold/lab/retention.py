@@ -23,9 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from midfold.errors import MidfoldError, TranscriptError
-from midfold.lab.compactors import DEFAULT_METHODS as DEFAULT
-from midfold.lab.compactors import Compactor, Method
-from midfold.lab.compactors import choose_methods as chosen
+from midfold.lab.compactors import DEFAULT_METHODS, Compactor, Method, choose_methods
 from midfold.lab.exams import MEASURES, Score, exam_at, score
 from midfold.lab.message_text import text_of
 from midfold.lab.past_search import Search, full_text
@@ -34,13 +32,13 @@ from midfold.lab.recorded_sessions import (
     LEAST_PAST,
     Cut,
     Places,
+    RecordedSession,
     Split,
     all_cuts,
+    load_sessions,
     recorded_cuts,
     sessions_of,
 )
-from midfold.lab.recorded_sessions import RecordedSession as Session
-from midfold.lab.recorded_sessions import load_sessions as load
 from midfold.lab.retention_facts import facts_in, shared_facts
 from midfold.transcript.document import Document, read_many
 
@@ -186,13 +184,13 @@ class EvaluationPlan(NamedTuple):
     search: Search | None
 
 
-Source = str | Path | Document | Session | Mapping[str, Any] | Sequence[Any]
+Source = str | Path | Document | RecordedSession | Mapping[str, Any] | Sequence[Any]
 
 
 def evaluate(
     sources: Iterable[Source],
     *,
-    methods: Iterable[str] | Mapping[str, str | Compactor] = DEFAULT,
+    methods: Iterable[str] | Mapping[str, str | Compactor] = DEFAULT_METHODS,
     budgets: Sequence[float] = BUDGETS,
     split: Split = "all",
     at: Places = "steps",
@@ -211,7 +209,7 @@ def evaluate(
     sessions = _read_sources(sources)
     generic = shared_facts(facts_by_project(sessions))
     cuts = (all_cuts if at == "steps" else recorded_cuts)(sessions, split, least_past)
-    plan = EvaluationPlan(cuts, chosen(methods), tuple(budgets), generic, search)
+    plan = EvaluationPlan(cuts, choose_methods(methods), tuple(budgets), generic, search)
     if not plan.cuts:
         raise TranscriptError(
             f"nothing to measure: {len(sessions)} session(s) read (split: {split}), and none has {least_past:,} tokens "
@@ -223,13 +221,13 @@ def evaluate(
     return Evaluation(rows, seed)
 
 
-def _read_sources(sources: Iterable[Source]) -> list[Session]:
-    found: list[Session] = []
+def _read_sources(sources: Iterable[Source]) -> list[RecordedSession]:
+    found: list[RecordedSession] = []
     for number, source in enumerate(sources, 1):
-        if isinstance(source, Session):
+        if isinstance(source, RecordedSession):
             found.append(source)
         elif isinstance(source, str | Path):
-            found += load([source])
+            found += load_sessions([source])
         else:
             documents = [source] if isinstance(source, Document) else read_many(source, name=f"conversation {number}")
             for document in documents:
@@ -237,7 +235,7 @@ def _read_sources(sources: Iterable[Source]) -> list[Session]:
     return found
 
 
-def facts_by_project(sessions: Iterable[Session]) -> dict[str, set[str]]:
+def facts_by_project(sessions: Iterable[RecordedSession]) -> dict[str, set[str]]:
     projects: dict[str, set[str]] = {}
     for session in sessions:
         facts = projects.setdefault(session.project, set())

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import msgspec
 from msgspec import Raw
 
-from midfold.lab.trajectory_settings import TurnKind as Kind
+from midfold.lab.trajectory_settings import TurnKind
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Notes, string
 from midfold.transcript.message import Message, Part, Reading, Role, Text, Thinking, ToolCall, ToolResult, plain
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, TurnKind] = {
     "system": "system",
     "human": "human",
     "user": "human",
@@ -40,7 +40,13 @@ KINDS: dict[str, Kind] = {
     "function_response": "tool",
     "tool_response": "tool",
 }
-ROLES: dict[Kind, Role] = {"system": "system", "human": "user", "gpt": "assistant", "tool": "tool", "other": "other"}
+ROLES: dict[TurnKind, Role] = {
+    "system": "system",
+    "human": "user",
+    "gpt": "assistant",
+    "tool": "tool",
+    "other": "other",
+}
 CALL, RESPONSE = "tool_call", "tool_response"
 THOUGHTS = ("think", "thinking", "scratchpad", "REASONING_SCRATCHPAD")
 _SPOKEN = re.compile(f"<({'|'.join((CALL, *THOUGHTS))})>")
@@ -102,11 +108,11 @@ class ShareGPT:
         return message.text
 
 
-def kind_of(speaker: Any) -> Kind:
+def kind_of(speaker: Any) -> TurnKind:
     return KINDS.get(speaker, "other") if isinstance(speaker, str) else "other"
 
 
-def read_turns(array: Raw, wires: Sequence[Raw]) -> tuple[list[Kind], list[str]]:
+def read_turns(array: Raw, wires: Sequence[Raw]) -> tuple[list[TurnKind], list[str]]:
     """Who speaks in each turn, and the text of each."""
     try:
         turns = _turns.decode(array)
@@ -116,7 +122,7 @@ def read_turns(array: Raw, wires: Sequence[Raw]) -> tuple[list[Kind], list[str]]
     return [KINDS.get(turn.speaker, "other") for turn in turns], [turn.value for turn in turns]
 
 
-def _read_leniently(wire: Raw) -> tuple[Kind, str]:
+def _read_leniently(wire: Raw) -> tuple[TurnKind, str]:
     try:
         value = plain(wire)
     except jsonio.NotJSON:

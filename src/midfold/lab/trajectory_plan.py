@@ -17,8 +17,8 @@ from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
 from midfold.fold.facts import CHUNK, judged
-from midfold.lab.trajectory_records import TrajectoryRecord as Record
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_records import TrajectoryRecord
+from midfold.lab.trajectory_settings import TrajectorySettings
 
 # Turns as one text in which names are looked up: a search in one long text is far quicker than one in each turn.
 
@@ -26,7 +26,7 @@ from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 class TurnTexts:
     """Some turns of a record."""
 
-    def __init__(self, record: Record, places: Sequence[int]) -> None:
+    def __init__(self, record: TrajectoryRecord, places: Sequence[int]) -> None:
         self._places = places
         texts = [record.raw(place) for place in places]
         self._starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
@@ -87,7 +87,7 @@ USUAL = 0.25
 class Middle(NamedTuple):
     """Turns between what is protected, in groups that stay or are folded as a whole."""
 
-    record: Record
+    record: TrajectoryRecord
     places: Sequence[int]
     """Where groups begin, and where the last one ends."""
     room: int
@@ -191,7 +191,7 @@ def _judge(
             break
 
 
-def _names_used(record: Record, start: int) -> Iterator[str]:
+def _names_used(record: TrajectoryRecord, start: int) -> Iterator[str]:
     """The first names that assistants use from a turn on, each once."""
     turns = (place for place in range(start, len(record)) if record.kinds[place] == "gpt")
     text = "\n".join(record.raw(place)[:LONGEST_READ] for place in turns)
@@ -221,7 +221,7 @@ class TrajectoryPlan(NamedTuple):
         return [place for span in self.spans for place in span]
 
 
-def plan_trajectory(record: Record, settings: Settings) -> TrajectoryPlan:
+def plan_trajectory(record: TrajectoryRecord, settings: TrajectorySettings) -> TrajectoryPlan:
     """The fold that brings the record to its target, or as near to it as what is protected allows."""
     length, target = len(record), settings.target_tokens
     if record.most_tokens <= FAR * target:
@@ -259,7 +259,7 @@ def plan_trajectory(record: Record, settings: Settings) -> TrajectoryPlan:
     return TrajectoryPlan(spans, kept, kept <= room if spans else kept <= target)
 
 
-def _firsts(record: Record, settings: Settings, tail: int) -> list[int]:
+def _firsts(record: TrajectoryRecord, settings: TrajectorySettings, tail: int) -> list[int]:
     """The first turn of each protected kind, as far as it is not part of the tail anyway."""
     found: dict[str, int] = {}
     for place, kind in enumerate(record.kinds[:tail]):

@@ -18,9 +18,8 @@ from msgspec import Raw
 
 from midfold.errors import TranscriptError
 from midfold.fold.facts import LONGEST_TEXT, readable
-from midfold.lab.sharegpt import ShareGPT, is_turn
-from midfold.lab.sharegpt import read_turns as quick
-from midfold.lab.trajectory_settings import TurnKind as Kind
+from midfold.lab.sharegpt import ShareGPT, is_turn, read_turns
+from midfold.lab.trajectory_settings import TurnKind
 from midfold.transcript import jsonio
 from midfold.transcript.document import Document, sniff, write
 from midfold.transcript.jsonio import elements, entries
@@ -87,7 +86,7 @@ LIST_KEYS = ("conversations", "messages", "conversation", "trajectory", "turns",
 MOST_CHARACTERS = 1_000
 """Per token: no vocabulary has longer ones."""
 ID_KEYS = ("id", "conversation_id", "trajectory_id", "uuid", "prompt_index", "instance_id", "task_id")
-KINDS: dict[str, Kind] = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool", "other": "other"}
+KINDS: dict[str, TurnKind] = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool", "other": "other"}
 
 
 class TrajectoryRecord(ABC):
@@ -105,7 +104,7 @@ class TrajectoryRecord(ABC):
 
     @property
     @abstractmethod
-    def kinds(self) -> Sequence[Kind]: ...
+    def kinds(self) -> Sequence[TurnKind]: ...
 
     @property
     @abstractmethod
@@ -186,10 +185,10 @@ class TrajectoryRecord(ABC):
 class ShareGPTRecord(TrajectoryRecord):
     def __init__(self, document: Document, array: Raw, counter: TokenCounter, turn_tokens: int) -> None:
         super().__init__(document, array, counter, turn_tokens)
-        self._kinds, self._texts = quick(array, [message.wire for message in document.messages])
+        self._kinds, self._texts = read_turns(array, [message.wire for message in document.messages])
 
     @property
-    def kinds(self) -> Sequence[Kind]:
+    def kinds(self) -> Sequence[TurnKind]:
         return self._kinds
 
     @property
@@ -217,11 +216,11 @@ class ChatRecord(TrajectoryRecord):
         self._meter = Meter(counter)
 
     @property
-    def kinds(self) -> Sequence[Kind]:
+    def kinds(self) -> Sequence[TurnKind]:
         return [self._kind(message) for message in self.document.messages]
 
     @staticmethod
-    def _kind(message: Message) -> Kind:
+    def _kind(message: Message) -> TurnKind:
         if message.role == "user" and any(isinstance(part, ToolResult) for part in message.parts):
             return "tool"
         return KINDS[message.role]

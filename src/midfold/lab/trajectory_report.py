@@ -7,8 +7,8 @@ from html import escape
 from typing import NamedTuple
 
 from midfold.lab.trajectory_metrics import RATIO_BINS, RETENTION_BINS, RecordMetrics, Totals, bin_edge
-from midfold.lab.trajectory_run import TrajectoryAccount as Finished
-from midfold.lab.trajectory_work import describe_summarizer as told
+from midfold.lab.trajectory_run import TrajectoryAccount
+from midfold.lab.trajectory_work import describe_summarizer
 
 # Histograms as SVG, drawn by hand: coloured by the page's own variables, so they suit light and dark ground.
 
@@ -160,7 +160,7 @@ svg .mark { stroke: var(--ink); stroke-width: 1.2; stroke-dasharray: 4 3 }
 """
 
 
-def report_page(finished: Finished, troubled: Sequence[RecordMetrics] = ()) -> str:
+def report_page(finished: TrajectoryAccount, troubled: Sequence[RecordMetrics] = ()) -> str:
     """The page; `troubled` are records that failed or are still over the limit."""
     totals = finished.totals
     body = [
@@ -183,17 +183,17 @@ def report_page(finished: Finished, troubled: Sequence[RecordMetrics] = ()) -> s
     return f"{head}\n<body><main>\n" + "\n".join(filter(None, body)) + "\n</main></body></html>\n"
 
 
-def _subtitle(finished: Finished) -> str:
+def _subtitle(finished: TrajectoryAccount) -> str:
     settings = finished.settings
     counted = "estimated" if settings.tokenizer == "estimate" else f"counted with {settings.tokenizer}"
     return (
         f"target {settings.target_tokens:,} tokens, {counted}; summaries of up to {settings.summary_tokens:,} tokens, "
-        f"{told(settings)}; the first {', '.join(settings.protect_first) or 'turns not'} and the last "
+        f"{describe_summarizer(settings)}; the first {', '.join(settings.protect_first) or 'turns not'} and the last "
         f"{settings.protect_last} turns protected"
     )
 
 
-def _tiles(finished: Finished) -> str:
+def _tiles(finished: TrajectoryAccount) -> str:
     totals = finished.totals
     saved = totals.saved
     rate = totals.records / finished.seconds if finished.seconds else 0
@@ -232,7 +232,7 @@ def _outcome(totals: Totals) -> str:
     return f'<section><h2>What became of them</h2><div class="bar">{parts}</div><div class="key">{key}</div></section>'
 
 
-def _tokens(finished: Finished) -> str:
+def _tokens(finished: TrajectoryAccount) -> str:
     totals = finished.totals
     used = sorted({*totals.before, *totals.after})
     if not used:
@@ -273,7 +273,7 @@ def _key(series: Sequence[Series]) -> str:
     return f'<div class="key">{dots}</div>'
 
 
-def _files(finished: Finished) -> str:
+def _files(finished: TrajectoryAccount) -> str:
     names = list(finished.files)
     rows = [
         _row(
@@ -291,7 +291,7 @@ def _files(finished: Finished) -> str:
     return _table("Files", ("file", "records", "compressed", "over limit", "failed", "tokens"), rows) + more
 
 
-def _troubles(troubled: Sequence[RecordMetrics], finished: Finished) -> str:
+def _troubles(troubled: Sequence[RecordMetrics], finished: TrajectoryAccount) -> str:
     if not troubled:
         return ""
     rows = [

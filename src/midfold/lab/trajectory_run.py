@@ -22,14 +22,10 @@ import msgspec
 
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.lab.executors import Executor, Inline, Pool, Ticket
-from midfold.lab.trajectory_files import STANDARD, Input, append_file, batches, inputs
-from midfold.lab.trajectory_files import open_input as opened
-from midfold.lab.trajectory_files import pack as packed
-from midfold.lab.trajectory_files import replace_file as replacing
+from midfold.lab.trajectory_files import STANDARD, Input, append_file, batches, inputs, open_input, pack, replace_file
 from midfold.lab.trajectory_metrics import RecordMetrics, Totals
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
-from midfold.lab.trajectory_work import FinishedBatch as Done
-from midfold.lab.trajectory_work import Task, summarizer_of
+from midfold.lab.trajectory_settings import TrajectorySettings
+from midfold.lab.trajectory_work import FinishedBatch, Task, summarizer_of
 
 # The folder beside OUT that makes a run resumable: a manifest, and every finished batch.
 #
@@ -78,7 +74,7 @@ class FileNote(msgspec.Struct, frozen=True, kw_only=True):
 class Workplace:
     """The finished part of a run."""
 
-    def __init__(self, target: str, files: list[Input], settings: Settings, *, restart: bool = False) -> None:
+    def __init__(self, target: str, files: list[Input], settings: TrajectorySettings, *, restart: bool = False) -> None:
         self.folder = Path(f"{target.rstrip('/' + os.sep)}{SUFFIX}")
         self._manifest = Manifest(fingerprint=settings.fingerprint, inputs=files)
         try:
@@ -146,7 +142,7 @@ class Workplace:
             return None
         return note if (len(data), zlib.crc32(data)) == (note.size, note.checksum) else None
 
-    def keep(self, file: int, number: int, done: Done) -> None:
+    def keep(self, file: int, number: int, done: FinishedBatch) -> None:
         """A batch is finished."""
         part = self._place(file, number)
         self._put(part, done.data)
@@ -158,12 +154,12 @@ class Workplace:
         totals = Totals()
         records = self.folder / f"{file:05}" / "records.jsonl"
         output = Path(self._manifest.inputs[file].output)
-        with replacing(records) as lines:
+        with replace_file(records) as lines:
             for number in range(batches):
                 known = msgspec.json.decode(self._place(file, number).with_suffix(".json").read_bytes(), type=BatchNote)
                 totals.merge(known.totals)
                 lines.writelines(msgspec.json.encode(record) + b"\n" for record in known.records)
-        with replacing(output) as raw, packed(output.name, raw, totals.bytes_out) as stream:
+        with replace_file(output) as raw, pack(output.name, raw, totals.bytes_out) as stream:
             for number in range(batches):
                 append_file(self._place(file, number), stream)
         note = FileNote(batches=batches, totals=totals)
@@ -211,7 +207,7 @@ class TrajectoryJob(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     target: str
-    settings: Settings = Settings()
+    settings: TrajectorySettings = TrajectorySettings()
     workers: int = 1
     executor: str = "pool"
     ray_address: str | None = None
@@ -235,7 +231,7 @@ class FailedFile(msgspec.Struct, frozen=True):
 class TrajectoryAccount(msgspec.Struct, frozen=True, kw_only=True):
     """The account of a run."""
 
-    settings: Settings
+    settings: TrajectorySettings
     totals: Totals
     files: dict[str, Totals]
     failed_files: list[FailedFile]
@@ -281,7 +277,9 @@ def _executor(job: TrajectoryJob, files: list[Input]) -> Executor:
 class _TrajectoryRun:
     """What both kinds of runs share: the loop."""
 
-    def __init__(self, job: TrajectoryJob, settings: Settings, files: list[Input], watcher: Watcher | None) -> None:
+    def __init__(
+        self, job: TrajectoryJob, settings: TrajectorySettings, files: list[Input], watcher: Watcher | None
+    ) -> None:
         self.job = job
         self.settings = settings
         self.files = files
@@ -302,7 +300,7 @@ class _TrajectoryRun:
     def is_kept(self, ticket: Ticket) -> bool:
         return False
 
-    def keep(self, ticket: Ticket, done: Done) -> None:
+    def keep(self, ticket: Ticket, done: FinishedBatch) -> None:
         """A batch came back."""
 
     def read_to_its_end(self, file: int, count: int) -> None:
@@ -330,7 +328,7 @@ class _TrajectoryRun:
         """Gives out the batches of a file; how much of it they stand for."""
         number = position = 0
         try:
-            with opened(item.path) as (stream, behind):
+            with open_input(item.path) as (stream, behind):
                 for batch in batches(stream, item.name, self.settings.batch_bytes, behind):
                     ticket = Ticket(file, number)
                     number += 1
@@ -423,7 +421,7 @@ class _ResumableRun(_TrajectoryRun):
         self.kept[ticket.file] = self.kept.get(ticket.file, 0) + 1
         return True
 
-    def keep(self, ticket: Ticket, done: Done) -> None:
+    def keep(self, ticket: Ticket, done: FinishedBatch) -> None:
         self.place.keep(*ticket, done)
         self.kept[ticket.file] = self.kept.get(ticket.file, 0) + 1
         self._finish(ticket.file)
@@ -446,7 +444,7 @@ class _StreamRun(_TrajectoryRun):
 
     def run(self) -> TrajectoryAccount:
         start = time.monotonic()
-        self.early: dict[Ticket, Done] = {}
+        self.early: dict[Ticket, FinishedBatch] = {}
         self.next_ticket = Ticket(0, 0)
         with closing(_executor(self.job, self.files)) as executor:
             self._into(executor)
@@ -461,7 +459,7 @@ class _StreamRun(_TrajectoryRun):
             self.loop(executor)
             self.out.flush()
             return
-        with replacing(Path(target)) as raw, packed(target, raw) as stream:
+        with replace_file(Path(target)) as raw, pack(target, raw) as stream:
             self.out = stream
             self.loop(executor)
             if self.failed_files:
@@ -471,7 +469,7 @@ class _StreamRun(_TrajectoryRun):
     def backlog(self) -> int:
         return len(self.early)
 
-    def keep(self, ticket: Ticket, done: Done) -> None:
+    def keep(self, ticket: Ticket, done: FinishedBatch) -> None:
         self.early[ticket] = done
         while self.next_ticket in self.early:
             self.out.write(self.early.pop(self.next_ticket).data)

@@ -30,9 +30,8 @@ from midfold.fold.handoff import unwrapped
 from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.lab.trajectory_plan import TrajectoryPlan as Plan
-from midfold.lab.trajectory_plan import TurnTexts as Texts
-from midfold.lab.trajectory_records import TrajectoryRecord as Record
+from midfold.lab.trajectory_plan import TrajectoryPlan, TurnTexts
+from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.summarize import Summarizer
 from midfold.summarize.drivers import coerced
 from midfold.transcript import jsonio
@@ -79,7 +78,7 @@ class VerbatimLine(NamedTuple):
     bound: bool
 
 
-def needed_names(record: Record, before: list[int], after: range) -> dict[str, int]:
+def needed_names(record: TrajectoryRecord, before: list[int], after: range) -> dict[str, int]:
     """The names the kept turns need, each with its weight, in the order of their use."""
     after = after[:HORIZON]
     found: dict[str, int] = {}
@@ -101,7 +100,7 @@ def needed_names(record: Record, before: list[int], after: range) -> dict[str, i
     return found
 
 
-def _written_texts(record: Record, place: int) -> Iterator[tuple[int, str]]:
+def _written_texts(record: TrajectoryRecord, place: int) -> Iterator[tuple[int, str]]:
     """What the assistant writes in a turn. The names of tools and of their arguments are not its own."""
     for part in record.document.messages[place].parts:
         if isinstance(part, ToolCall):
@@ -123,9 +122,9 @@ def _values(arguments: str) -> str:
 class FoldedTurns:
     """The folded turns; one is read when one of its names is wanted."""
 
-    def __init__(self, record: Record, places: list[int]) -> None:
+    def __init__(self, record: TrajectoryRecord, places: list[int]) -> None:
         self._record = record
-        self._texts = Texts(record, places)
+        self._texts = TurnTexts(record, places)
         self._spoken: dict[int, list[tuple[int, str]]] = {}
 
     def turns_with(self, name: str) -> Iterator[int]:
@@ -220,7 +219,9 @@ class TrajectorySummary(NamedTuple):
     by: str = "local"
 
 
-def summarise(record: Record, plan: Plan, budget: int, summarizer: Summarizer | None) -> TrajectorySummary:
+def summarise(
+    record: TrajectoryRecord, plan: TrajectoryPlan, budget: int, summarizer: Summarizer | None
+) -> TrajectorySummary:
     """The summary of a fold in at most `budget` tokens; without text if a model's failure says: leave it alone."""
     if summarizer is None:
         return TrajectorySummary(summarise_locally(record, plan, budget))
@@ -233,7 +234,7 @@ def summarise(record: Record, plan: Plan, budget: int, summarizer: Summarizer | 
     return TrajectorySummary(text, max(answer.calls, 1), by=answer.model or "model")
 
 
-def _ask(record: Record, plan: Plan, budget: int, summarizer: Summarizer) -> SummaryAnswer:
+def _ask(record: TrajectoryRecord, plan: TrajectoryPlan, budget: int, summarizer: Summarizer) -> SummaryAnswer:
     messages = tuple(record.document.messages[place] for place in plan.folded)
     ends = (str(plan.spans).encode(), messages[0].digest, messages[-1].digest)
     digest = blake2b(b"".join(ends), digest_size=6).hexdigest()
@@ -247,7 +248,7 @@ def _ask(record: Record, plan: Plan, budget: int, summarizer: Summarizer) -> Sum
         return SummaryAnswer(failure="other")
 
 
-def summarise_locally(record: Record, plan: Plan, budget: int) -> str:
+def summarise_locally(record: TrajectoryRecord, plan: TrajectoryPlan, budget: int) -> str:
     """A summary by rules, the same for the same record and budget."""
     count = record.summary_tokens
     room = max(budget - FRAME_TOKENS, 0)
@@ -268,13 +269,13 @@ def summarise_locally(record: Record, plan: Plan, budget: int) -> str:
     return fit_lines("\n".join(pieces), budget, count)
 
 
-def opening(plan: Plan) -> str:
+def opening(plan: TrajectoryPlan) -> str:
     turns = len(plan.folded)
     told = f"{turns} turns of this run are" if turns > 1 else "a turn of this run is"
     return f"{MARKER} {told} folded into this; what follows continues from there."
 
 
-def _asks(record: Record, folded: list[int], room: int, count: Count) -> list[str]:
+def _asks(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
     """What people said in folded turns: the first and the newest, each by its beginning."""
     kinds = record.kinds
     people = [place for place in folded if kinds[place] == "human"]
@@ -288,7 +289,7 @@ def _asks(record: Record, folded: list[int], room: int, count: Count) -> list[st
     return told
 
 
-def _deeds(record: Record, folded: list[int], room: int, count: Count) -> list[str]:
+def _deeds(record: TrajectoryRecord, folded: list[int], room: int, count: Count) -> list[str]:
     """The newest actions with their outcome, as many as there is room for."""
     newest = [place for place in folded if record.kinds[place] in ("gpt", "tool")][-NEWEST_TURNS:]
     messages = tuple(record.document.messages[place] for place in newest)

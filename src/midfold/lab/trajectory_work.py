@@ -13,14 +13,10 @@ import msgspec
 from midfold.errors import ConfigError, TranscriptError
 from midfold.lab.trajectory_files import Batch
 from midfold.lab.trajectory_metrics import RecordMetrics, Totals
-from midfold.lab.trajectory_plan import TrajectoryPlan as Plan
-from midfold.lab.trajectory_plan import plan_trajectory as plan
-from midfold.lab.trajectory_records import TrajectoryRecord as Record
-from midfold.lab.trajectory_records import id_of, open_record
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
-from midfold.lab.trajectory_settings import token_counter as counter
-from midfold.lab.trajectory_summary import TrajectorySummary as Summary
-from midfold.lab.trajectory_summary import summarise
+from midfold.lab.trajectory_plan import TrajectoryPlan, plan_trajectory
+from midfold.lab.trajectory_records import TrajectoryRecord, id_of, open_record
+from midfold.lab.trajectory_settings import TrajectorySettings, token_counter
+from midfold.lab.trajectory_summary import TrajectorySummary, summarise
 from midfold.summarize import Summarizer
 from midfold.transcript.message import Message, Text
 from midfold.transcript.tokens import TokenCounter
@@ -41,25 +37,27 @@ class CompressedRecord(NamedTuple):
 
 
 def compress_record(
-    data: bytes, settings: Settings, summarizer: Summarizer | None = None, count: TokenCounter | None = None
+    data: bytes, settings: TrajectorySettings, summarizer: Summarizer | None = None, count: TokenCounter | None = None
 ) -> CompressedRecord:
     """Fits one record into the target. One that is no trajectory comes back as it is, with the reason."""
     try:
-        record = open_record(data, count or counter(settings.checked().tokenizer), settings.turn_tokens)
+        record = open_record(data, count or token_counter(settings.checked().tokenizer), settings.turn_tokens)
     except TranscriptError as error:
         return CompressedRecord(data, RecordMetrics(status="failed", reason=str(error)))
     return _compress(record, data, settings, summarizer)
 
 
-def _compress(record: Record, data: bytes, settings: Settings, summarizer: Summarizer | None) -> CompressedRecord:
-    made = plan(record, settings)
+def _compress(
+    record: TrajectoryRecord, data: bytes, settings: TrajectorySettings, summarizer: Summarizer | None
+) -> CompressedRecord:
+    made = plan_trajectory(record, settings)
     if not made.spans:
         return CompressedRecord(data, _leave(record, made, settings))
     before = made.kept_tokens + sum(record.rough(span) for span in made.spans)
     room = settings.target_tokens - made.kept_tokens
     budget = min(settings.summary_tokens + settings.turn_tokens, max(room, SMALLEST_SUMMARY))
     if before - made.kept_tokens <= budget:
-        return CompressedRecord(data, _leave(record, Plan(kept_tokens=before, fits=False), settings))
+        return CompressedRecord(data, _leave(record, TrajectoryPlan(kept_tokens=before, fits=False), settings))
     summary = summarise(record, made, budget, summarizer)
     if not summary.text:
         return CompressedRecord(data, _give_up(record, before, summary))
@@ -85,16 +83,16 @@ def _compress(record: Record, data: bytes, settings: Settings, summarizer: Summa
     return CompressedRecord(record.written(made.spans, added), metrics)
 
 
-def _retention(record: Record, made: Plan, added: Message) -> float | None:
-    from midfold.lab.exams import retention_of as retention
+def _retention(record: TrajectoryRecord, made: TrajectoryPlan, added: Message) -> float | None:
+    from midfold.lab.exams import retention_of
 
     end = made.spans[-1].stop
     view = record.view(made.spans, added)
     kept = view[: len(view) - (len(record) - end)]
-    return retention(record.messages(range(end)), kept, record.messages(range(end, len(record))))
+    return retention_of(record.messages(range(end)), kept, record.messages(range(end, len(record))))
 
 
-def _leave(record: Record, made: Plan, settings: Settings) -> RecordMetrics:
+def _leave(record: TrajectoryRecord, made: TrajectoryPlan, settings: TrajectorySettings) -> RecordMetrics:
     turns = len(record)
     over = made.kept_tokens > settings.target_tokens
     return RecordMetrics(
@@ -109,11 +107,11 @@ def _leave(record: Record, made: Plan, settings: Settings) -> RecordMetrics:
     )
 
 
-def _too_much(settings: Settings) -> str:
+def _too_much(settings: TrajectorySettings) -> str:
     return f"protected turns alone leave no room for a summary within {settings.target_tokens:,} tokens"
 
 
-def _give_up(record: Record, before: int, summary: Summary) -> RecordMetrics:
+def _give_up(record: TrajectoryRecord, before: int, summary: TrajectorySummary) -> RecordMetrics:
     turns = len(record)
     return RecordMetrics(
         id=id_of(record),
@@ -132,7 +130,7 @@ def _give_up(record: Record, before: int, summary: Summary) -> RecordMetrics:
 # Who writes the summaries, by name: the rules of this room, a configured model, or a caller's function.
 
 
-def summarizer_of(settings: Settings) -> Summarizer | None:
+def summarizer_of(settings: TrajectorySettings) -> Summarizer | None:
     """The summarizer that the settings name; None for the local one. Keys come from the worker's own environment."""
     if settings.summarizer == "local":
         return None
@@ -149,7 +147,7 @@ def summarizer_of(settings: Settings) -> Summarizer | None:
     return ModelSummarizer(found.endpoint, found.main)
 
 
-def describe_summarizer(settings: Settings) -> str:
+def describe_summarizer(settings: TrajectorySettings) -> str:
     """Who will be asked, in a line for people."""
     if settings.summarizer == "local":
         return "local, without a model"
@@ -158,13 +156,13 @@ def describe_summarizer(settings: Settings) -> str:
     return _resolve(settings).told
 
 
-def _resolve(settings: Settings) -> Resolution:
+def _resolve(settings: TrajectorySettings) -> Resolution:
     from midfold.providers import resolve
 
     return resolve(_config(settings), os.environ, settings.model)
 
 
-def _config(settings: Settings) -> Config:
+def _config(settings: TrajectorySettings) -> Config:
     from midfold.config import Config
 
     config = settings.config or Config()
@@ -185,7 +183,7 @@ class Task(msgspec.Struct, frozen=True):
 
     name: str
     batch: Batch
-    settings: Settings
+    settings: TrajectorySettings
 
 
 class FinishedBatch(msgspec.Struct, frozen=True):
@@ -226,7 +224,7 @@ def give_up(task: Task, reason: str) -> FinishedBatch:
     return FinishedBatch(batch.data, records, totals, "")
 
 
-def _compress_all(batch: Batch, settings: Settings) -> Iterator[CompressedRecord]:
+def _compress_all(batch: Batch, settings: TrajectorySettings) -> Iterator[CompressedRecord]:
     """In order; calls to a model are made several at a time."""
     count, summarizer = _counter(settings.tokenizer), _summarizer(settings.fingerprint, settings)
     data = (batch.data[start:end] for start, end in batch.spans)
@@ -237,7 +235,9 @@ def _compress_all(batch: Batch, settings: Settings) -> Iterator[CompressedRecord
         yield from threads.map(lambda record: _safely(record, settings, summarizer, count), data)
 
 
-def _safely(record: bytes, settings: Settings, summarizer: Summarizer | None, count: TokenCounter) -> CompressedRecord:
+def _safely(
+    record: bytes, settings: TrajectorySettings, summarizer: Summarizer | None, count: TokenCounter
+) -> CompressedRecord:
     try:
         return compress_record(record, settings, summarizer, count)
     except Exception as error:  # noqa: BLE001 - whatever one record holds, the others go on; no content in the reason
@@ -248,13 +248,13 @@ def _safely(record: bytes, settings: Settings, summarizer: Summarizer | None, co
 
 @lru_cache(maxsize=4)
 def _counter(name: str) -> TokenCounter:
-    return counter(name)
+    return token_counter(name)
 
 
 _made: dict[str, Summarizer | None] = {}
 
 
-def _summarizer(fingerprint: str, settings: Settings) -> Summarizer | None:
+def _summarizer(fingerprint: str, settings: TrajectorySettings) -> Summarizer | None:
     if fingerprint not in _made:
         _made[fingerprint] = summarizer_of(settings)
     return _made[fingerprint]

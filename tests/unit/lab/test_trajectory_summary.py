@@ -7,14 +7,14 @@ from typing import Any
 
 from midfold import SummaryAnswer, SummaryAsk
 from midfold.errors import SummaryFailed
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_settings import TrajectorySettings
 from midfold.lab.trajectory_work import compress_record
 from support.trajectories import Words, call, response, run_of, turn
 
-SETTINGS = Settings(target_tokens=1_500, summary_tokens=150, tokenizer="estimate")
+SETTINGS = TrajectorySettings(target_tokens=1_500, summary_tokens=150, tokenizer="estimate")
 
 
-def summary_of(turns: list[dict[str, str]], summarizer: Any = None, settings: Settings = SETTINGS) -> str:
+def summary_of(turns: list[dict[str, str]], summarizer: Any = None, settings: TrajectorySettings = SETTINGS) -> str:
     result = compress_record(json.dumps({"conversations": turns}).encode(), settings, summarizer, Words())
     after = json.loads(result.data)["conversations"]
     return next(item["value"] for item in after if item["value"].startswith("[CONTEXT SUMMARY]:"))
@@ -73,7 +73,7 @@ def test_asks_in_the_fold_are_told_in_order_and_without_their_secrets() -> None:
     secret = "sk-" + "ant-api03-" + "Zz9" * 20
     turns[10:10] = [turn("human", f"First ask, with {secret} in it."), turn("gpt", "Yes.")]
     turns[20:20] = [turn("human", "Second ask."), turn("gpt", "Yes.")]
-    text = summary_of(turns, settings=Settings(target_tokens=1_500, summary_tokens=500, tokenizer="estimate"))
+    text = summary_of(turns, settings=TrajectorySettings(target_tokens=1_500, summary_tokens=500, tokenizer="estimate"))
     assert text.index("First ask") < text.index("Second ask")
     assert secret[:12] not in text
 
@@ -84,5 +84,5 @@ def test_actions_are_told_with_their_outcome() -> None:
         turn("gpt", call("bash", command="make broken_target")),
         turn("tool", response('{"exit_code": 2, "output": "make: *** no rule"}')),
     ]
-    text = summary_of(turns, settings=Settings(target_tokens=600, summary_tokens=300, tokenizer="estimate"))
+    text = summary_of(turns, settings=TrajectorySettings(target_tokens=600, summary_tokens=300, tokenizer="estimate"))
     assert "- ran `make broken_target` -> exit 2" in text.partition("Done:")[2]

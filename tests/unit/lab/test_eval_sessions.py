@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import TranscriptError
-from midfold.lab.recorded_sessions import all_cuts, cuts_of, half_of, sessions_of
-from midfold.lab.recorded_sessions import load_sessions as load
+from midfold.lab.recorded_sessions import all_cuts, cuts_of, half_of, load_sessions, sessions_of
 from midfold.testing.conversations import long_conversation
 from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read
@@ -45,7 +44,7 @@ def test_a_compactor_may_change_what_it_is_given() -> None:
 def test_projects_come_from_the_file_or_from_its_folder(tmp_path: Path) -> None:
     named = {"id": "x", "source": "swe", "meta": {"instance_id": "django__django-11564"}, "messages": [user("a")]}
     (tmp_path / "one.jsonl").write_text(json.dumps(named) + "\n" + json.dumps({"messages": [user("b")]}) + "\n")
-    first, second = load([tmp_path / "one.jsonl"])
+    first, second = load_sessions([tmp_path / "one.jsonl"])
     assert (first.conversation, first.project) == ("x", "swe/django__django")
     assert second.project == str(tmp_path)
     assert second.conversation.endswith("one.jsonl, conversation 2")
@@ -55,9 +54,9 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.jsonl"
     broken.write_text(json.dumps(conversation()) + "\n{not json\n")
     with pytest.raises(TranscriptError, match=r"broken\.jsonl, line 2"):
-        load([broken])
+        load_sessions([broken])
     with pytest.raises(TranscriptError, match=r"cannot read .*gone\.jsonl: no such file"):
-        load([tmp_path / "gone.jsonl"])
+        load_sessions([tmp_path / "gone.jsonl"])
 
 
 def test_cuts_stand_before_assistant_messages_with_every_call_answered_and_enough_on_both_sides() -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 
-from midfold.lab.trajectory_plan import TrajectoryPlan as Plan
-from midfold.lab.trajectory_plan import plan_trajectory as plan
+from midfold.lab.trajectory_plan import TrajectoryPlan, plan_trajectory
 from midfold.lab.trajectory_records import open_record
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
-from midfold.lab.trajectory_work import CompressedRecord as Compressed
-from midfold.lab.trajectory_work import compress_record
+from midfold.lab.trajectory_settings import TrajectorySettings
+from midfold.lab.trajectory_work import CompressedRecord, compress_record
 from support.trajectories import Words, turn, words
 
-SETTINGS = Settings(target_tokens=100, summary_tokens=10, protect_last=2, turn_tokens=0, tokenizer="estimate")
+SETTINGS = TrajectorySettings(target_tokens=100, summary_tokens=10, protect_last=2, turn_tokens=0, tokenizer="estimate")
 
 
-def planned(sizes: list[tuple[str, int]], settings: Settings = SETTINGS) -> Plan:
+def planned(sizes: list[tuple[str, int]], settings: TrajectorySettings = SETTINGS) -> TrajectoryPlan:
     turns = [turn(kind, words(size)) for kind, size in sizes]
-    return plan(open_record(json.dumps({"conversations": turns}).encode(), Words(), settings.turn_tokens), settings)
+    return plan_trajectory(
+        open_record(json.dumps({"conversations": turns}).encode(), Words(), settings.turn_tokens), settings
+    )
 
 
 HEAD = [("system", 5), ("human", 5), ("gpt", 5), ("tool", 5)]
@@ -25,7 +25,7 @@ TAIL = [("gpt", 5), ("tool", 5)]
 
 
 def test_a_record_within_its_target_is_left_alone_to_the_last_token() -> None:
-    assert planned([*HEAD, ("gpt", 70), *TAIL]) == Plan(kept_tokens=100)
+    assert planned([*HEAD, ("gpt", 70), *TAIL]) == TrajectoryPlan(kept_tokens=100)
     assert planned([*HEAD, ("gpt", 71), *TAIL]).spans == (range(4, 5),)
 
 
@@ -57,7 +57,9 @@ def test_the_head_ends_behind_all_results_of_the_first_call() -> None:
 def test_turns_between_protected_first_ones_are_folded_only_if_the_rest_is_not_enough() -> None:
     chatter = [("human", 5), ("gpt", 30), ("human", 30)]
     early = [("system", 5), ("human", 5), ("gpt", 5), *chatter, ("gpt", 5), ("tool", 5)]
-    enough = planned([*early, *[("gpt", 10), ("tool", 10)] * 4, *TAIL], Settings(**{**_fields(), "target_tokens": 160}))
+    enough = planned(
+        [*early, *[("gpt", 10), ("tool", 10)] * 4, *TAIL], TrajectorySettings(**{**_fields(), "target_tokens": 160})
+    )
     assert [span.start for span in enough.spans] == [8]
     short = planned([*early, *[("gpt", 10), ("tool", 10)] * 4, *TAIL])
     assert short.spans == (range(3, 6), range(8, 16))
@@ -83,17 +85,17 @@ def test_nothing_is_folded_where_the_summary_would_be_longer_than_the_fold() -> 
 
 
 def test_no_first_turns_and_no_last_ones_can_be_asked_for() -> None:
-    settings = Settings(**{**_fields(), "protect_first": (), "protect_last": 0})
+    settings = TrajectorySettings(**{**_fields(), "protect_first": (), "protect_last": 0})
     made = planned([("human", 50), ("gpt", 40), ("human", 40)], settings)
     assert made.spans == (range(0, 1),)
 
 
 def test_an_empty_record_and_one_of_a_single_giant_turn_are_no_trouble() -> None:
-    assert planned([]) == Plan()
+    assert planned([]) == TrajectoryPlan()
     assert not planned([("human", 1000)]).fits
 
 
-def compressed(sizes: list[tuple[str, int]]) -> Compressed:
+def compressed(sizes: list[tuple[str, int]]) -> CompressedRecord:
     turns = [turn(kind, words(size)) for kind, size in sizes]
     return compress_record(json.dumps({"conversations": turns}).encode(), SETTINGS, None, Words())
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-from midfold.lab.trajectory_plan import TrajectoryPlan as Plan
-from midfold.lab.trajectory_plan import plan_trajectory as plan
+from midfold.lab.trajectory_plan import TrajectoryPlan, plan_trajectory
 from midfold.lab.trajectory_records import open_record
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_settings import TrajectorySettings
 from support.trajectories import Words, turn, words
 
-SETTINGS = Settings(target_tokens=100, summary_tokens=10, protect_last=2, turn_tokens=0, tokenizer="estimate")
+SETTINGS = TrajectorySettings(target_tokens=100, summary_tokens=10, protect_last=2, turn_tokens=0, tokenizer="estimate")
 HEAD = [("human", words(5)), ("gpt", words(5)), ("tool", words(5))]
 TAIL = [("gpt", words(5)), ("tool", words(5))]
 
@@ -23,9 +22,11 @@ def step(said: str = "", seen: str = "") -> list[tuple[str, str]]:
     return [("gpt", f"{said} {words(10 - len(said.split()))}"), ("tool", f"{seen} {words(10 - len(seen.split()))}")]
 
 
-def planned(*steps: list[tuple[str, str]], settings: Settings = SETTINGS) -> Plan:
+def planned(*steps: list[tuple[str, str]], settings: TrajectorySettings = SETTINGS) -> TrajectoryPlan:
     turns = [turn(*item) for item in [*HEAD, *(item for one in steps for item in one), *TAIL]]
-    return plan(open_record(json.dumps({"conversations": turns}).encode(), Words(), settings.turn_tokens), settings)
+    return plan_trajectory(
+        open_record(json.dumps({"conversations": turns}).encode(), Words(), settings.turn_tokens), settings
+    )
 
 
 def test_the_fold_begins_with_the_middle_if_later_turns_need_nothing_of_it() -> None:
@@ -49,7 +50,7 @@ def test_a_name_that_the_protected_turns_say_speaks_for_nothing() -> None:
     steps = [[("gpt", words(1)), ("tool", f"see word_one {words(5)}")], *[step()] * 6, step(said="use word_one")]
     head = [("human", "word_one " + words(4)), *HEAD[1:]]
     turns = [turn(*item) for item in [*head, *(item for one in steps for item in one), *TAIL]]
-    made = plan(open_record(json.dumps({"conversations": turns}).encode(), Words(), 0), SETTINGS)
+    made = plan_trajectory(open_record(json.dumps({"conversations": turns}).encode(), Words(), 0), SETTINGS)
     assert made.spans == (range(3, 13),)
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from midfold import ToolCall, ToolResult, read
 from midfold.lab.sharegpt import ShareGPT
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_settings import TrajectorySettings
 from midfold.lab.trajectory_work import compress_record
 from midfold.transcript.document import Document
 from midfold.transcript.laws import pair, violations
 from support.convert import to_anthropic, to_responses
 from support.trajectories import call, lines, record, response, run_of, turn
 
-SETTINGS = Settings(target_tokens=1_500, summary_tokens=200, tokenizer="estimate")
+SETTINGS = TrajectorySettings(target_tokens=1_500, summary_tokens=200, tokenizer="estimate")
 
 
 def chat(steps: int = 30) -> list[dict[str, Any]]:
@@ -161,7 +161,7 @@ def test_the_same_record_gives_the_same_bytes() -> None:
 
 def test_retention_is_measured_where_it_is_asked_for() -> None:
     data = json.dumps(record(3, steps=80)).encode()
-    measuring = Settings(target_tokens=1_500, summary_tokens=200, tokenizer="estimate", retention=True)
+    measuring = TrajectorySettings(target_tokens=1_500, summary_tokens=200, tokenizer="estimate", retention=True)
     asked = compress_record(data, measuring)
     assert asked.metrics.retention is not None
     assert 0.0 <= asked.metrics.retention <= 1.0

@@ -17,26 +17,28 @@ import zstandard
 from midfold.errors import ConfigError, MidfoldError, TranscriptError
 from midfold.lab import trajectory_run as job
 from midfold.lab.trajectory_metrics import RecordMetrics
-from midfold.lab.trajectory_run import SUFFIX
-from midfold.lab.trajectory_run import TrajectoryAccount as Finished
-from midfold.lab.trajectory_run import TrajectoryJob as Job
-from midfold.lab.trajectory_run import TrajectoryProgress as Progress
-from midfold.lab.trajectory_run import compress_trajectories as run
-from midfold.lab.trajectory_settings import TrajectorySettings as Settings
+from midfold.lab.trajectory_run import (
+    SUFFIX,
+    TrajectoryAccount,
+    TrajectoryJob,
+    TrajectoryProgress,
+    compress_trajectories,
+)
+from midfold.lab.trajectory_settings import TrajectorySettings
 from support.trajectories import lines, record
 
-SETTINGS = Settings(target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30_000)
+SETTINGS = TrajectorySettings(target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30_000)
 
 
 class Witness:
     """Sees everything a run tells."""
 
     def __init__(self) -> None:
-        self.steps: list[Progress] = []
+        self.steps: list[TrajectoryProgress] = []
         self.failures: list[RecordMetrics] = []
         self.lines: list[dict[str, Any]] = []
 
-    def progress(self, progress: Progress, /) -> None:
+    def progress(self, progress: TrajectoryProgress, /) -> None:
         self.steps.append(progress)
 
     def failed(self, record: RecordMetrics, /) -> None:
@@ -46,8 +48,10 @@ class Witness:
         self.lines = [json.loads(line) for line in lines]
 
 
-def done(source: Path, target: Path, witness: Witness | None = None, **options: Any) -> Finished:
-    return run(Job(source=str(source), target=str(target), **{"settings": SETTINGS, **options}), witness)
+def done(source: Path, target: Path, witness: Witness | None = None, **options: Any) -> TrajectoryAccount:
+    return compress_trajectories(
+        TrajectoryJob(source=str(source), target=str(target), **{"settings": SETTINGS, **options}), witness
+    )
 
 
 def test_a_folder_keeps_names_order_ids_and_formats(tmp_path: Path) -> None:
@@ -178,7 +182,7 @@ def test_work_of_other_settings_or_other_inputs_is_not_mixed(tmp_path: Path, mon
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(lines(10))
     interrupted(source, target, monkeypatch, after=2)
-    other = Settings(target_tokens=3_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30_000)
+    other = TrajectorySettings(target_tokens=3_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30_000)
     with pytest.raises(MidfoldError, match="the settings changed"):
         done(source, target, settings=other)
     source.write_bytes(lines(11))
@@ -211,7 +215,7 @@ def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     source.write_bytes(lines(1))
     os.mkfifo(pipe)
     with pytest.raises(TranscriptError, match="is there and no file; choose another OUT"):
-        run(Job(source=str(source), target=str(pipe), settings=SETTINGS))
+        compress_trajectories(TrajectoryJob(source=str(source), target=str(pipe), settings=SETTINGS))
     assert pipe.is_fifo()
 
 
@@ -220,7 +224,7 @@ def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:
     source.write_bytes(lines(1, steps=2))
     real.parent.mkdir()
     link.symlink_to(real)
-    run(Job(source=str(source), target=str(link), settings=SETTINGS))
+    compress_trajectories(TrajectoryJob(source=str(source), target=str(link), settings=SETTINGS))
     assert link.is_symlink()
     assert real.read_bytes() == source.read_bytes()
 
@@ -229,12 +233,18 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(1))
     (tmp_path / "file").touch()
     with pytest.raises(MidfoldError, match=r"file/out\.jsonl\.midfold-work could not be made: Not a directory"):
-        run(Job(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "file" / "out.jsonl"), settings=SETTINGS))
+        compress_trajectories(
+            TrajectoryJob(
+                source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "file" / "out.jsonl"), settings=SETTINGS
+            )
+        )
 
 
 def test_utf_16_is_named_for_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(1).decode().encode("utf-16"))
-    done = run(Job(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), settings=SETTINGS))
+    done = compress_trajectories(
+        TrajectoryJob(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), settings=SETTINGS)
+    )
     assert done.failed_files[0].reason == "in.jsonl is UTF-16 or UTF-32; expected JSON in UTF-8"
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -279,13 +289,13 @@ def test_a_file_goes_into_a_folder_under_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (Settings(target_tokens=500, summary_tokens=500), "must be smaller"),
-        (Settings(tokenizer="klingon"), "unknown tokenizer"),
-        (Settings(summarizer="anthropic"), "ANTHROPIC_API_KEY is not set"),
+        (TrajectorySettings(target_tokens=500, summary_tokens=500), "must be smaller"),
+        (TrajectorySettings(tokenizer="klingon"), "unknown tokenizer"),
+        (TrajectorySettings(summarizer="anthropic"), "ANTHROPIC_API_KEY is not set"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_read(
-    tmp_path: Path, settings: Settings, told: str
+    tmp_path: Path, settings: TrajectorySettings, told: str
 ) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(1))
     with pytest.raises(ConfigError, match=told):
@@ -295,11 +305,11 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_read(
 
 def test_a_summarizer_of_ones_own_is_asked_and_its_failures_are_counted(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(3))
-    own = Settings(target_tokens=2_000, tokenizer="estimate", summarizer="support.trajectories:slow_summary")
+    own = TrajectorySettings(target_tokens=2_000, tokenizer="estimate", summarizer="support.trajectories:slow_summary")
     finished = done(tmp_path / "in.jsonl", tmp_path / "out.jsonl", settings=own)
     assert (finished.totals.summary_calls, finished.totals.summary_errors) == (3, 0)
     assert b"turns were here." in (tmp_path / "out.jsonl").read_bytes()
-    failing = Settings(target_tokens=2_000, tokenizer="estimate", summarizer="support.trajectories:words")
+    failing = TrajectorySettings(target_tokens=2_000, tokenizer="estimate", summarizer="support.trajectories:words")
     finished = done(tmp_path / "in.jsonl", tmp_path / "failing.jsonl", settings=failing)
     assert (finished.totals.compressed, finished.totals.summary_errors) == (3, 3)
     assert b"Done:" in (tmp_path / "failing.jsonl").read_bytes()

@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 
 from midfold.errors import PluginError
-from midfold.lab.compactors import METHODS as BUILT_IN
-from midfold.lab.compactors import choose_methods as chosen
-from midfold.lab.compactors import load_compactor, plug
+from midfold.lab.compactors import METHODS, choose_methods, load_compactor, plug
 from midfold.lab.exams import needs_at
-from midfold.lab.message_text import join_texts as joined
-from midfold.lab.message_text import size, total
+from midfold.lab.message_text import join_texts, size, total
 from midfold.transcript.message import Transcript
 from tests.support.retention import cut, path, port
 
@@ -21,11 +18,11 @@ PAST_TOKENS = total(CUT.past)
 
 
 def kept(name: str, share: float) -> Transcript:
-    return BUILT_IN[name](CUT, int(PAST_TOKENS * share), NEEDS)
+    return METHODS[name](CUT, int(PAST_TOKENS * share), NEEDS)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.5])
-@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"midfold"}))
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"midfold"}))
 def test_baselines_stay_inside_their_budget(name: str, share: float) -> None:
     assert total(kept(name, share)) <= PAST_TOKENS * share
 
@@ -50,8 +47,8 @@ def test_masking_keeps_calls_and_hides_the_oldest_results_first() -> None:
 
 
 def test_the_ledger_holds_names_and_the_snippets_hold_their_lines() -> None:
-    assert path(3) in joined(kept("ledger", 0.3))
-    assert f"listens on port: {port(20)}" in joined(kept("snippets", 0.4))
+    assert path(3) in join_texts(kept("ledger", 0.3))
+    assert f"listens on port: {port(20)}" in join_texts(kept("snippets", 0.4))
 
 
 def test_random_draws_are_the_same_in_every_run() -> None:
@@ -99,9 +96,9 @@ def test_callables_are_loaded_by_module_and_name(tmp_path: Path, monkeypatch: py
 
 def test_an_unknown_method_is_answered_with_the_known_ones() -> None:
     with pytest.raises(PluginError, match="there is no method windw; built in: window, head-tail"):
-        chosen(["windw"])
-    assert list(chosen(["all"])) == list(BUILT_IN)
-    assert list(chosen({"a": "window", "b": keep_last})) == ["a", "b"]
+        choose_methods(["windw"])
+    assert list(choose_methods(["all"])) == list(METHODS)
+    assert list(choose_methods({"a": "window", "b": keep_last})) == ["a", "b"]
 
 
 def test_midfold_itself_is_one_of_the_methods() -> None:
