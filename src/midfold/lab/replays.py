@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
-from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from midfold.cache.prices import Prices, prices_for
+from midfold.drawing import COLOURS, Frame, Markup, document, rect, text, ticks
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.lab.recorded_sessions import Split
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP, PlayedRecording, Player, Recording, load_recordings
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy
-from midfold.lab.retention import COLOURS, STYLE
 
 MODEL = "claude-sonnet-4-5"
 WINDOWS = (32_000, 64_000, 128_000, 200_000)
@@ -221,88 +221,53 @@ def _numbered(number: int) -> list[PlayedRecording]:
     return _play(_plan, number)
 
 
-# Cost by window and policy as one SVG, with what each kept: readable on light and on dark ground, without a script.
-
-
-WIDTH, HEIGHT = 860, 460
-LEFT, RIGHT, TOP, BOTTOM = 64, 20, 92, 60
-STEPS = 5
-
-
 def cost_chart(
     totals: Sequence[PolicyTotal], *, title: str = "What the sessions cost, by policy", subtitle: str = ""
 ) -> str:
     """An SVG with one group of bars per window; the number above a bar is the share of needed facts the view held."""
     windows = list(dict.fromkeys(total.window for total in totals))
-    policies = list(dict.fromkeys(total.policy for total in totals))
-    top = max((_value(total) for total in totals), default=1.0) or 1.0
+    colours = dict(zip(dict.fromkeys(total.policy for total in totals), cycle(COLOURS), strict=False))
+    frame = Frame(860, 460, max(map(_height, totals), default=0) or 1.0, left=64, right=20, top=92, bottom=60)
+    dollars = any(total.money for total in totals)
+    note = "above each bar: share of needed facts in view; hollow: some requests were larger than the window"
     body = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{STYLE}  .small {{ font-size: 11px }}</style>",
-        f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="8"/>',
-        f'<text class="ink title" x="{LEFT}" y="28">{escape(title)}</text>',
-        f'<text class="faint" x="{LEFT}" y="47">{escape(subtitle)}</text>',
-        *_legend(policies),
-        *_axis(top, dollars=any(total.money for total in totals)),
+        text(frame.left, 28, title, "ink title"),
+        text(frame.left, 47, subtitle, "faint"),
+        *_legend(colours, frame.left),
+        *frame.scale(ticks(frame.most, 5), "${:,.10g}".format if dollars else _millions, "faint"),
+        text(frame.left, frame.height - 12, note, "faint small"),
     ]
-    inner = (WIDTH - LEFT - RIGHT) / len(windows)
     for number, window in enumerate(windows):
         group = [total for total in totals if total.window == window]
-        body += _group(group, policies, LEFT + number * inner, inner, top)
-        middle = LEFT + (number + 0.5) * inner
-        shown = f"{window // 1000}k window"
-        body.append(f'<text class="ink" x="{middle:.1f}" y="{HEIGHT - 34}" text-anchor="middle">{shown}</text>')
-    note = "above each bar: share of needed facts in view; hollow: some requests were larger than the window"
-    body.append(f'<text class="faint small" x="{LEFT}" y="{HEIGHT - 12}">{note}</text>')
-    return "\n".join([*body, "</svg>", ""])
+        body += _bars(frame, group, colours, frame.x(number / len(windows)), frame.x(1 / len(windows)) - frame.left)
+        middle = frame.x((number + 0.5) / len(windows))
+        body.append(text(middle, frame.height - 34, f"{window // 1000}k window", "ink", "middle"))
+    return document(frame.width, frame.height, title, body)
 
 
-def _value(total: PolicyTotal) -> float:
+def _height(total: PolicyTotal) -> float:
     return total.money or total.cost
 
 
-def _y(value: float, top: float) -> float:
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top
+def _millions(value: float) -> str:
+    return f"{value / 1e6:,.1f}M"
 
 
-def _legend(policies: Sequence[str]) -> list[str]:
-    made, x = [], float(LEFT)
-    for number, policy in enumerate(policies):
-        colour = COLOURS[number % len(COLOURS)]
-        made.append(f'<rect x="{x:.0f}" y="60" width="12" height="12" rx="2" fill="{colour}"/>')
-        made.append(f'<text class="ink" x="{x + 18:.0f}" y="71">{escape(policy)}</text>')
+def _legend(colours: Mapping[str, str], x: float) -> Iterator[Markup]:
+    for policy, colour in colours.items():
+        yield rect(x, 60, 12, 12, rx=2, fill=colour)
+        yield text(x + 18, 71, policy, "ink")
         x += 36 + 7.2 * len(policy)
-    return made
 
 
-def _axis(top: float, *, dollars: bool) -> list[str]:
-    made = []
-    for step in range(STEPS + 1):
-        value = top * step / STEPS
-        y = round(_y(value, top), 1)
-        shown = (
-            f"${value:,.0f}" if dollars and top >= STEPS else f"${value:,.2f}" if dollars else f"{value / 1e6:,.1f}M"
-        )
-        made.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        made.append(f'<text class="faint" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{shown}</text>')
-    return made
-
-
-def _group(group: Sequence[PolicyTotal], policies: Sequence[str], left: float, width: float, top: float) -> list[str]:
-    made = []
-    bar = width * 0.84 / len(policies)
+def _bars(
+    frame: Frame, group: Sequence[PolicyTotal], colours: Mapping[str, str], left: float, width: float
+) -> Iterator[Markup]:
+    bar = width * 0.84 / len(colours)
     for total in group:
-        number = policies.index(total.policy)
-        x, y = left + width * 0.08 + number * bar, _y(_value(total), top)
-        colour = COLOURS[number % len(COLOURS)]
-        fill = f'fill="none" stroke="{colour}" stroke-width="2"' if total.overflows else f'fill="{colour}"'
-        size = f'width="{bar * 0.86:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
-        made.append(f'<rect x="{x:.1f}" y="{y:.1f}" {size} {fill}/>')
+        x, y = left + width * 0.08 + list(colours).index(total.policy) * bar, frame.y(_height(total))
+        colour = colours[total.policy]
+        fill, stroke = ("none", colour) if total.overflows else (colour, None)
+        yield rect(x, y, bar * 0.86, frame.y(0) - y, fill=fill, stroke=stroke, stroke_width=2 if stroke else None)
         if total.retention is not None:
-            middle = x + bar * 0.43
-            text = f"{total.retention:.2f}".lstrip("0")
-            made.append(
-                f'<text class="faint small" x="{middle:.1f}" y="{y - 5:.1f}" text-anchor="middle">{text}</text>'
-            )
-    return made
+            yield text(x + bar * 0.43, y - 5, f"{total.retention:.2f}".lstrip("0"), "faint small", "middle")

@@ -6,17 +6,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from midfold.drawing import Frame, Markup, drawing, line, rect, text, ticks
 from midfold.lab.trajectory_metrics import RATIO_BINS, RETENTION_BINS, RecordMetrics, Totals, bin_edge
 from midfold.lab.trajectory_run import TrajectoryAccount
 from midfold.lab.trajectory_work import describe_summarizer
 
-# Histograms as SVG, drawn by hand: coloured by the page's own variables, so they suit light and dark ground.
-
-
-WIDTH, HEIGHT = 560, 230
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 26, 40
 GAP = 0.18
-TICKS = 4
 MOST_LABELS = 9
 
 
@@ -35,88 +30,30 @@ class Mark(NamedTuple):
     label: str
 
 
-def histogram(title: str, labels: Sequence[str], series: Sequence[Series], mark: Mark | None = None) -> str:
+def histogram(title: str, labels: Sequence[str], series: Sequence[Series], mark: Mark | None = None) -> Markup:
     """Bars side by side for each bin; the label of a bin stands under its left edge."""
-    highest = max((max(item.counts, default=0) for item in series), default=0)
-    step = nice_step(highest / TICKS)
-    top = step * max(-(-highest // step), 1)
-    body = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
-        *_grid(top, step),
-        *_bars(labels, series, top),
-        *_labels(labels),
-    ]
-    if mark is not None:
-        body += _mark(mark, len(labels))
-    return "\n".join([*body, "</svg>"])
-
-
-def nice_step(rough: float) -> int:
-    """1, 2 or 5 times a power of ten, not below `rough`."""
-    power = 1
-    while True:
-        for factor in (1, 2, 5):
-            if factor * power >= rough:
-                return factor * power
-        power *= 10
-
-
-def _y(count: float, top: float) -> float:
-    return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * count / top, 1)
-
-
-def _x(place: float, bins: int) -> float:
-    return round(LEFT + (WIDTH - LEFT - RIGHT) * place / max(bins, 1), 1)
-
-
-def _grid(top: int, step: int) -> list[str]:
-    lines: list[str] = []
-    for count in range(0, top + 1, step):
-        y = _y(count, top)
-        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        lines.append(f'<text class="faint" x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{count:,}</text>')
-    return lines
-
-
-def _bars(labels: Sequence[str], series: Sequence[Series], top: float) -> list[str]:
     bins = len(labels)
+    highest = max((max(item.counts, default=0) for item in series), default=0)
+    frame = Frame(560, 230, max(highest, 1), left=46, right=12, top=26, bottom=40)
+    body = frame.scale(ticks(frame.most, whole=True), "{:,.0f}".format, "faint")
     slot = (1 - GAP) / max(len(series), 1)
-    bars: list[str] = []
     for number, item in enumerate(series):
         for place, count in enumerate(item.counts):
-            if not count:
-                continue
-            left = _x(place + GAP / 2 + number * slot, bins)
-            width = round((WIDTH - LEFT - RIGHT) * slot / max(bins, 1), 1)
-            y = _y(count, top)
-            tip = f"{escape(item.name)}: {count:,} from {escape(labels[place])}"
-            height = round(HEIGHT - BOTTOM - y, 1)
-            bars.append(
-                f'<rect x="{left}" y="{y}" width="{width}" height="{height}" rx="1.5" fill="var(--{item.colour})">'
-                f"<title>{tip}</title></rect>"
-            )
-    return bars
-
-
-def _labels(labels: Sequence[str]) -> list[str]:
-    bins = len(labels)
+            if count:
+                x, y = frame.x((place + GAP / 2 + number * slot) / bins), frame.y(count)
+                told = f"{item.name}: {count:,} from {labels[place]}"
+                wide = frame.x(slot / bins) - frame.left
+                body.append(rect(x, y, wide, frame.y(0) - y, "", told, rx="1.5", fill=f"var(--{item.colour})"))
     every = max(-(-bins // MOST_LABELS), 1)
-    return [
-        f'<text class="faint" x="{_x(place, bins)}" y="{HEIGHT - BOTTOM + 17}" text-anchor="middle">'
-        f"{escape(label)}</text>"
-        for place, label in enumerate(labels)
-        if place % every == 0
-    ]
-
-
-def _mark(mark: Mark, bins: int) -> list[str]:
-    x = _x(min(max(mark.at, 0), bins), bins)
-    anchor = "end" if x > WIDTH * 0.7 else "start"
-    shift = -6 if anchor == "end" else 6
-    return [
-        f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP - 10}" y2="{HEIGHT - BOTTOM}"/>',
-        f'<text class="ink" x="{x + shift}" y="{TOP - 12}" text-anchor="{anchor}">{escape(mark.label)}</text>',
-    ]
+    for place in range(0, bins, every):
+        body.append(text(frame.x(place / bins), frame.y(0) + 17, labels[place], "faint", "middle"))
+    if mark is not None:
+        x = frame.x(min(max(mark.at, 0), bins) / bins)
+        anchor, shift = ("end", -6) if x > frame.width * 0.7 else ("start", 6)
+        body.append(line(x, frame.top - 10, x, frame.y(0), "mark"))
+        body.append(text(x + shift, frame.top - 12, mark.label, "ink", anchor))
+    told = "; ".join(f"{item.name}: {sum(item.counts):,} records" for item in series)
+    return drawing(frame.width, frame.height, title, told, body)
 
 
 MOST_FILES, MOST_ROWS = 40, 40

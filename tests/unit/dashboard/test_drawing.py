@@ -10,7 +10,7 @@ import pytest
 from midfold.dashboard import charts, wording
 from midfold.dashboard.facts import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts
 from midfold.dashboard.pages import marked, outline
-from midfold.dashboard.svg import tag, ticks
+from midfold.drawing import tag, ticks
 
 NOTHING = CacheUse(
     requests=0, prompt_tokens=0, read_tokens=0, written_tokens=0, hit_rate=None, paid=None, uncached=None, net=None
@@ -131,7 +131,7 @@ def test_charts_of_days_gauges_strips_and_caches() -> None:
 
 
 def test_text_in_a_drawing_is_escaped() -> None:
-    assert tag("text", "<b>&", x='"') == '<text x="&#34;">&lt;b&gt;&amp;</text>'
+    assert tag("text", "<b>&", x='"') == '<text x="&quot;">&lt;b&gt;&amp;</text>'
     assert "<s>" not in charts.usage(session(), [], folds(1))
 
 

@@ -52,7 +52,7 @@ def test_the_chart_is_one_line_and_one_label_per_method_and_labels_do_not_cover_
     ]
     tree = ET.fromstring(retention_chart(compute_figures(rows), subtitle="6 cuts & more"))
     name = "{http://www.w3.org/2000/svg}"
-    assert len(tree.findall(f"{name}polyline")) == 10
+    assert len(tree.findall(f"{name}path")) == 10
     labels = [text for text in tree.findall(f"{name}text") if (text.text or "").startswith("<method")]
     heights = sorted(float(text.attrib["y"]) for text in labels)
     assert len(heights) == 10
@@ -68,7 +68,7 @@ def test_a_chart_of_one_budget_can_be_drawn() -> None:
 def test_a_chart_marks_what_took_more_than_its_budget() -> None:
     drawn = retention_chart(compute_figures([row(0, 1.0, share=0.2), row(1, 0.5)]))
     assert "hollow: some outputs took more" in drawn
-    assert '<circle cx="323.0" cy="145.0" r="3.4" fill="none"' in drawn
+    assert '<circle cx="323" cy="145" r="3.4" fill="none"' in drawn
 
 
 def test_constraining_sentences_are_the_users_own_prose() -> None:
