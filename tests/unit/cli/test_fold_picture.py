@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from click.testing import CliRunner
 
 from midfold.api import compact
-from midfold.cli.fold_picture import FILLS, LEFT, RIGHT, WIDTH, drawn
+from midfold.cli.fold_picture import FILLS, LEFT, RIGHT, WIDTH, draw_fold
 from midfold.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[3]
