@@ -7,11 +7,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-import multiprocessing
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle
 from pathlib import Path
@@ -22,13 +18,13 @@ import msgspec
 from midfold.cache.prices import Prices, prices_for
 from midfold.drawing import COLOURS, Frame, Markup, document, rect, text, ticks
 from midfold.errors import MidfoldError, TranscriptError
+from midfold.lab.processes import Report, work_through
 from midfold.lab.recorded_sessions import Split
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP, PlayedRecording, Player, Recording, load_recordings
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy
 
 MODEL = "claude-sonnet-4-5"
 WINDOWS = (32_000, 64_000, 128_000, 200_000)
-Progress = Callable[[int, int], None]
 
 
 class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +156,7 @@ def replay(
     least_tokens: int = 0,
     split: Split = "all",
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Replay:
     """Plays recorded conversations again. `gap` is the time between requests where none was recorded."""
     chosen = tuple(POLICIES.values() if policies is None else policies)
@@ -172,31 +168,8 @@ def replay(
     if not recordings:
         raise TranscriptError("nothing to replay: no conversation has an answer of a model in it")
     plan = _ReplayPlan(recordings, chosen, tuple(windows), model, fixed_tokens)
-    rows = _play_all(plan, workers, progress or (lambda done, of: None))
+    rows = work_through(_play, plan, len(recordings), workers, progress)
     return Replay(rows, prices_for(model), model, sum(recording.timed for recording in recordings))
-
-
-def _play_all(plan: _ReplayPlan, workers: int, report: Progress) -> list[PlayedRecording]:
-    count = len(plan.recordings)
-    forks = "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
-    rows: list[PlayedRecording] = []
-    if workers < 2 or not forks:
-        for number in range(count):
-            rows += _play(plan, number)
-            report(number + 1, count)
-        return rows
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)) as pool:
-        try:
-            futures = [pool.submit(_numbered, number) for number in range(count)]
-            report(0, count)
-            for number, future in enumerate(futures, 1):
-                rows += future.result()
-                report(number, count)
-        except BrokenProcessPool:
-            raise MidfoldError("a process that replays ended by itself; fewer --workers need less memory") from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return rows
 
 
 def _play(plan: _ReplayPlan, number: int) -> list[PlayedRecording]:
@@ -206,19 +179,6 @@ def _play(plan: _ReplayPlan, number: int) -> list[PlayedRecording]:
         for window in plan.windows
         for policy in plan.policies
     ]
-
-
-_plan: _ReplayPlan | None = None
-
-
-def _start(plan: _ReplayPlan) -> None:
-    global _plan  # noqa: PLW0603
-    _plan = plan
-
-
-def _numbered(number: int) -> list[PlayedRecording]:
-    assert _plan is not None
-    return _play(_plan, number)
 
 
 def cost_chart(

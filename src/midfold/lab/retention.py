@@ -1,19 +1,14 @@
-"""The measure, end to end: sessions -> cuts -> exams -> compactions -> rows -> figures.
+"""Retention, measured: sessions -> cuts -> exams -> compactions -> rows -> figures -> a chart.
 
-Rules of this file:
-1. Which facts are generic is counted over all sessions given, whatever the split.
-2. The result does not depend on how many processes made it.
+Which facts are generic is counted over all sessions given, whatever the split. A mean is over cuts; a cut where nothing
+of the kind was needed does not count. Intervals are 95 %, by bootstrap over conversations (cuts of one conversation are
+not independent), with the same draws for every method, so that they can be compared, and with a fixed seed.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import pickle
 import random
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import log
 from pathlib import Path
@@ -22,11 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from midfold.drawing import COLOURS, Frame, Markup, document, line, path, tag, text, ticks
-from midfold.errors import MidfoldError, TranscriptError
+from midfold.errors import TranscriptError
 from midfold.lab.compactors import DEFAULT_METHODS, Compactor, Method, choose_methods
 from midfold.lab.exams import MEASURES, Score, exam_at, score
 from midfold.lab.message_text import text_of
 from midfold.lab.past_search import Search, full_text
+from midfold.lab.processes import Report, work_through
 from midfold.lab.recorded_sessions import (
     LEAST_FUTURE,
     LEAST_PAST,
@@ -41,14 +37,6 @@ from midfold.lab.recorded_sessions import (
 )
 from midfold.lab.retention_facts import facts_in, shared_facts
 from midfold.transcript.document import Document, read_many
-
-# Means and intervals of many cuts.
-#
-# Rules of this file:
-# 1. A mean is over cuts; a cut where nothing of the kind was needed does not count.
-# 2. Intervals are 95 %, by bootstrap over conversations: cuts of one conversation are not independent.
-# 3. Every method is resampled with the same draws, so that intervals can be compared, and with a fixed seed.
-
 
 RESAMPLES = 1_000
 TOLERANCE = 1.05
@@ -142,8 +130,6 @@ def _interval(marks: Sequence[tuple[int, float]], conversations: int, draws: Seq
 
 
 BUDGETS = (0.05, 0.10, 0.20)
-Progress = Callable[[int, int], None]
-"""Called with the number of cuts that are done and the number of all."""
 
 
 class Evaluation:
@@ -198,7 +184,7 @@ def evaluate(
     search: Search | None = full_text,
     seed: int = 0,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Evaluation:
     """Measures what compactors keep of real conversations.
 
@@ -215,7 +201,7 @@ def evaluate(
             f"nothing to measure: {len(sessions)} session(s) read (split: {split}), and none has {least_past:,} tokens "
             f"before a cut at {at} and {LEAST_FUTURE} messages after it"
         )
-    rows = _mark_all(plan, workers, progress)
+    rows = work_through(mark_cut, plan, len(cuts), workers, progress)
     if not rows:
         raise TranscriptError(f"nothing to measure: no fact is needed after any of the {len(plan.cuts)} cut(s)")
     return Evaluation(rows, seed)
@@ -229,9 +215,9 @@ def _read_sources(sources: Iterable[Source]) -> list[RecordedSession]:
         elif isinstance(source, str | Path):
             found += load_sessions([source])
         else:
-            documents = [source] if isinstance(source, Document) else read_many(source, name=f"conversation {number}")
-            for document in documents:
-                found += sessions_of(document, name=f"conversation {number}")
+            name = f"conversation {number}"
+            for talk in [source] if isinstance(source, Document) else read_many(source, name=name):
+                found += sessions_of(talk, name=name)
     return found
 
 
@@ -244,32 +230,9 @@ def facts_by_project(sessions: Iterable[RecordedSession]) -> dict[str, set[str]]
     return projects
 
 
-def _mark_all(plan: EvaluationPlan, workers: int, progress: Progress | None) -> list[Row]:
-    rows: list[Row] = []
-    report = progress or (lambda done, of: None)
-    context = _context(plan) if workers > 1 else None
-    if context is None:
-        report(0, len(plan.cuts))
-        for number, cut in enumerate(plan.cuts, 1):
-            rows += mark_cut(cut, plan)
-            report(number, len(plan.cuts))
-        return rows
-    with ProcessPoolExecutor(workers, context, _start, (plan,)) as pool:
-        try:
-            futures = [pool.submit(_mark_number, number) for number in range(len(plan.cuts))]
-            report(0, len(futures))
-            for number, future in enumerate(futures, 1):
-                rows += future.result()
-                report(number, len(futures))
-        except BrokenProcessPool:
-            raise MidfoldError("a process that measures ended by itself; fewer --workers need less memory") from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return rows
-
-
-def mark_cut(cut: Cut, plan: EvaluationPlan) -> list[Row]:
+def mark_cut(plan: EvaluationPlan, number: int) -> list[Row]:
     """Every method at every budget at one cut; nothing where the future needs nothing."""
+    cut = plan.cuts[number]
     exam = exam_at(cut, plan.generic, plan.search)
     if not exam.needs:
         return []
@@ -280,30 +243,6 @@ def mark_cut(cut: Cut, plan: EvaluationPlan) -> list[Row]:
         for name, method in plan.methods.items()
         for budget in plan.budgets
     ]
-
-
-_plan: EvaluationPlan | None = None
-
-
-def _start(plan: EvaluationPlan) -> None:
-    global _plan  # noqa: PLW0603
-    _plan = plan
-
-
-def _mark_number(number: int) -> list[Row]:
-    assert _plan is not None
-    return mark_cut(_plan.cuts[number], _plan)
-
-
-def _context(plan: EvaluationPlan) -> multiprocessing.context.BaseContext | None:
-    """Forking shares the plan as it is; spawning must pickle it. None if neither can be done."""
-    if "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1:
-        return multiprocessing.get_context("fork")
-    try:
-        pickle.dumps((plan.methods, plan.search))
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return None
-    return multiprocessing.get_context("spawn")
 
 
 LABEL_GAP = 15
