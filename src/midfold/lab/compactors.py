@@ -1,10 +1,9 @@
-"""Compactors by name: the built-in ones, and anybody's callable.
+"""Compactors by name: what people do without midfold, midfold itself, oracles, and anybody's callable.
 
-Rules of this file:
-1. `Compactor` is the whole contract: messages as plain dicts and a number of tokens in, messages out. The system prompt
-   is not among them, and does not count.
-2. A compactor may change what it is given. It may return a list of messages, or a request body that holds one.
-3. Oracles know the needs of the cut; nobody else does.
+`Compactor` is the whole contract: messages as plain dicts and a number of tokens in, messages (or a request body that
+holds them) out. The system prompt is not among them, and does not count. Baselines are no products: what they give need
+not be a legal transcript. Oracles know what the future needs. `snippets`, the first sketch of keeping verbatim lines
+around identifiers, finds names by a pattern of its own: it chooses by nothing that it is judged by.
 """
 
 from __future__ import annotations
@@ -27,12 +26,6 @@ from midfold.lab.recorded_sessions import Cut
 from midfold.lab.retention_facts import facts_in, is_bound, places
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Part, Text, ToolResult, Transcript
-
-# What people do without midfold: built-in compactors to compare with.
-#
-# Each takes the past and a number of tokens and gives the messages that stay. They are baselines, not products: what
-# they give need not be a legal transcript of any provider.
-
 
 HEAD_SHARE = 0.25
 LEDGER_SHARE = 0.4
@@ -167,9 +160,6 @@ def _up_to(names: Iterable[str], characters: int) -> list[str]:
     return [name for name, length in zip(named, lengths, strict=True) if length <= characters]
 
 
-# The best that could be kept by somebody who knows the future: how far there is to go.
-
-
 WIDTHS = (30, 60, 100, 140)
 PLACES_TRIED = 40
 
@@ -240,14 +230,6 @@ def _gains(past: Transcript, needs: tuple[Need, ...]) -> dict[int, frozenset[int
         if bound:
             found[index] = frozenset(bound)
     return found
-
-
-# The first sketch of keeping by snippet: short verbatim lines that hold identifiers, beside head and tail.
-#
-# Rules of this file:
-# 1. What is a name is decided here, by one pattern of its own: nothing is chosen by what the measure is judged by.
-# 2. A snippet is a piece of one line, verbatim, of at most `WIDTH` characters on either side of the name.
-# 3. Names that calls, people and answers use are worth more than names that only results print.
 
 
 SNIPPET_SHARE = 0.4

@@ -1,4 +1,11 @@
-"""How much of what was needed a compacted past still holds."""
+"""What is asked of a compaction before message t, and how much of it the compacted past still holds.
+
+A needed fact: (1) the assistant writes it in the next `HORIZON` messages, in tool arguments (an action) or in text;
+(2) it occurs before t, outside the system prompt; (3) its first mention after t is the assistant's own, so nothing
+re-introduced it; (4) it is not generic. What a person demands is prose, and is measured on its own: a sentence with
+must, never, always, don't, prefer or only survives if it stands word for word in what was kept. Code, and what an agent
+put into the user's turn, is not the user's sentence.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +29,6 @@ from midfold.lab.retention_facts import (
     surroundings,
 )
 from midfold.transcript.message import Message, Transcript
-
-# Sentences of the user that constrain: must, never, always, don't, prefer, only.
-#
-# Facts are identifiers; what a person demands is prose, and is measured on its own. Such a sentence survives if it
-# stands word for word in what was kept. Code, and what an agent put into the user's turn, is not the user's sentence.
-
 
 SHORTEST_DEMAND, LONGEST_DEMAND = 12, 400
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -65,17 +66,6 @@ def _remove_blocks(text: str, opening: str, closing: str) -> str:
 def single_spaces(text: str) -> str:
     """With one space for every run of white space."""
     return " ".join(text.split())
-
-
-# Future-needed facts: what a compaction before message t had to keep.
-#
-# Rules of this file (the definition of the measure):
-# 1. The assistant writes the fact in the next `HORIZON` messages: in tool arguments it is an action fact, in text a
-#    reply
-#    fact.
-# 2. It occurs before t, outside the system prompt.
-# 3. Nothing after t re-introduced it before that use: its first mention after t is the assistant's own.
-# 4. It is not generic.
 
 
 HORIZON = 60
@@ -207,9 +197,6 @@ def score(kept: Transcript, exam: Exam) -> Score:
 def _mean(marks: Iterable[bool]) -> float | None:
     listed = list(marks)
     return sum(listed) / len(listed) if listed else None
-
-
-# How much of what the kept turns need of a fold is still there, by the measure of `midfold eval`.
 
 
 def retention_of(past: Transcript, kept: Transcript, future: Transcript) -> float | None:

@@ -1,10 +1,9 @@
-"""Where batches are worked on: in this process, in a pool of processes, or on a Ray cluster (on_ray.py).
+"""Where batches are worked on: in this process, in a pool of processes, or on a Ray cluster.
 
-Rules of this file:
-1. An executor only moves tasks; what comes back does not depend on which one it was, nor on how many workers it has.
-2. A worker that dies takes no batch with it: another one gets it, `MOST_ATTEMPTS` times at most. Then its records are
-   reported as failed and stay as they are.
-3. Workers end with their parent, however it ends.
+An executor only moves tasks; what comes back does not depend on which one it was, nor on how many workers it has. A
+worker that dies takes no batch with it: another one gets it, `MOST_ATTEMPTS` times at most; then its records are
+reported as failed and stay as they are. Workers end with their parent, however it ends. On Ray only this machine reads
+and writes files, and nothing is sent to anybody: no usage statistics, no dashboard.
 """
 
 from __future__ import annotations
@@ -137,15 +136,6 @@ def _start_worker() -> None:
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
     os._exit(1)
-
-
-# Batches on a Ray cluster: the same worker function, on as many machines as there are.
-#
-# Rules of this file:
-# 1. Only this machine reads and writes files; batches travel through Ray, so the others need no shared folder.
-# 2. Ray gives a batch to another worker when its worker or its machine is lost; after that this file tries once more
-#    before the records are reported as failed.
-# 3. Nothing is sent to anybody: no usage statistics, no dashboard.
 
 
 RETRIES = 5

@@ -1,10 +1,9 @@
-"""What a reader of a message sees, as one text.
+"""What a reader of a message sees, as one text, and what it costs.
 
-Rules of this file:
-1. Tool arguments are read as `key: value` lines, so that an escaped line break never glues itself to a name. Names of
-   tools and of their arguments are known from the tools' definitions: they are read, but nobody *writes* them.
-2. Thinking is not text: providers drop old thinking, and no compaction is asked to keep it.
-3. Texts of neighbouring messages are joined so far apart that nothing in one is near anything in the other.
+Tool arguments are read as `key: value` lines, so that an escaped line break never glues itself to a name. Names of
+tools and of their arguments are known from the tools' definitions: they are read, but nobody *writes* them. Thinking is
+not text: providers drop it, and no compaction is asked to keep it. Costs are tokens of the model that midfold assumes
+when none is named.
 """
 
 from __future__ import annotations
@@ -83,9 +82,6 @@ def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, str]]:
 def join_texts(messages: Iterable[Message]) -> str:
     """The texts of messages, far enough apart."""
     return APART.join(map(text_of, messages))
-
-
-# What messages cost, for budgets: tokens of the model midfold assumes when none is named.
 
 
 CHARACTERS_PER_TOKEN = 4

@@ -1,10 +1,13 @@
-"""Conversations as contexts that some model really had.
+"""Conversations as contexts that some model really had, and where they are cut to be measured.
 
-Rules of this file:
-1. A conversation is split where a compaction was recorded (`_meta.compact_boundary`, `_meta.compact_summary`, or the
-   sentence a coding agent opens such a message with); the recorded summary opens the next session.
-2. System prompts and thinking are left out, and so is `_meta`: no compactor sees them, and no budget counts them.
-3. A project is what the file says (`source`, and the repository of an `instance_id`), else the folder of the file.
+A conversation is split where a compaction was recorded (`_meta.compact_boundary`, `_meta.compact_summary`, or the
+sentence a coding agent opens such a message with); the recorded summary opens the next session. System prompts,
+thinking and `_meta` are left out: no compactor sees them, and no budget counts them. A project is what the file says
+(`source`, and the repository of an `instance_id`), else the folder of the file.
+
+A cut stands before an assistant message, where every call is answered: one for each `SPACING` messages that leave
+enough past and future, at most `MOST` of them, evenly spread. A recorded compaction can be a cut too. Half of the
+conversations are for tuning and half for reporting; a hash of the conversation's name decides.
 """
 
 from __future__ import annotations
@@ -148,16 +151,6 @@ def _strip(message: Message, document: Document) -> Message | None:
     if isinstance(value, Mapping):
         value = {key: inner for key, inner in value.items() if key != "_meta"}
     return Message.over(value, document.dialect.read)
-
-
-# Where sessions are cut.
-#
-# Rules of this file:
-# 1. A cut stands before an assistant message: every call is answered, and the agent is about to act.
-# 2. The past has at least `LEAST_PAST` tokens, the future at least `LEAST_FUTURE` messages.
-# 3. Cuts are spread evenly: one for each `SPACING` messages where a session may be cut, at most `MOST` of them.
-# 4. A recorded compaction can be a cut too: the past is the session before it, the future the one after its summary.
-# 5. Half of the conversations are for tuning and half for reporting; a hash of the conversation's name decides.
 
 
 LEAST_PAST = 8_000

@@ -1,4 +1,13 @@
-"""One recording under one policy at one window, request by request."""
+"""One recorded conversation, played again under one policy at one window, request by request.
+
+What the agent's own compactions cut apart is joined again. Every answer of the model was one request, at the time of
+what it answers, or a stated gap after the one before. At a few requests, evenly spread, the view is examined: does it
+hold what the rest of the transcript really used?
+
+The provider: a breakpoint finds an entry at most `POSITIONS` blocks back, the longest live one is read and kept alive,
+what stands between it and the last breakpoint is written, the rest is sent at the base price. Prefixes below the
+minimum are neither read nor written.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +34,6 @@ from midfold.lab.retention_facts import shared_facts
 from midfold.models import Model, look_up
 from midfold.transcript.message import Message, ToolCall, Transcript, Usage
 from midfold.transcript.tokens import Meter
-
-# A provider's cache and its bill, message by message.
-#
-# Rules of this file: a breakpoint finds an entry at most `POSITIONS` blocks back, the longest live one is read and kept
-# alive, what stands between it and the last breakpoint is written, the rest is sent at the base price. Prefixes below
-# the
-# minimum are neither read nor written.
-
 
 POSITIONS = 20
 
@@ -103,16 +104,6 @@ class SimulatedCache:
 
     def _is_live(self, key: bytes, now: float) -> bool:
         return self._entries.get(key, -1.0) >= now
-
-
-# Recorded conversations as they are replayed: one history each, with times, and with exams along the way.
-#
-# Rules of this file:
-# 1. What the agent's own compactions cut apart is joined again; the summaries they left are taken out.
-# 2. Every answer of the model was one request, at the time of what it answers. Where no times were recorded, a stated
-#    gap
-#    stands between two requests.
-# 3. At a few requests, evenly spread, the view is examined: does it hold what the rest of the transcript really used?
 
 
 STATED_GAP = 20.0

@@ -105,9 +105,6 @@ def _words(value: dict[str, Any]) -> dict[str, Any]:
     return {"prune": "off"} if value.get("prune") is False else {}
 
 
-# How a policy shortens a view: midfold's engine, the documented one, and pruning at every turn.
-
-
 SMALLEST_RESULT = 200
 
 

@@ -1,8 +1,6 @@
-"""Every recording under every policy at every window, and what it all comes to.
+"""Every recording under every policy at every window, what it all comes to, and a chart of it.
 
-Rules of this file:
-1. The result does not depend on how many processes made it.
-2. A policy is compared, on one recording, only with policies that never sent more than the window.
+A policy is compared, on one recording, only with policies that never sent more than the window.
 """
 
 from __future__ import annotations

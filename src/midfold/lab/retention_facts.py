@@ -1,11 +1,12 @@
-"""Facts: identifiers with meaning, found in text.
+"""Facts: identifiers with meaning, found in text; what says what they are; and which of them everybody knows.
 
-Rules of this file:
-1. A fact is a path, URL, hash, id, number of four or more digits, version, date, constant, flag, or a snake_case,
-   camelCase, dotted or kebab name. Words of prose are not facts.
-2. This is what compactions are judged by. No compactor may import it, and it imports nothing a compactor selects by.
-3. A text is cut into chunks by one linear pattern; a chunk is judged on its own, once. An escaped line break in code
-   (`"\nDone"`) is no part of the name after it.
+This is what compactions are judged by. No compactor may import it, and it imports nothing a compactor selects by.
+
+A fact is a path, URL, hash, id, number of four or more digits, version, date, constant, flag, or a snake_case,
+camelCase, dotted or kebab name; words of prose are not. It is bound where two content words, or a label (`port: 8123`),
+stand within `NEAR` characters of it that stood near it in the past. A content word has three or more letters and is no
+part of an identifier, no function word of English and no keyword of a language. A fact is generic if two *other*
+projects of those that are evaluated have it, or if it is a name of the standard library or on the lists below.
 """
 
 from __future__ import annotations
@@ -156,9 +157,6 @@ def _is_wordy(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-# Lists of words: what is known to everybody, and what says nothing about a fact.
-
-
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -240,16 +238,6 @@ METHOD_NAMES: Final = _words(
 """Methods that every Go test and JavaScript array has."""
 
 
-# What says what a fact is: the content words and labels near it.
-#
-# Rules of this file:
-# 1. Near is within `NEAR` characters, in the same message.
-# 2. A content word is a run of three or more letters that is no part of an identifier, no function word of English
-#    and no keyword of a programming language.
-# 3. A label stands before the fact on the same line and ends in a colon: `port: 8123`, `"branch": "fix/x"`.
-# 4. A fact is bound where two words, or one label, stand near it that also stood near it in the past.
-
-
 WORDS_NEEDED = 2
 
 _WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[^\W\d_]{3,40}+(?![\w/\\(]|[.@=-]\w)")
@@ -319,14 +307,6 @@ def is_bound(text: str, fact: str, near: Surroundings) -> bool:
         if len(near.words.intersection(words_of(window))) >= WORDS_NEEDED:
             return True
     return False
-
-
-# Facts that every project has, which a compaction need not keep because a model knows them.
-#
-# Rules of this file:
-# 1. A fact is generic if two or more *other* projects have it, if it is a name of the Python standard library, or if it
-#    is on the short lists of lists.py.
-# 2. What other projects have is counted over the conversations that are being evaluated.
 
 
 OTHER_PROJECTS = 2

@@ -1,4 +1,13 @@
-"""Files in and out: plain, gzip or zstd, found in folders, written beside and moved into place."""
+"""Files in and out: found in folders, unpacked, cut into batches of whole records, written beside and moved into place.
+
+    lines    one record per line
+    array    one JSON array of records
+    whole    one record: an object, a list of turns, or lines of turns
+
+Batches depend on the bytes and on their size alone, so every run has the same ones. Every byte is in exactly one batch:
+what is no record (line breaks, commas, brackets) stands between the spans of a batch and is copied. Memory is bounded
+by a batch and by the largest record, and that one by `LARGEST_RECORD`.
+"""
 
 from __future__ import annotations
 
@@ -165,21 +174,6 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 def append_file(path: Path, stream: BinaryIO) -> None:
     with path.open("rb") as source:
         shutil.copyfileobj(source, stream, COPY_BYTES)
-
-
-# A stream of bytes as batches of whole records, whatever its size, in bounded memory.
-#
-#     lines    one record per line
-#     array    one JSON array of records
-#     whole    one record: an object, a list of turns, or lines of turns
-#
-# Rules of this file:
-# 1. Batches depend on the bytes and on their size alone, never on who works on them: the same input gives the same
-#    batches on every run.
-# 2. Every byte is in exactly one batch. What is no record (line breaks, commas, brackets, a mark at the beginning)
-#    stands
-#    between the spans of a batch and is copied.
-# 3. Memory is bounded by a batch and by the largest record, and that one by `LARGEST_RECORD`.
 
 
 LARGEST_RECORD = 512 << 20

@@ -1,9 +1,9 @@
 """Which turns of a trajectory are folded: the documented strategy as one pure function.
 
-Rules of this file:
 1. The first turns of the protected kinds and the last N turns stay as they are.
 2. A cut never stands before a tool's turn: a call and its results stay, or are folded, together.
-3. Of the middle only as much is folded as the target needs, from its beginning or where less is lost by it (choice.py).
+3. Of the middle only as much is folded as the target needs: from its beginning, which keeps the longest run of newest
+   turns, unless a later fold keeps more of the names that assistants use after it. Of equals the earliest is taken.
 4. If the middle is not enough, turns that stand between the protected first ones are folded as well.
 5. Only turns that may stay are counted: a record far above its target costs as much as one at its target. One that has
    fewer bytes than the target has tokens, or is estimated at less than half of the target, is not counted at all.
@@ -19,8 +19,6 @@ from typing import NamedTuple
 from midfold.fold.facts import CHUNK, judged
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.lab.trajectory_settings import TrajectorySettings
-
-# Turns as one text in which names are looked up: a search in one long text is far quicker than one in each turn.
 
 
 class TurnTexts:
@@ -59,20 +57,6 @@ class TurnTexts:
 
     def _number(self, at: int) -> int:
         return bisect_right(self._starts, at) - 1
-
-
-# Which contiguous turns of the middle are folded: those at its beginning, unless later turns lose more by that.
-#
-# A fold at the beginning keeps the longest run of newest turns. Where the beginning of the middle holds what later
-# turns
-# go on using, a fold further on keeps more of that within the same target.
-#
-# Rules of this file:
-# 1. A later fold and the first one are judged at the same place, the end of the later one: by the names that an
-#    assistant uses after it, and by which of them the turns say that each would keep before it.
-# 2. A later fold must be better; of equals the earliest is taken.
-# 3. Groups at the beginning of a fold for which there is room stay: the result is as near to the target as it can be.
-# 4. Only turns that may stay are looked at, and of an assistant's turn its beginning: work is bounded by the target.
 
 
 LONGEST_READ = 2_000

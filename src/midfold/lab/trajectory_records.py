@@ -1,9 +1,8 @@
 """One record of a trajectory file: its turns, what they cost, where they may be cut, and the record written again.
 
-Rules of this file:
-1. A record is an object with a list of turns, a bare list of turns, or lines of turns. Whatever else it holds stays as
-   it is, byte for byte.
-2. Turns are counted one by one and only when somebody asks: a record far above its target is never counted whole.
+A record is an object with a list of turns, a bare list of turns, or lines of turns. Whatever else it holds stays as it
+is, byte for byte. Turns are counted one by one and only when somebody asks: a record far above its target is never
+counted whole.
 """
 
 from __future__ import annotations
@@ -28,13 +27,6 @@ from midfold.transcript.message import Message, ToolResult, Transcript, plain
 from midfold.transcript.splice import message_bytes
 from midfold.transcript.tokens import Meter, TokenCounter, estimate_text
 
-# A record without some of its turns and with one more, cut out of its bytes: nothing that stays is written again.
-#
-# Rules of this file:
-# 1. It is the short way for records as programs write them: one array of turns, the same bytes between any two of them.
-# 2. Every place it cuts at is checked. Whatever looks different is left to `wire.write`, which gives the same result.
-
-
 _OPENING = re.compile(rb"\[\s*")
 _COLON = re.compile(rb"\s*:\s*")
 _BETWEEN = re.compile(rb"\s*,\s*")
@@ -55,7 +47,9 @@ def splice_record(
 ) -> bytes | None:
     """`data` without the turns in `spans` and with `added` in place of the last of them; None if it looks unusual.
 
-    The array of turns stands under `key`, or is all there is.
+    The array of turns stands under `key`, or is all there is. This is the short way for records as programs write them,
+    and nothing that stays is written again; every place it cuts at is checked, and what looks different is left to
+    `write`, which gives the same result.
     """
     turns = bytes(array)
     at = 0 if key is None else _place(data, key)
@@ -151,7 +145,7 @@ class TrajectoryRecord(ABC):
     def messages(self, places: range) -> Transcript:
         return self.document.messages[places.start : places.stop]
 
-    def spoken(self, place: int) -> list[tuple[int, str]]:
+    def texts(self, place: int) -> list[tuple[int, str]]:
         """The texts of a turn as people read them, and who speaks in each."""
         return list(readable(self.document.messages[place], LONGEST_TEXT))
 
@@ -164,7 +158,7 @@ class TrajectoryRecord(ABC):
         """No vocabulary makes more tokens of a text than it has bytes, and the record holds all of its texts."""
         return len(self.document.source) + self._turn_tokens * len(self)
 
-    def written(self, spans: Sequence[range], added: Message) -> bytes:
+    def write(self, spans: Sequence[range], added: Message) -> bytes:
         """The record without the turns in `spans`, and with one more in place of the last of them."""
         wires = [message.wire for message in self.document.messages]
         new = message_bytes(added, self.document.dialect)

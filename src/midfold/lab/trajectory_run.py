@@ -1,9 +1,17 @@
 """A run: files -> batches -> workers -> parts -> files again; bounded, resumable and counted.
 
-Rules of this file:
-1. Reading is ahead of the workers by a few batches and no more, so memory does not grow with the input.
-2. A file's output appears when all of it is done. A run that ends early leaves what is finished in the workplace.
-3. A file that cannot be read to its end gets no output; its name and the reason are reported, the other files go on.
+Reading is ahead of the workers by a few batches and no more, so memory does not grow with the input. A file that cannot
+be read to its end gets no output; its name and the reason are reported, the other files go on. What is finished stands
+in a folder beside OUT until all is done:
+
+    OUT.midfold-work/
+      manifest.json          the settings and the inputs this work belongs to; others are refused, never mixed
+      00003/000017.part      a finished batch of the fourth file
+      00003/000017.json      what became of its records, its length and checksum; written last, so it says: finished
+      00003/done.json        the file is complete and in its place; its batches are gone
+
+Everything is written under another name and renamed. What has its name is complete, and is checked all the same: a
+machine that lost its power may keep a name without its bytes.
 """
 
 from __future__ import annotations
@@ -26,22 +34,6 @@ from midfold.lab.trajectory_files import STANDARD, Input, append_file, batches, 
 from midfold.lab.trajectory_metrics import RecordMetrics, Totals
 from midfold.lab.trajectory_settings import TrajectorySettings
 from midfold.lab.trajectory_work import FinishedBatch, Task, summarizer_of
-
-# The folder beside OUT that makes a run resumable: a manifest, and every finished batch.
-#
-#     OUT.midfold-work/
-#       manifest.json          the settings and the inputs this work belongs to
-#       00003/000017.part      a finished batch of the fourth file
-#       00003/000017.json      what became of its records, and how long its part is; written last, so it says: finished
-#       00003/done.json        the file is complete and in its place; its batches are gone
-#
-# Rules of this file:
-# 1. Everything is written under another name and renamed. What has its name is complete.
-# 2. A batch counts as finished if its part has the length and the checksum that were noted: a machine that lost its
-#    power
-#    may keep a name without its bytes.
-# 3. Other settings, other inputs or another run at the same time are refused, never mixed.
-
 
 VERSION = 1
 SUFFIX = ".midfold-work"
@@ -255,7 +247,7 @@ class Watcher(Protocol):
 
 def compress_trajectories(job: TrajectoryJob, watcher: Watcher | None = None) -> TrajectoryAccount:
     """Compresses everything that the job names. The same command after an interruption goes on where it was."""
-    settings = job.settings.checked()
+    settings = job.settings.check()
     summarizer_of(settings)
     files = inputs(job.source, job.target)
     if STANDARD in (job.target, job.source):

@@ -44,7 +44,7 @@ class TrajectorySettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes: int = 4 << 20
     """Records are worked on, and finished for good, in batches of about this size."""
 
-    def checked(self) -> TrajectorySettings:
+    def check(self) -> TrajectorySettings:
         """The settings with `auto` decided, or an error that says what cannot be done."""
         if self.summary_tokens + self.turn_tokens >= self.target_tokens:
             raise ConfigError(
@@ -75,5 +75,5 @@ class TrajectorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def token_counter(name: str) -> TokenCounter:
-    """Who counts; the name is one that `checked` has decided on."""
+    """Who counts; the name is one that `check` has decided on."""
     return ESTIMATE if name == "estimate" else Tokenizer(name)

@@ -8,11 +8,11 @@
     Done:
     - ...
 
-Rules of this file:
-1. What the turns below need comes first; what was asked and done fills the rest of the budget.
-2. Nothing is invented: lines are verbatim, actions are told by the digests of core.
-3. A summary is never longer than its budget, whoever wrote it: what does not fit is left out, from the end.
-4. Texts pass through the redactor before they are cut: half of a credential is not recognised any more.
+A live agent has to guess what its future will need; here it is on record. An assistant's turn that names what nobody
+before it has mentioned teaches a model to invent: so those names come first, each in a verbatim line that says what it
+is. No line comes from near a credential, and none from a tool's output that could be taken for an order. What was asked
+and done fills the rest. A summary is never longer than its budget, whoever wrote it. Texts pass through the redactor
+before they are cut: half of a credential is not recognised any more.
 """
 
 from __future__ import annotations
@@ -38,18 +38,6 @@ from midfold.transcript import jsonio
 from midfold.transcript.laws import pair
 from midfold.transcript.message import Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
-
-# What the turns after a fold need of it: names that they use and that only the fold explains.
-#
-# A live agent has to guess what its future will need. Here the future is on record. An assistant's turn that names what
-# nobody before it has mentioned teaches a model to invent; so the summary holds those names, each in a verbatim line.
-#
-# Rules of this file:
-# 1. A name is needed if an assistant's turn after the fold is the first of the kept turns to mention it.
-# 2. A line is verbatim and says what its names are; each needed name counts once.
-# 3. No line comes from near a credential, and none from a tool's output that could be taken for an order.
-# 4. Work grows with what is kept, and with a search through the fold for each needed name; the fold is not parsed.
-
 
 MOST_NAMES = 80
 HORIZON = 60
@@ -133,7 +121,7 @@ class FoldedTurns:
 
     def spoken(self, turn: int) -> list[tuple[int, str]]:
         if turn not in self._spoken:
-            self._spoken[turn] = self._record.spoken(turn)
+            self._spoken[turn] = self._record.texts(turn)
         return self._spoken[turn]
 
     def is_clean(self, line: VerbatimLine) -> bool:

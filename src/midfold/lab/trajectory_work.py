@@ -1,4 +1,8 @@
-"""One record: bytes in, bytes out, and what was done. Everything else in this room moves records here and back."""
+"""One record: bytes in, bytes out, and what was done; and the worker function that does so for a batch.
+
+Every executor runs `work` and nothing else. Who writes the summaries is chosen by name: the rules of this room, a
+configured model, or a caller's function; keys come from the worker's own environment.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from midfold.errors import ConfigError, TranscriptError
 from midfold.lab.trajectory_files import Batch
@@ -16,7 +21,7 @@ from midfold.lab.trajectory_metrics import RecordMetrics, Totals
 from midfold.lab.trajectory_plan import TrajectoryPlan, plan_trajectory
 from midfold.lab.trajectory_records import TrajectoryRecord, id_of, open_record
 from midfold.lab.trajectory_settings import TrajectorySettings, token_counter
-from midfold.lab.trajectory_summary import TrajectorySummary, summarise
+from midfold.lab.trajectory_summary import summarise
 from midfold.summarize import Summarizer
 from midfold.transcript.message import Message, Text
 from midfold.transcript.tokens import TokenCounter
@@ -41,7 +46,7 @@ def compress_record(
 ) -> CompressedRecord:
     """Fits one record into the target. One that is no trajectory comes back as it is, with the reason."""
     try:
-        record = open_record(data, count or token_counter(settings.checked().tokenizer), settings.turn_tokens)
+        record = open_record(data, count or token_counter(settings.check().tokenizer), settings.turn_tokens)
     except TranscriptError as error:
         return CompressedRecord(data, RecordMetrics(status="failed", reason=str(error)))
     return _compress(record, data, settings, summarizer)
@@ -51,36 +56,47 @@ def _compress(
     record: TrajectoryRecord, data: bytes, settings: TrajectorySettings, summarizer: Summarizer | None
 ) -> CompressedRecord:
     made = plan_trajectory(record, settings)
-    if not made.spans:
-        return CompressedRecord(data, _leave(record, made, settings))
     before = made.kept_tokens + sum(record.rough(span) for span in made.spans)
     room = settings.target_tokens - made.kept_tokens
     budget = min(settings.summary_tokens + settings.turn_tokens, max(room, SMALLEST_SUMMARY))
-    if before - made.kept_tokens <= budget:
-        return CompressedRecord(data, _leave(record, TrajectoryPlan(kept_tokens=before, fits=False), settings))
+    if not made.spans or before - made.kept_tokens <= budget:
+        return CompressedRecord(data, _measure(record, before, before, settings))
     summary = summarise(record, made, budget, summarizer)
     if not summary.text:
-        return CompressedRecord(data, _give_up(record, before, summary))
+        known = replace(_measure(record, before, before, settings), reason=f"no summary: {summary.failure}")
+        known = replace(known, status="failed", summary_calls=summary.calls, summary_errors=summary.errors)
+        return CompressedRecord(data, known)
     added = Message("user", (Text(summary.text),))
     cost = record.summary_tokens(summary.text)
-    after = made.kept_tokens + cost
-    metrics = RecordMetrics(
+    known = _measure(record, before, made.kept_tokens + cost, settings)
+    metrics = replace(
+        known,
+        status="over_limit" if known.status == "over_limit" else "compressed",
+        turns_after=len(record) - len(made.folded) + 1,
+        fold=(made.spans[-1].start, made.spans[-1].stop),
+        summary_tokens=cost,
+        summary_by=summary.by,
+        retention=_retention(record, made, added) if settings.retention else None,
+        summary_calls=summary.calls,
+        summary_errors=summary.errors,
+    )
+    return CompressedRecord(record.write(made.spans, added), metrics)
+
+
+def _measure(record: TrajectoryRecord, before: int, after: int, settings: TrajectorySettings) -> RecordMetrics:
+    """What is known of any record, as if nothing of it were folded."""
+    over = f"protected turns alone leave no room for a summary within {settings.target_tokens:,} tokens"
+    fits = after <= settings.target_tokens
+    return RecordMetrics(
         id=id_of(record),
-        status="compressed" if after <= settings.target_tokens else "over_limit",
+        status="under_target" if fits else "over_limit",
         format=record.document.dialect.name,
         tokens_before=before,
         tokens_after=after,
         turns_before=len(record),
-        turns_after=len(record) - len(made.folded) + 1,
-        fold=(made.spans[-1].start, made.spans[-1].stop),
-        summary_tokens=cost,
-        summary_calls=summary.calls,
-        summary_errors=summary.errors,
-        summary_by=summary.by,
-        retention=_retention(record, made, added) if settings.retention else None,
-        reason="" if after <= settings.target_tokens else _too_much(settings),
+        turns_after=len(record),
+        reason="" if fits else over,
     )
-    return CompressedRecord(record.written(made.spans, added), metrics)
 
 
 def _retention(record: TrajectoryRecord, made: TrajectoryPlan, added: Message) -> float | None:
@@ -90,44 +106,6 @@ def _retention(record: TrajectoryRecord, made: TrajectoryPlan, added: Message) -
     view = record.view(made.spans, added)
     kept = view[: len(view) - (len(record) - end)]
     return retention_of(record.messages(range(end)), kept, record.messages(range(end, len(record))))
-
-
-def _leave(record: TrajectoryRecord, made: TrajectoryPlan, settings: TrajectorySettings) -> RecordMetrics:
-    turns = len(record)
-    over = made.kept_tokens > settings.target_tokens
-    return RecordMetrics(
-        id=id_of(record),
-        status="over_limit" if over else "under_target",
-        format=record.document.dialect.name,
-        tokens_before=made.kept_tokens,
-        tokens_after=made.kept_tokens,
-        turns_before=turns,
-        turns_after=turns,
-        reason=_too_much(settings) if over else "",
-    )
-
-
-def _too_much(settings: TrajectorySettings) -> str:
-    return f"protected turns alone leave no room for a summary within {settings.target_tokens:,} tokens"
-
-
-def _give_up(record: TrajectoryRecord, before: int, summary: TrajectorySummary) -> RecordMetrics:
-    turns = len(record)
-    return RecordMetrics(
-        id=id_of(record),
-        status="failed",
-        format=record.document.dialect.name,
-        tokens_before=before,
-        tokens_after=before,
-        turns_before=turns,
-        turns_after=turns,
-        summary_calls=summary.calls,
-        summary_errors=1,
-        reason=f"no summary: {summary.failure}",
-    )
-
-
-# Who writes the summaries, by name: the rules of this room, a configured model, or a caller's function.
 
 
 def summarizer_of(settings: TrajectorySettings) -> Summarizer | None:
@@ -168,14 +146,11 @@ def _config(settings: TrajectorySettings) -> Config:
     config = settings.config or Config()
     chosen = config.auxiliary.compression
     if settings.summarizer != "model":
-        chosen = msgspec.structs.replace(chosen, provider=settings.summarizer)
+        chosen = replace(chosen, provider=settings.summarizer)
     if settings.model is not None:
-        chosen = msgspec.structs.replace(chosen, model=settings.model)
-    auxiliary = msgspec.structs.replace(config.auxiliary, compression=chosen)
-    return msgspec.structs.replace(config, auxiliary=auxiliary)
-
-
-# The worker function: one batch in, the same batch compressed out. Every executor runs this and nothing else.
+        chosen = replace(chosen, model=settings.model)
+    auxiliary = replace(config.auxiliary, compression=chosen)
+    return replace(config, auxiliary=auxiliary)
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -205,7 +180,7 @@ def work(task: Task) -> FinishedBatch:
     for (start, end), line, made in zip(batch.spans, batch.lines(), _compress_all(batch, settings), strict=True):
         pieces += (batch.data[place:start], made.data)
         place = end
-        known = msgspec.structs.replace(made.metrics, file=task.name, line=line)
+        known = replace(made.metrics, file=task.name, line=line)
         records.append(known)
         totals.add(known, settings.target_tokens)
     pieces.append(batch.data[place:])
