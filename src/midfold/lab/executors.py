@@ -14,10 +14,13 @@ import os
 import signal
 import socket
 import threading
-from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from abc import ABC, abstractmethod
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
 
 from midfold import __version__
 from midfold.errors import MidfoldError, MissingExtra
@@ -34,90 +37,101 @@ class Ticket(NamedTuple):
     number: int
 
 
-class Executor(Protocol):
+class WorkerLost(Exception):
+    """The worker that had a task is gone, and its work with it."""
+
+
+class Executor(ABC):
     """Takes tasks and gives back results in any order."""
 
-    capacity: int
+    capacity = 1
     """Tasks that are worth having on the way."""
+
+    def __init__(self) -> None:
+        self._running: dict[Any, tuple[Ticket, Task, int]] = {}
 
     @property
     def pending(self) -> int:
         """Tasks that were given and have not come back."""
-        ...
+        return len(self._running)
 
-    def submit(self, ticket: Ticket, task: Task) -> None: ...
+    def submit(self, ticket: Ticket, task: Task, attempt: int = 1) -> None:
+        self._running[self._begin(task)] = (ticket, task, attempt)
 
     def next(self) -> tuple[Ticket, FinishedBatch]:
         """Waits for one result; there must be a task pending."""
-        ...
+        while True:
+            handle = self._first_done()
+            ticket, task, attempt = self._running.pop(handle)
+            try:
+                return ticket, self._result(handle)
+            except WorkerLost:
+                if attempt >= MOST_ATTEMPTS:
+                    return ticket, give_up(task, LOST)
+                self.submit(ticket, task, attempt + 1)
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def _begin(self, task: Task) -> Any:
+        """What stands for the work on a task."""
+
+    @abstractmethod
+    def _first_done(self) -> Any: ...
+
+    @abstractmethod
+    def _result(self, handle: Any) -> FinishedBatch: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing is waited for: whatever is not finished is done again by the next run."""
 
 
-class Inline:
+class Inline(Executor):
     """In this process."""
 
-    capacity = 1
+    def _begin(self, task: Task) -> Any:
+        return partial(work, task)
 
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[Ticket, Task]] = deque()
+    def _first_done(self) -> Any:
+        return next(iter(self._running))
 
-    @property
-    def pending(self) -> int:
-        return len(self._waiting)
-
-    def submit(self, ticket: Ticket, task: Task) -> None:
-        self._waiting.append((ticket, task))
-
-    def next(self) -> tuple[Ticket, FinishedBatch]:
-        ticket, task = self._waiting.popleft()
-        return ticket, work(task)
+    def _result(self, handle: Any) -> FinishedBatch:
+        done: FinishedBatch = handle()
+        return done
 
     def close(self) -> None:
-        self._waiting.clear()
+        self._running.clear()
 
 
-class Pool:
+class Pool(Executor):
     """In processes of this machine."""
 
     def __init__(self, workers: int) -> None:
+        super().__init__()
         self._workers = workers
         self.capacity = 2 * workers + 1
         self._pool = self._new_pool()
-        self._running: dict[Future[FinishedBatch], tuple[Ticket, Task, int]] = {}
 
     def _new_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
 
-    @property
-    def pending(self) -> int:
-        return len(self._running)
-
-    def submit(self, ticket: Ticket, task: Task) -> None:
-        self._give(ticket, task, 1)
-
-    def _give(self, ticket: Ticket, task: Task, attempt: int) -> None:
+    def _begin(self, task: Task) -> Any:
         try:
-            future = self._pool.submit(work, task)
+            return self._pool.submit(work, task)
         except BrokenProcessPool:
             self._pool = self._new_pool()
-            future = self._pool.submit(work, task)
-        self._running[future] = (ticket, task, attempt)
+            return self._pool.submit(work, task)
 
-    def next(self) -> tuple[Ticket, FinishedBatch]:
-        while True:
-            finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
-            future = next(iter(finished))
-            ticket, task, attempt = self._running.pop(future)
-            try:
-                return ticket, future.result()
-            except BrokenProcessPool:
-                if attempt >= MOST_ATTEMPTS:
-                    return ticket, give_up(task, LOST)
-                self._give(ticket, task, attempt + 1)
+    def _first_done(self) -> Any:
+        return next(iter(wait(self._running, return_when=FIRST_COMPLETED).done))
+
+    def _result(self, handle: Any) -> FinishedBatch:
+        try:
+            done: FinishedBatch = handle.result()
+        except BrokenProcessPool:
+            raise WorkerLost from None
+        return done
 
     def close(self) -> None:
-        """Nothing is waited for: whatever is not finished is done again by the next run."""
         self._running.clear()
         processes = list((getattr(self._pool, "_processes", None) or {}).values())
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -143,10 +157,11 @@ SECONDS_TO_CONNECT = 10
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_DEDUP_LOGS": "0"}
 
 
-class OnRay:
+class OnRay(Executor):
     """A Ray cluster by its address, or one of this machine's own."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        super().__init__()
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         try:
@@ -159,7 +174,6 @@ class OnRay:
         slots = int(self._ray.cluster_resources().get("CPU", 1))
         self.capacity = 2 * (min(workers, slots) if workers and address else slots) + 1
         self._work: Any = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_work_of)
-        self._running: dict[Any, tuple[Ticket, Task, int]] = {}
 
     def _connect(self, address: str | None, workers: int | None) -> None:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
@@ -174,32 +188,22 @@ class OnRay:
                 f"no Ray cluster could be reached at {address or 'this machine'}: {str(error).splitlines()[0]}"
             ) from None
 
-    @property
-    def pending(self) -> int:
-        return len(self._running)
+    def _begin(self, task: Task) -> Any:
+        return self._work.remote(task, __version__)
 
-    def submit(self, ticket: Ticket, task: Task) -> None:
-        self._give(ticket, task, 1)
+    def _first_done(self) -> Any:
+        return self._ray.wait(list(self._running), num_returns=1)[0][0]
 
-    def _give(self, ticket: Ticket, task: Task, attempt: int) -> None:
-        self._running[self._work.remote(task, __version__)] = (ticket, task, attempt)
-
-    def next(self) -> tuple[Ticket, FinishedBatch]:
-        while True:
-            ready, _ = self._ray.wait(list(self._running), num_returns=1)
-            ticket, task, attempt = self._running.pop(ready[0])
-            try:
-                done: FinishedBatch = self._ray.get(ready[0])
-            except self._ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, MidfoldError):
-                    raise error.cause from None
-                raise
-            except self._ray.exceptions.RayError:
-                if attempt >= MOST_ATTEMPTS:
-                    return ticket, give_up(task, LOST)
-                self._give(ticket, task, attempt + 1)
-            else:
-                return ticket, done
+    def _result(self, handle: Any) -> FinishedBatch:
+        try:
+            done: FinishedBatch = self._ray.get(handle)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, MidfoldError):
+                raise error.cause from None
+            raise
+        except self._ray.exceptions.RayError:
+            raise WorkerLost from None
+        return done
 
     def close(self) -> None:
         for reference in self._running:
@@ -224,8 +228,6 @@ def _knock(address: str) -> None:
 def _work_of(task: Task, version: str) -> FinishedBatch:
     if version != __version__:
         raise MidfoldError(f"this machine has midfold {__version__}, the one that reads the files {version}")
-    import msgspec
-
     ray: Any = importlib.import_module("ray")
     node = ray.get_runtime_context().get_node_id()
     return msgspec.structs.replace(work(task), worker=f"{node[:8]}/{os.getpid()}")
