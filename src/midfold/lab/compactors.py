@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from midfold.errors import PluginError, TranscriptError
 from midfold.lab.exams import Need
-from midfold.lab.message_text import CHARACTERS_PER_TOKEN, join_texts, note, piece, size, text_of
+from midfold.lab.message_text import CHARACTERS_PER_TOKEN, change_results, join_texts, note, piece, size, text_of
 from midfold.lab.recorded_sessions import Cut
 from midfold.lab.retention_facts import facts_in, is_bound, places
 from midfold.transcript.document import read
-from midfold.transcript.message import Message, Part, Text, ToolResult, Transcript
+from midfold.transcript.message import Message, ToolResult, Transcript
 
 HEAD_SHARE = 0.25
 LEDGER_SHARE = 0.4
@@ -33,7 +33,6 @@ NEWEST_RESULTS_SHARE = 0.25
 """The newest tool results stay as they are while they take no more of the budget than this."""
 CLIP = 400
 MASK = "[old tool result masked]"
-Change = Callable[[str], str]
 
 
 def sliding_window(past: Transcript, target: int) -> Transcript:
@@ -77,7 +76,7 @@ def mask_results(past: Transcript, target: int) -> Transcript:
 
 def clip_results(past: Transcript, target: int) -> Transcript:
     """Long tool results keep their first and last 400 characters, then the old ones are masked."""
-    return _mask(tuple(_change_results(message, _clip) for message in past), target)
+    return _mask(tuple(change_results(message, _clip) for message in past), target)
 
 
 def _mask(past: Transcript, target: int) -> Transcript:
@@ -87,7 +86,7 @@ def _mask(past: Transcript, target: int) -> Transcript:
     for index in _old_results(past, target):
         if excess <= 0:
             break
-        bare = _change_results(past[index], lambda _: MASK)
+        bare = change_results(past[index], lambda _: MASK)
         saved = sizes[index] - size(bare)
         if saved > 0:
             messages[index] = bare
@@ -111,18 +110,6 @@ def _clip(text: str) -> str:
     if len(text) <= 2 * CLIP:
         return text
     return f"{text[:CLIP]}\n[... {len(text) - 2 * CLIP} characters ...]\n{text[-CLIP:]}"
-
-
-def _change_results(message: Message, change: Change) -> Message:
-    if not _has_result(message):
-        return message
-    return Message(message.role, tuple(_change_part(part, change) for part in message.parts))
-
-
-def _change_part(part: Part, change: Change) -> Part:
-    if not isinstance(part, ToolResult):
-        return part
-    return ToolResult(part.call_id, (Text(change(part.text)),), part.is_error, part.name)
 
 
 def random_messages(past: Transcript, target: int) -> Transcript:

@@ -8,13 +8,14 @@ when none is named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 from midfold.models import look_up
 from midfold.transcript import jsonio
-from midfold.transcript.message import Message, Opaque, Text, ToolCall, ToolResult
+from midfold.transcript.message import Message, Opaque, Part, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
 NEAR = 140
@@ -96,6 +97,18 @@ def size(message: Message) -> int:
 def total(messages: Iterable[Message]) -> int:
     """Tokens of a transcript, system prompts excluded."""
     return sum(size(message) for message in messages if message.role != "system")
+
+
+def change_results(message: Message, change: Callable[[str], str]) -> Message:
+    """The message with the texts of its tool results changed; the same one if nothing of it is."""
+    parts = tuple(_change_part(part, change) for part in message.parts)
+    return message if all(map(is_, parts, message.parts)) else message.with_parts(parts)
+
+
+def _change_part(part: Part, change: Callable[[str], str]) -> Part:
+    if not isinstance(part, ToolResult) or (text := change(part.text)) == part.text:
+        return part
+    return ToolResult(part.call_id, (Text(text),), part.is_error, part.name, wire=part.wire)
 
 
 def note(text: str) -> Message:

@@ -180,24 +180,28 @@ class Cut(NamedTuple):
 
 def cuts_of(session: RecordedSession, *, least_past: int = LEAST_PAST, least_future: int = LEAST_FUTURE) -> list[Cut]:
     """The cuts of one session, in order."""
+    places = (at for at, message in enumerate(session.messages) if message.role == "assistant")
+    allowed = measurable(session, places, least_past, least_future)
+    count = min(1 + (allowed[-1] - allowed[0]) // SPACING, MOST) if allowed else 0
+    return [Cut(session, at) for at in spread(allowed, count)]
+
+
+def measurable(session: RecordedSession, places: Iterable[int], least_past: int, least_future: int) -> list[int]:
+    """The places with enough before them and enough after them, and where every call is answered."""
     messages = session.messages
-    before = accumulate(map(size, messages), initial=0)
+    before = list(accumulate(map(size, messages), initial=0))
     last = len(messages) - least_future
-    allowed = [
-        at
-        for at, (message, past) in enumerate(zip(messages, before, strict=False))
-        if at <= last and past >= least_past and message.role == "assistant" and not has_calls(messages[at - 1])
-    ]
-    if not allowed:
-        return []
-    span = allowed[-1] - allowed[0]
-    count = min(1 + span // SPACING, MOST, len(allowed))
-    picked = [allowed[(2 * number + 1) * len(allowed) // (2 * count)] for number in range(count)]
-    return [Cut(session, at) for at in picked]
+    return [at for at in places if at <= last and before[at] >= least_past and not _has_calls(messages[at - 1])]
 
 
-def has_calls(message: Message) -> bool:
+def _has_calls(message: Message) -> bool:
     return any(isinstance(part, ToolCall) for part in message.parts)
+
+
+def spread(places: Sequence[int], most: int) -> list[int]:
+    """At most so many of the places, evenly spread."""
+    count = min(most, len(places))
+    return [places[(2 * number + 1) * len(places) // (2 * count)] for number in range(count)]
 
 
 def in_split(session: RecordedSession, split: Split) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import accumulate, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,12 +27,22 @@ from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
 from midfold.lab.exams import Exam, exam_at, score
 from midfold.lab.message_text import size
-from midfold.lab.recorded_sessions import LEAST_FUTURE, LEAST_PAST, Cut, RecordedSession, Split, in_split, load_sessions
+from midfold.lab.recorded_sessions import (
+    LEAST_FUTURE,
+    LEAST_PAST,
+    Cut,
+    RecordedSession,
+    Split,
+    in_split,
+    load_sessions,
+    measurable,
+    spread,
+)
 from midfold.lab.replay_policies import PaidFold, PolicyFolder, ReplayPolicy, prune_results
 from midfold.lab.retention import facts_by_project
 from midfold.lab.retention_facts import shared_facts
 from midfold.models import Model, look_up
-from midfold.transcript.message import Message, ToolCall, Transcript, Usage
+from midfold.transcript.message import Message, Transcript, Usage
 from midfold.transcript.tokens import Meter
 
 POSITIONS = 20
@@ -163,8 +173,8 @@ def _make_recording(session: RecordedSession, gap: float, generic: frozenset[str
         recorded = session.times[at - 1]
         earliest = seconds[-1] if seconds else 0.0
         seconds.append(max(recorded, earliest) if recorded is not None else earliest + (gap if seconds else 0.0))
-    cuts = _spread(session, requests, exams)
-    taken = {at: exam_at(Cut(session, at), generic) for at in cuts}
+    places = spread(measurable(session, requests, LEAST_PAST, LEAST_FUTURE), exams)
+    taken = {at: exam_at(Cut(session, at), generic) for at in places}
     timed = any(time is not None for time in session.times)
     return Recording(
         session.conversation,
@@ -174,19 +184,6 @@ def _make_recording(session: RecordedSession, gap: float, generic: frozenset[str
         timed,
         {at: e for at, e in taken.items() if e.needs},
     )
-
-
-def _spread(session: RecordedSession, requests: Sequence[int], most: int) -> list[int]:
-    """Requests at which the view is examined: enough before them, enough after them, every call answered."""
-    before = list(accumulate(map(size, session.messages), initial=0))
-    last = len(session.messages) - LEAST_FUTURE
-    allowed = [at for at in requests if at <= last and before[at] >= LEAST_PAST and not _calls(session, at - 1)]
-    count = min(most, len(allowed))
-    return [allowed[(2 * number + 1) * len(allowed) // (2 * count)] for number in range(count)]
-
-
-def _calls(session: RecordedSession, at: int) -> bool:
-    return any(isinstance(part, ToolCall) for part in session.messages[at].parts)
 
 
 class PlayedRecording(msgspec.Struct, frozen=True, kw_only=True):

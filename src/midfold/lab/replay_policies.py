@@ -19,9 +19,10 @@ from midfold.fold.engine import Compressor
 from midfold.fold.job import Job
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAsk
+from midfold.lab.message_text import change_results
 from midfold.summarize import local_summarizer
 from midfold.summarize.drivers import begin, resume
-from midfold.transcript.message import Message, Text, ToolResult, Transcript
+from midfold.transcript.message import Transcript
 from midfold.transcript.tokens import Meter
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -194,16 +195,8 @@ class PolicyFolder:
 
 def prune_results(messages: Transcript, upto: int) -> Transcript:
     """The messages with the results of the first `upto` cleared, as the documents have it."""
-    return (*map(_clear_results, messages[:upto]), *messages[upto:])
+    return (*(change_results(message, _clear) for message in messages[:upto]), *messages[upto:])
 
 
-def _clear_results(message: Message) -> Message:
-    if not any(isinstance(part, ToolResult) and len(part.text) > SMALLEST_RESULT for part in message.parts):
-        return message
-    parts = tuple(
-        ToolResult(part.call_id, (Text(PLACEHOLDER),), part.is_error, part.name, wire=part.wire)
-        if isinstance(part, ToolResult) and len(part.text) > SMALLEST_RESULT
-        else part
-        for part in message.parts
-    )
-    return message.with_parts(parts)
+def _clear(result: str) -> str:
+    return PLACEHOLDER if len(result) > SMALLEST_RESULT else result

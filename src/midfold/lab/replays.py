@@ -5,6 +5,7 @@ A policy is compared, on one recording, only with policies that never sent more 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle
@@ -83,10 +84,9 @@ class Replay:
         return next(total for total in self.totals if (total.policy, total.window) == (policy, window))
 
     def _total(self, rows: Sequence[PlayedRecording]) -> PolicyTotal:
-        reasons: dict[str, int] = {}
+        reasons: Counter[str] = Counter()
         for row in rows:
-            for reason, count in row.reasons.items():
-                reasons[reason] = reasons.get(reason, 0) + count
+            reasons.update(row.reasons)
         exams = sum(row.exams for row in rows)
         kept = sum(row.retention * row.exams for row in rows if row.retention is not None)
         cost = sum(row.total for row in rows)
@@ -101,7 +101,7 @@ class Replay:
             summary_cost=sum(row.summary_cost for row in rows),
             money=self.prices.money(cost),
             folds=sum(row.folds for row in rows),
-            reasons=reasons,
+            reasons=dict(reasons),
             retention=kept / exams if exams else None,
             exams=exams,
             overflows=sum(row.overflows > 0 for row in rows),

@@ -154,7 +154,7 @@ def _zstd_errors(path: str) -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete, and not before; a link stays what it is."""
     path = path.resolve() if path.is_symlink() else path
     temporary = path.with_name(f".{path.name}.partial")
@@ -162,8 +162,9 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+            if sync:
+                stream.flush()
+                os.fsync(stream.fileno())
         temporary.replace(path)
     except OSError as error:
         raise MidfoldError(f"{path} could not be written: {error.strerror or error}") from None

@@ -105,15 +105,11 @@ class Workplace:
     def _save(self, path: Path, value: Any) -> None:
         self._put(path, msgspec.json.encode(value))
 
-    def _put(self, path: Path, data: bytes) -> None:
-        """Written under another name and renamed. A full disk ends the run, and what is finished stays."""
-        temporary = path.with_name(f".{path.name}.partial")
-        try:
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        except OSError as error:
-            raise MidfoldError(f"{path} could not be written: {error.strerror or error}") from None
+    @staticmethod
+    def _put(path: Path, data: bytes) -> None:
+        """A full disk ends the run, and what is finished stays. Nothing waits for the disk: batches are checked."""
+        with replace_file(path, sync=False) as stream:
+            stream.write(data)
 
     def _place(self, file: int, number: int) -> Path:
         return self.folder / f"{file:05}" / f"{number:06}.part"

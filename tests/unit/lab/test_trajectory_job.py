@@ -254,15 +254,15 @@ def test_a_full_disk_ends_the_run_with_an_error_and_what_is_finished_stays(
 ) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(lines(10))
-    write = Path.write_bytes
+    open_file = Path.open
 
-    def full(self: Path, data: Any) -> int:
+    def full(self: Path, *mode: Any, **options: Any) -> Any:
         if self.name == ".000003.part.partial":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(self, data)
+        return open_file(self, *mode, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "open", full)
         with pytest.raises(MidfoldError, match="No space left"):
             done(source, target)
     assert not target.exists()
