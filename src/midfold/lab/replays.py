@@ -24,6 +24,7 @@ from midfold.lab.replay_policies import POLICIES, ReplayPolicy
 
 MODEL = "claude-sonnet-4-5"
 WINDOWS = (32_000, 64_000, 128_000, 200_000)
+CENTS_BELOW = 20
 
 
 class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,13 +187,14 @@ def cost_chart(
     windows = list(dict.fromkeys(total.window for total in totals))
     colours = dict(zip(dict.fromkeys(total.policy for total in totals), cycle(COLOURS), strict=False))
     frame = Frame(860, 460, max(map(_height, totals), default=0) or 1.0, left=64, right=20, top=92, bottom=60)
-    dollars = any(total.money for total in totals)
+    dollars = "${:,.2f}" if frame.most < CENTS_BELOW else "${:,.0f}"
+    label = dollars.format if any(total.money for total in totals) else _millions
     note = "above each bar: share of needed facts in view; hollow: some requests were larger than the window"
     body = [
         text(frame.left, 28, title, "ink title"),
         text(frame.left, 47, subtitle, "faint"),
         *_legend(colours, frame.left),
-        *frame.scale(ticks(frame.most, 5), "${:,.10g}".format if dollars else _millions, "faint"),
+        *frame.scale(ticks(frame.most, 5), label, "faint"),
         text(frame.left, frame.height - 12, note, "faint small"),
     ]
     for number, window in enumerate(windows):

@@ -23,23 +23,13 @@ from midfold.transcript import jsonio
 from midfold.transcript.dialect import Notes, string
 from midfold.transcript.message import Message, Part, Reading, Role, Text, Thinking, ToolCall, ToolResult, plain
 
-KINDS: dict[str, TurnKind] = {
+_SPEAKERS: dict[TurnKind, str] = {
     "system": "system",
-    "human": "human",
-    "user": "human",
-    "gpt": "gpt",
-    "assistant": "gpt",
-    "chatgpt": "gpt",
-    "model": "gpt",
-    "function_call": "gpt",
-    "tool_call": "gpt",
-    "tool": "tool",
-    "function": "tool",
-    "observation": "tool",
-    "ipython": "tool",
-    "function_response": "tool",
-    "tool_response": "tool",
+    "human": "human user",
+    "gpt": "gpt assistant chatgpt model function_call tool_call",
+    "tool": "tool function observation ipython function_response tool_response",
 }
+KINDS: dict[str, TurnKind] = {name: kind for kind, names in _SPEAKERS.items() for name in names.split()}
 ROLES: dict[TurnKind, Role] = {
     "system": "system",
     "human": "user",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from xml.etree import ElementTree
 
+import markupsafe
 import pytest
 
 from midfold.dashboard import charts, wording
@@ -133,6 +134,12 @@ def test_charts_of_days_gauges_strips_and_caches() -> None:
 def test_text_in_a_drawing_is_escaped() -> None:
     assert tag("text", "<b>&", x='"') == '<text x="&quot;">&lt;b&gt;&amp;</text>'
     assert "<s>" not in charts.usage(session(), [], folds(1))
+
+
+def test_a_template_does_not_escape_a_drawing_again() -> None:
+    made = charts.gauge(session().size)
+    assert markupsafe.escape(made) == made
+    assert markupsafe.escape(tag("text", "<b>")) == "<text>&lt;b&gt;</text>"
 
 
 def test_ticks_are_round_and_cover_the_range() -> None:
