@@ -104,7 +104,15 @@ def test_sessions_and_plans_can_be_sent_to_another_process() -> None:
 
 def test_the_measure_shares_no_code_with_what_selects() -> None:
     folder = Path(midfold.lab.__file__).parent
-    for name in ("exams", "message_text", "past_search", "recorded_sessions", "retention", "retention_facts"):
+    for name in (
+        "compactors",
+        "exams",
+        "message_text",
+        "past_search",
+        "recorded_sessions",
+        "retention",
+        "retention_facts",
+    ):
         for node in ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 assert node.module not in ("midfold.fold.local", "midfold.fold.facts", "midfold.fold.ledger"), name
