@@ -12,6 +12,8 @@ checkers read (`__init__.pyi`) and docs/reference/python.md. A module is importe
 
 from __future__ import annotations
 
+from midfold import _moved
+
 __version__ = "0.1.0"
 
 _MODULES = {
@@ -121,3 +123,6 @@ def _going(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_moved.install()

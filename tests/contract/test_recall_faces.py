@@ -14,8 +14,8 @@ from midfold.adapters.hermes import create_engine
 from midfold.agent.tools import Toolbox
 from midfold.agent.workshop import recall_tools
 from midfold.config import Config
-from midfold.eval.score import recall_search
 from midfold.fold.archive import handle_of
+from midfold.lab.exams import recall_search
 from midfold.recall import CONSIDERED, FOUND, NEAREST, NOTHING
 from midfold.session import Session
 from midfold.testing.provider_replies import Turn

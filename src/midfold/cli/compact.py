@@ -82,9 +82,9 @@ def command(
         summarizer=_choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
-        from midfold.cli.fold_picture import drawn
+        from midfold.cli.fold_picture import draw_fold
 
-        Path(picture).write_text(drawn(result, Path(name_of(file)).stem), encoding="utf-8")
+        Path(picture).write_text(draw_fold(result, Path(name_of(file)).stem), encoding="utf-8")
     _show(result, preview=preview, as_json=as_json)
     if output is not None and not preview:
         _write(result, output, name_of(file))

@@ -292,7 +292,7 @@ class Rounds:
             self.sessions.redactor,
             wanted=lambda found: found.position < count,
         )
-        answer = past.run(call.name, call.arguments)
+        answer = past.run(call.name, _arguments(call) or {})
         return f"error: {answer.text}" if answer.is_error else answer.text
 
     def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
@@ -302,20 +302,21 @@ class Rounds:
                 self.sessions.store, checkpoint.session, at=checkpoint.seq, stop=checkpoint.count
             )
         try:
-            return self.engine_tools.call(call.name, _arguments(call), Archive(originals))
+            given = _arguments(call)
+            if given is None:
+                raise PluginError(f"{call.name}: the arguments are not a JSON object")
+            return self.engine_tools.call(call.name, given, Archive(originals))
         except PluginError as error:
             return f"error: {error}"
 
 
-def _arguments(call: ToolCall) -> Mapping[str, Any]:
-    """What a call gives an engine's tool."""
+def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
+    """What a call gives its tool; None where the model wrote no object."""
     try:
         given = jsonio.decode(call.arguments)
     except jsonio.NotJSON:
-        given = None
-    if not isinstance(given, Mapping):
-        raise PluginError(f"{call.name}: the arguments are not a JSON object")
-    return given
+        return None
+    return given if isinstance(given, Mapping) else None
 
 
 def _is_stream(answer: Answer) -> bool:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import midfold
 from midfold import TranscriptError, read
 from midfold.cli.main import main
-from midfold.eval.sessions import load
+from midfold.lab.recorded_sessions import load_sessions
 from midfold.testing.conversations import long_conversation
 from midfold.transcript.document import write
 from midfold.transcript.laws import violations
@@ -248,5 +248,5 @@ def test_the_commands_and_the_measure_take_logs(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["compact", str(file), "--context-length", "20000", "--local", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert violations(read(out.read_bytes()).messages) == ()
-    (session,) = load([file])
+    (session,) = load_sessions([file])
     assert sum(session.human) == 2
