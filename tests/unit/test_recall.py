@@ -10,8 +10,8 @@ import pytest
 import midfold
 from midfold import Message
 from midfold.fold.archive import handle_of
-from midfold.fold.facts import parse_query
 from midfold.fold.redact import redact
+from midfold.fold.words import parse_query
 from midfold.recall import (
     ELLIPSIS,
     FOUND,

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.errors import StoreDamaged
-from midfold.fold.facts import search_text, searchable
+from midfold.fold.words import search_text, searchable
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import DIGEST_SIZE, Message, Role
 from midfold.transcript.splice import message_bytes

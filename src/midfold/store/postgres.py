@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.fold.facts import VERSION, Query, Term, search_text, searchable
+from midfold.fold.words import VERSION, Query, Term, search_text, searchable
 from midfold.store.bodies import Entry, deflated, inflated
 from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
 from midfold.store.queries import Flavour

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from midfold.errors import NotStored, StoreDamaged
-from midfold.fold.facts import search_text, searchable
+from midfold.fold.words import search_text, searchable
 from midfold.store.appending import tip
 from midfold.store.bodies import inflated
 from midfold.store.database import Tx

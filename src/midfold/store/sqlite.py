@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.facts import Query, search_text, searchable
+from midfold.fold.words import Query, search_text, searchable
 from midfold.store.bodies import Entry, deflated, inflated
 from midfold.store.database import CONNECTIONS, FOREVER, Database, How, Tx
 from midfold.store.queries import Flavour

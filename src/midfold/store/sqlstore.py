@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
 from midfold.fold.archive import DIGITS, PREFIX
-from midfold.fold.facts import parse_query
+from midfold.fold.words import parse_query
 from midfold.recall import Candidate
 from midfold.store import (
     appending,
