@@ -14,8 +14,8 @@ from midfold.errors import StoreDamaged
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome
 from midfold.host import EngineHost
 from midfold.store import SqlStore
-from midfold.store.committing import FRESH
 from midfold.store.protocol import Commit, Item, SessionInfo
+from midfold.store.writing import FRESH
 from midfold.transcript.message import Message, Transcript
 from midfold.transcript.tokens import Calibration, Tally
 

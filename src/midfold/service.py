@@ -24,15 +24,14 @@ from midfold.fold.redact import redact
 from midfold.host import EngineHost
 from midfold.session import Session
 from midfold.store import CompactionLease, SqlStore, open_database
-from midfold.store.appending import PLAINEST
 from midfold.store.database import CONNECTIONS
-from midfold.store.given import Given, given, values_of
-from midfold.store.indexing import Progress
+from midfold.store.intake import MessageBatch, read_batch, values_of
 from midfold.store.leases import TTL
-from midfold.store.portable import exported, imported
-from midfold.store.prefixes import Prefix
-from midfold.store.protocol import SessionInfo
-from midfold.store.ranking import Hit, search
+from midfold.store.portable import export_session, import_session
+from midfold.store.protocol import Prefix, SessionInfo
+from midfold.store.search import Hit, search
+from midfold.store.upkeep import Progress
+from midfold.store.writing import PLAINEST
 from midfold.transcript.document import DIALECTS
 
 if TYPE_CHECKING:
@@ -122,10 +121,10 @@ class Sessions:
         """
         return search(self.store, query, self.redactor, limit, name=session, **filters)
 
-    def given(self, messages: Any, *, dialect: str | None = None) -> Given:
+    def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
         redactor = self.redactor if self.redacts else None
-        return given(messages, dialect=dialect, otherwise=lambda: DIALECTS[PLAINEST], redactor=redactor)
+        return read_batch(messages, dialect=dialect, otherwise=lambda: DIALECTS[PLAINEST], redactor=redactor)
 
     def find_prefix(
         self, messages: Any, *, dialect: str | None = None, least: int = 1, under: str = ""
@@ -140,11 +139,11 @@ class Sessions:
 
     def export(self, name: str) -> Iterator[bytes]:
         """A session as JSON lines: its messages byte for byte, its compactions, its state."""
-        return exported(self.store, name)
+        return export_session(self.store, name)
 
     def load(self, lines: Iterator[bytes] | Sequence[bytes], *, name: str | None = None) -> str:
         """A session from what `export` wrote, under its own name or another; gives the name."""
-        return imported(self.store, lines, name, redactor=self.redactor if self.redacts else None)
+        return import_session(self.store, lines, name, redactor=self.redactor if self.redacts else None)
 
     def delete(self, name: str) -> None:
         """The session, and every body that no other session refers to. There is no way back."""

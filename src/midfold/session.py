@@ -32,19 +32,18 @@ from midfold.live import Draft, Kept, Live, commit_of
 from midfold.measured import observed, unchanged
 from midfold.scheduling import aimed, asked_for, timed
 from midfold.store import SqlStore
-from midfold.store.given import Given, given, of_messages, prompt_of, values_of
-from midfold.store.leases import held
-from midfold.store.originals import Originals
-from midfold.store.protocol import Item, Prompt, Record, SessionInfo
-from midfold.store.ranking import Hit, search
-from midfold.store.views import View
+from midfold.store.intake import MessageBatch, of_messages, prompt_of, read_batch, values_of
+from midfold.store.leases import hold_lease
+from midfold.store.protocol import CompactionRecord, Item, Prompt, SessionInfo, View
+from midfold.store.search import Hit, search
+from midfold.store.sqlstore import StoredOriginals
+from midfold.store.usage import Turns
 from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
 from midfold.transcript.message import Message, Usage, read_usage
 from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import Count
-from midfold.turns import Turns
 
 COOLDOWN = 60.0
 """Seconds after a failed summary in which no automatic compaction asks for another one."""
@@ -119,9 +118,9 @@ class Session:
         session = self if done.session == self.name else self._other(done.session)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
-    def _given(self, messages: Any) -> Given:
+    def _given(self, messages: Any) -> MessageBatch:
         """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
-        new = given(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
+        new = read_batch(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
         if new.prompt is None:
             known = self._prompt
             return new._replace(prompt=known if known and any(known) else None)
@@ -139,7 +138,7 @@ class Session:
             self._said = (system, tools, prompt if any(prompt) else None)
         return self._said[2]
 
-    def _unwritten(self, new: Given) -> Prompt | None:
+    def _unwritten(self, new: MessageBatch) -> Prompt | None:
         """What the store does not know yet."""
         return None if new.prompt == self._written else new.prompt
 
@@ -198,7 +197,7 @@ class Session:
         """The same, byte for byte."""
         return [bytes(message.wire) for message in self.store.unfold(self.name, handle)]
 
-    def receipts(self) -> list[Record]:
+    def receipts(self) -> list[CompactionRecord]:
         """Every compaction there was, undone ones too."""
         return self.store.records(self.name)
 
@@ -302,7 +301,7 @@ class Session:
         self, live: Live, request: CompactionRequest, finished: Callable[[], Outcome], child: str | None
     ) -> Compacted:
         """Finishes a compaction under the session's lease, and writes it."""
-        with held(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
+        with hold_lease(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
                 return Compacted(unchanged(request, IN_FLIGHT, "already_in_flight"), self)
             if self.store.must(self.name).compaction != live.info.compaction:
@@ -346,7 +345,7 @@ class Session:
         first = begin(flow)
         return (first if isinstance(first, Outcome) else resume(flow, first, local_summarizer)).receipt
 
-    def undo(self) -> Record:
+    def undo(self) -> CompactionRecord:
         """Takes the last compaction back: the view is what it was, with everything that was said since."""
         record = self.store.undo(self.name)
         self._kept.forget()
@@ -359,9 +358,9 @@ class Session:
 
     def export(self) -> bytes:
         """The session as JSON lines, for `Sessions.load`."""
-        from midfold.store.portable import exported
+        from midfold.store.portable import export_session
 
-        return b"".join(line + b"\n" for line in exported(self.store, self.name))
+        return b"".join(line + b"\n" for line in export_session(self.store, self.name))
 
     # Between the store and the engine
 
@@ -371,7 +370,7 @@ class Session:
         size = self.host.size
         if prompt_tokens is None and live is not None and size.basis != "estimated":
             prompt_tokens = size.tokens
-        keeper = Originals(self.store, self.name, self._owner)
+        keeper = StoredOriginals(self.store, self.name, self._owner)
         return self.host.request(document, prompt_tokens=prompt_tokens, keeper=keeper, **asked)
 
     def _known_dialect(self, live: Live | None) -> type[Dialect]:

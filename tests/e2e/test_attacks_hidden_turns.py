@@ -12,7 +12,7 @@ import pytest
 
 import midfold
 from midfold.gateway.recall import Recall
-from midfold.store.hidden_turns import HiddenTurns, Kept
+from midfold.store.hidden_turns import HiddenTurnKey, HiddenTurns
 from midfold.testing.fixtures import assistant, call, numbered, user
 from midfold.testing.provider_replies import Turn
 from support.owners import DOORS, Owners, owners
@@ -150,7 +150,7 @@ class Slow(HiddenTurns):
         self.waits = threading.Event()
         self.goes_on = threading.Event()
 
-    def find(self, place: str, chains: Any) -> list[Kept]:
+    def find(self, place: str, chains: Any) -> list[HiddenTurnKey]:
         if place == self.place:
             self.waits.set()
             self.goes_on.wait(20)

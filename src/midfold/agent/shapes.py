@@ -17,7 +17,7 @@ from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
-from midfold.store.views import View
+from midfold.store.protocol import View
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.transcript import jsonio
 from midfold.transcript.document import read

@@ -35,8 +35,8 @@ from midfold.dashboard.savings import cache_together, saved_together
 from midfold.dashboard.shown import Show
 from midfold.errors import NotStored
 from midfold.service import Sessions
-from midfold.store.protocol import Record, SessionInfo
-from midfold.store.ranking import MOST_CANDIDATES, Hit, ranked
+from midfold.store.protocol import CompactionRecord, SessionInfo
+from midfold.store.search import MOST_CANDIDATES, Hit, rank
 
 AT_A_GLANCE = 100
 """Sessions on the overview, those used last."""
@@ -144,7 +144,7 @@ class Reader:
         while True:
             found = self.store.find(query, name=session, role=role, most=most)
             seen = [item for item in found if sees(item.session)]
-            hits = ranked(seen, query, self.sessions.redactor, HITS + 1)
+            hits = rank(seen, query, self.sessions.redactor, HITS + 1)
             if len(hits) > HITS or len(found) < most or most >= MOST_CANDIDATES:
                 return iter(hits)
             most *= 5
@@ -225,7 +225,7 @@ def turn_facts(known: Known) -> tuple[TurnFacts, ...]:
     )
 
 
-def compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
+def compaction_facts(record: CompactionRecord, info: SessionInfo) -> CompactionFacts:
     receipt = record.receipt
     return CompactionFacts(
         seq=record.seq,

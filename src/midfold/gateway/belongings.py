@@ -18,9 +18,8 @@ from midfold.errors import MidfoldError
 from midfold.gateway.owner import Owner
 from midfold.lru import LRU
 from midfold.store import SqlStore
-from midfold.store.beside import Beside
-from midfold.store.database import Tx
-from midfold.store.queries import Flavour
+from midfold.store.database import Flavour, Tx
+from midfold.store.usage import Beside
 
 _log = logging.getLogger("midfold.gateway")
 

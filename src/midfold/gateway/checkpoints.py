@@ -12,7 +12,7 @@ from midfold.errors import StoreError
 from midfold.gateway.conversation import Conversation
 from midfold.lru import LRU
 from midfold.service import Sessions
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 
 MOST_BYTES = 24_000_000
 MOST = 20_000

@@ -21,8 +21,8 @@ from midfold.fold.assemble import with_note
 from midfold.fold.request import Redactor
 from midfold.gateway.policy import LEAST_MESSAGES
 from midfold.store.bodies import chain_of
-from midfold.store.checkpoints import Checkpoint
-from midfold.store.redacting import redacted
+from midfold.store.intake import redact_json
+from midfold.store.sync import Checkpoint
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, write
 from midfold.transcript.message import Message, Transcript
@@ -141,7 +141,7 @@ def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -
     marked = any(name in data for name in MARKERS)
     kept = without_markers(data) if marked else data
     if redactor is not None and data:
-        kept = redacted(kept, redactor)
+        kept = redact_json(kept, redactor)
     return message if kept is data else Message.over(Raw(kept), dialect.read)
 
 

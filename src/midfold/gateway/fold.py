@@ -17,7 +17,7 @@ from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
 from midfold.service import Sessions
 from midfold.session import COOLING, Session
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 from midfold.transcript.message import plain
 
 """How the receipt of a session begins that leaves its summariser alone for a while."""

@@ -32,9 +32,9 @@ from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
 from midfold.lru import LRU
-from midfold.store.checkpoints import Checkpoint
-from midfold.store.protocol import Found
-from midfold.store.ranking import search
+from midfold.store.protocol import Candidate
+from midfold.store.search import search
+from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS, read, write
 from midfold.transcript.jsonio import entries
@@ -273,7 +273,7 @@ class Recall:
         most = min(max(limit, 1), MOST_HITS) if type(limit) is int else MOST_HITS // 2
         session, count = checkpoint.session, checkpoint.count
 
-        def is_folded(found: Found) -> bool:
+        def is_folded(found: Candidate) -> bool:
             return found.position < count
 
         store, redactor = self.sessions.store, self.sessions.redactor

@@ -17,7 +17,7 @@ from midfold.gateway.exchange import Exchange
 from midfold.gateway.moments import Moments
 from midfold.gateway.owner import Owner
 from midfold.gateway.policy import Limits, Policy
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 from midfold.transcript.document import read
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.tokens import Count

@@ -104,7 +104,7 @@ class Renewal:
 
 
 @contextmanager
-def held(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Iterator[tuple[Lease, Renewal] | None]:
+def hold_lease(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Iterator[tuple[Lease, Renewal] | None]:
     """The lease, renewed while the block runs and released after it; None if somebody else holds it."""
     lease = leases.try_acquire(session_id)
     if lease is None:
@@ -116,10 +116,10 @@ def held(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Itera
         yield lease, renewal
     finally:
         renewal.stop()
-        _released(leases, lease)
+        _release(leases, lease)
 
 
-def _released(leases: CompactionLease, lease: Lease) -> None:
+def _release(leases: CompactionLease, lease: Lease) -> None:
     """A store that cannot be reached now keeps the lease until it runs out; what was done stays done."""
     try:
         leases.release(lease)

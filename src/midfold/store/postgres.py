@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
 from midfold.fold.facts import VERSION, Query, Term, search_text
-from midfold.store.bodies import Entry, deflated, inflated, searchable
-from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
-from midfold.store.queries import Flavour
+from midfold.store.bodies import NewMessage, deflate, inflate, searchable
+from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
 
 CHUNK_BYTES = 400_000
 LOCK = 7310593858020254829
@@ -67,7 +66,7 @@ class PostgresTx(Tx):
         with self.connection.cursor() as cursor:
             cursor.executemany(self.queries[query], list(rows))
 
-    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
         found = self._known(wanted)
         new = [entry for digest, entry in wanted.items() if digest not in found]
@@ -75,7 +74,7 @@ class PostgresTx(Tx):
         if len(added) < len(new):
             found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
-                raise Again("a body was deleted between two looks at it")
+                raise RetryTransaction("a body was deleted between two looks at it")
         if index:
             # Whoever marks a body indexes it: another transaction with the same idea waits here, and then does not.
             mine = [(body, wanted[digest]) for digest, body in added.items()]
@@ -87,7 +86,7 @@ class PostgresTx(Tx):
             self.many("index_words", _chunks((body, entry.tokens) for body, entry in mine))
         return added | {digest: body for digest, (body, _) in found.items()}
 
-    def _added(self, entries: list[Entry], index: bool) -> dict[bytes, int]:
+    def _added(self, entries: list[NewMessage], index: bool) -> dict[bytes, int]:
         """Ids of the bodies that nobody else has added meanwhile."""
         added: dict[bytes, int] = {}
         if not entries:
@@ -101,7 +100,7 @@ class PostgresTx(Tx):
                 cursor.nextset()
         return added
 
-    def _known(self, wanted: dict[bytes, Entry]) -> dict[bytes, tuple[int, int]]:
+    def _known(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
         rows = self.all("bodies_by_digest", digests=list(wanted))
         return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
 
@@ -129,13 +128,13 @@ class PostgresTx(Tx):
         return rows
 
 
-def _body(entry: Entry, index: bool) -> dict[str, Any]:
-    codec, data = deflated(entry.data)
+def _body(entry: NewMessage, index: bool) -> dict[str, Any]:
+    codec, data = deflate(entry.data)
     return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
 
 
 def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return search_text(searchable(inflated(digest, codec, data)))
+    return search_text(searchable(inflate(digest, codec, data)))
 
 
 def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:
@@ -181,11 +180,11 @@ class Postgres(Database):
     def transaction(self, connection: Any) -> PostgresTx:
         return PostgresTx(connection, self.flavour)
 
-    def translated(self, error: Exception) -> StoreError | Again:
+    def translated(self, error: Exception) -> StoreError | RetryTransaction:
         code = getattr(error, "sqlstate", None) or ""
         what = type(error).__name__
         if code in AGAIN:
-            return Again(f"{what} ({code})")
+            return RetryTransaction(f"{what} ({code})")
         told = getattr(getattr(error, "diag", None), "message_primary", None) or what
         meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
         if not code and isinstance(error, self._driver.OperationalError):

@@ -6,18 +6,71 @@ derived from both. Synchronous on purpose: asynchronous callers use a thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
-from midfold.store.bodies import Entry
+from midfold.store.bodies import NewMessage
+from midfold.store.database import Tx
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
-from midfold.store.prefixes import Prefix
+from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
+from midfold.transcript.splice import message_bytes, message_value
+
+# Which session has a history, or the beginning of one: for clients that do not say who they are.
+#
+# Rules of this file:
+# 1. A chain value stands for a message and everything before it. Who has the chain of a history has that of each of its
+#    beginnings, so the longest known one is found by halves; from the end in growing steps, because most histories go
+#    on
+#    where they ended last time.
+# 2. A chain is looked for at the places of the message it ends with: it needs no index of its own.
+
+
+class Prefix(NamedTuple):
+    """The first `shared` messages of a history are the first of this session, which has `length` in all."""
+
+    session: str
+    shared: int
+    length: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the history begins with all of the session: it only goes on."""
+        return self.shared == self.length
+
+
+def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, least: int, under: str) -> Prefix | None:
+    """The session that shares most; among equals one that ends there, has not ended, and was used last."""
+
+    def place(count: int) -> dict[str, object]:
+        return {"digest": digests[count - 1], "position": count - 1, "chain": chains[count - 1], "under": under}
+
+    count = _most(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
+    row = tx.one("session_with_chain", **place(count)) if count else None
+    return None if row is None else Prefix(row[0], count, row[1])
+
+
+def _most(is_known: Callable[[int], bool], least: int, total: int) -> int:
+    """The largest number that is known, if everything below a known one is; 0 if there is none from `least` on."""
+    low = high = total
+    step = 1
+    while low >= least and not is_known(low):
+        low, high, step = low - step, low - 1, step * 2
+    low = max(low, least - 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_known(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low if low >= least else 0
+
 
 Kind = Literal["root", "branch", "continuation"]
 PromptKind = Literal["system", "tools"]
@@ -53,7 +106,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: bytes
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ViewPiece(msgspec.Struct, frozen=True):
     """A run of messages of the history, or, with a body, one message that is none.
 
     A body with a `first` stands for the message at that position: a digest, a spill, a note.
@@ -81,7 +134,7 @@ class Stored(NamedTuple):
     message: Message
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One compaction. It was made from the view of `base` and all messages before `upto`."""
 
     seq: int
@@ -111,14 +164,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """The continuation's name: the old session ends, and the view becomes the beginning of this one."""
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Which positions an append has, and whether it had been made before under the same key."""
 
     positions: range
     repeated: bool = False
 
 
-class Synced(NamedTuple):
+class SyncResult(NamedTuple):
     """Where a client's history is now.
 
     `common` messages were there already, `added` are new; a history that changed became the branch `session`.
@@ -132,7 +185,7 @@ class Synced(NamedTuple):
     """How many messages the stored history has beyond the client's."""
 
 
-class Found(NamedTuple):
+class Candidate(NamedTuple):
     """A candidate of a search, not ranked yet."""
 
     session: str
@@ -157,31 +210,31 @@ class Store(Protocol):
     def append(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[NewMessage],
         *,
         dialect: str,
         model: str | None = None,
         key: str | None = None,
         prompt: Prompt | None = None,
-    ) -> Appended: ...
+    ) -> AppendResult: ...
     def sync(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[NewMessage],
         *,
         dialect: str,
         model: str | None = None,
         prompt: Prompt | None = None,
-    ) -> Synced: ...
+    ) -> SyncResult: ...
     def prompt(self, info: SessionInfo) -> Prompt: ...
-    def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None: ...
+    def find_prefix(self, entries: Sequence[NewMessage], *, least: int = 1, under: str = "") -> Prefix | None: ...
     def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
     def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]: ...
     def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]: ...
     def commit(self, name: str, lease: Lease, commit: Commit) -> int: ...
-    def undo(self, name: str) -> Record: ...
+    def undo(self, name: str) -> CompactionRecord: ...
     def remember(self, info: SessionInfo, memory: bytes) -> bool: ...
-    def records(self, name: str) -> list[Record]: ...
+    def records(self, name: str) -> list[CompactionRecord]: ...
     def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript: ...
     def find(
         self,
@@ -192,8 +245,53 @@ class Store(Protocol):
         since: int | None = None,
         until: int | None = None,
         most: int = 200,
-    ) -> list[Found]: ...
+    ) -> list[Candidate]: ...
     def delete(self, name: str) -> None: ...
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]: ...
     def check(self, *, deep: bool = False) -> Iterable[str]: ...
     def close(self) -> None: ...
+
+
+# Messages of a session as whoever asks wants them: read, as plain values, or as the exact bytes.
+
+
+class View:
+    """Some messages of a session: its history, or what the model sees of it."""
+
+    def __init__(
+        self,
+        items: tuple[Item, ...],
+        dialect: type[Dialect],
+        system: Message | None = None,
+        tools: Sequence[Any] = (),
+    ) -> None:
+        self.items = items
+        self.dialect = dialect
+        self.prompt = system
+        self.tools = list(tools)
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        return tuple(item.message for item in self.items)
+
+    @cached_property
+    def messages(self) -> list[Any]:
+        """Plain values, ready to be sent."""
+        return [message_value(item.message, self.dialect) for item in self.items]
+
+    def json(self) -> bytes:
+        """A JSON array of the exact bytes of every message."""
+        return b"[" + b",".join(message_bytes(item.message, self.dialect) for item in self.items) + b"]"
+
+    @property
+    def system(self) -> Any:
+        """The system prompt that belongs beside these messages, in the caller's shape."""
+        if self.prompt is None or self.prompt.wire is not None:
+            return None if self.prompt is None else self.prompt.wire
+        return self.dialect.system_value(self.prompt, self.prompt.origin)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.messages)

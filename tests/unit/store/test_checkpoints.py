@@ -11,7 +11,7 @@ import pytest
 import midfold
 from midfold.service import Sessions
 from midfold.store.bodies import chain_of
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 from midfold.testing.fixtures import long_tool_heavy_conversation, user
 from midfold.transcript.splice import message_value
 

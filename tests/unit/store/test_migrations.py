@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import SchemaError, StoreError
-from midfold.store import SqlStore, migrations, open_database
-from midfold.store.database import Database
+from midfold.store import SqlStore, open_database, upkeep
+from midfold.store.database import Database, Flavour
 from midfold.store.protocol import Prompt
-from midfold.store.queries import Flavour
 from midfold.testing.store_base import CHAT, entries
 
 ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE")
@@ -31,9 +30,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 @contextmanager
 def program_of(number: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A midfold that knows the migrations up to this one."""
-    known = migrations.migrations
+    known = upkeep.migrations
     with patch.context() as older:
-        older.setattr(migrations, "migrations", lambda flavour: known(flavour)[:number])
+        older.setattr(upkeep, "migrations", lambda flavour: known(flavour)[:number])
         yield
 
 
@@ -81,9 +80,9 @@ def old_store(database: Database) -> None:
 
 def test_a_store_of_the_first_schema_is_brought_up_to_date(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with program_of(1, monkeypatch):
-        migrations.migrate(database)
+        upkeep.migrate(database)
         old_store(database)
-    assert [migration.number for migration in migrations.pending(database)] == [2, 3]
+    assert [migration.number for migration in upkeep.pending(database)] == [2, 3]
     store = SqlStore(database)
     assert list(store.check(deep=True)) == []
     assert [row.message.text for row in store.history("s")] == ["alpha one", "beta two", "alpha one"]
@@ -106,13 +105,13 @@ def test_an_older_program_refuses_a_newer_schema_and_changes_nothing(
 def test_a_migration_that_fails_leaves_the_schema_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = migrations.migrations(database.flavour)
-    broken = migrations.Migration(99, "0099_broken.sql", "CREATE TABLE half (x integer);\nSELECT 1 FROM nowhere;", "c")
+    known = upkeep.migrations(database.flavour)
+    broken = upkeep.Migration(99, "0099_broken.sql", "CREATE TABLE half (x integer);\nSELECT 1 FROM nowhere;", "c")
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "migrations", lambda flavour: (*known, broken))
+        patch.setattr(upkeep, "migrations", lambda flavour: (*known, broken))
         with pytest.raises(StoreError, match="nowhere"):
-            migrations.migrate(database)
-    assert len(migrations.migrate(database)) == len(known)
+            upkeep.migrate(database)
+    assert len(upkeep.migrate(database)) == len(known)
     assert SqlStore(database).append("s", entries("a"), dialect=CHAT).positions == range(1)
 
 
@@ -125,7 +124,7 @@ def test_hidden_turns_that_were_sessions_are_dropped_because_nobody_knows_whose_
         store = SqlStore(database)
         store.append(old, entries("hidden words", "shared words"), dialect=CHAT)
         store.append(named, entries("shared words"), dialect=CHAT)
-    assert [migration.number for migration in migrations.migrate(database)] == [3]
+    assert [migration.number for migration in upkeep.migrate(database)] == [3]
     store = SqlStore(database)
     assert [info.name for info in store.sessions()] == [named]
     assert store.find("hidden") == [] and [hit.session for hit in store.find("shared")] == [named]
@@ -148,6 +147,6 @@ def test_what_only_adds_is_told_from_what_does_not() -> None:
 @pytest.mark.parametrize("flavour", ["sqlite", "postgres"])
 def test_migrations_since_the_first_release_only_add(flavour: Flavour) -> None:
     """An older gateway may be running on the same database (docs/howto/operate-the-gateway.md)."""
-    for migration in migrations.migrations(flavour)[FIRST_RELEASE:]:
-        for statement in migrations.statements(migration.text):
+    for migration in upkeep.migrations(flavour)[FIRST_RELEASE:]:
+        for statement in upkeep.statements(migration.text):
             assert only_adds(statement), f"{migration.name}: {statement[:80]}"

@@ -10,7 +10,7 @@ import pytest
 
 from midfold.errors import SchemaError
 from midfold.fold import facts as words
-from midfold.store import SqlStore, indexing, migrations, open_database, postgres
+from midfold.store import SqlStore, open_database, postgres, upkeep
 from midfold.testing.store_base import CHAT, entries
 
 TEXTS = [f"number{place} common" for place in range(700)]
@@ -41,10 +41,10 @@ def found(store: SqlStore, text: str) -> list[int]:
 def newer_rules(patch: pytest.MonkeyPatch) -> None:
     """The next version of the rules: every token has an x in front."""
     original = words.search_text
-    for module in (migrations, indexing, postgres):
-        patch.setattr(module, "WORDS" if module is migrations else "VERSION", words.VERSION + 1)
-    patch.setattr("midfold.store.checking.VERSION", words.VERSION + 1)
-    for place in ("midfold.store.sqlite", "midfold.store.postgres", "midfold.store.bodies", "midfold.store.removing"):
+    for module in (upkeep, upkeep, postgres):
+        patch.setattr(module, "WORDS" if module is upkeep else "VERSION", words.VERSION + 1)
+    patch.setattr("midfold.store.upkeep.VERSION", words.VERSION + 1)
+    for place in ("midfold.store.sqlite", "midfold.store.postgres", "midfold.store.bodies", "midfold.store.upkeep"):
         patch.setattr(f"{place}.search_text", lambda text: " ".join(f"x{word}" for word in original(text).split()))
 
 
@@ -73,9 +73,9 @@ def older_again(store: SqlStore) -> None:
 
 def _opened_by_a_newer_program(store: SqlStore) -> None:
     assert any("store reindex" in problem for problem in store.check())
-    assert indexing.is_stale(store.database)
-    migrations.migrate(store.database)
-    assert not indexing.is_stale(store.database) and list(store.check(deep=True)) == []
+    assert upkeep.is_stale(store.database)
+    upkeep.migrate(store.database)
+    assert not upkeep.is_stale(store.database) and list(store.check(deep=True)) == []
     assert found(store, "number7") == [] and found(store, "xnumber7") == [7]
     store.append("s", entries("number7 once more"), dialect=CHAT)
     assert found(store, "xnumber7") == [702, 7]
@@ -84,9 +84,9 @@ def _opened_by_a_newer_program(store: SqlStore) -> None:
 def test_a_program_with_older_rules_is_refused(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         newer_rules(patch)
-        migrations.migrate(store.database)
+        upkeep.migrate(store.database)
     with pytest.raises(SchemaError, match="newer midfold"):
-        migrations.migrate(store.database)
+        upkeep.migrate(store.database)
     older_again(store)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import NotStored, SchemaError, StoreError, StoreUnavailable
-from midfold.store import SqlStore, migrations, open_database
+from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Tx
 from midfold.testing.store_base import CHAT, entries
 
@@ -65,12 +65,12 @@ def test_a_migration_with_other_contents_is_refused(store: SqlStore, path: Path)
 
 def test_migrating_is_one_transaction_and_happens_once(path: Path) -> None:
     database = open_database(f"sqlite:///{path}")
-    assert [migration.number for migration in migrations.pending(database)] == [1, 2, 3]
+    assert [migration.number for migration in upkeep.pending(database)] == [1, 2, 3]
     store = SqlStore(database, migrated=False)
     with pytest.raises(SchemaError, match="midfold store migrate"):
         store.require_current()
-    assert len(migrations.migrate(database)) == 3
-    assert migrations.migrate(database) == []
+    assert len(upkeep.migrate(database)) == 3
+    assert upkeep.migrate(database) == []
     store.require_current()
 
 

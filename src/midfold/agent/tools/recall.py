@@ -15,9 +15,8 @@ from midfold.agent.tools.base import Tool
 from midfold.errors import ToolRefused
 from midfold.fold.archive import DIGITS, PREFIX, handle_of
 from midfold.session import Session
-from midfold.store.excerpts import ELLIPSIS
-from midfold.store.protocol import Found
-from midfold.store.ranking import Hit
+from midfold.store.protocol import Candidate
+from midfold.store.search import ELLIPSIS, Hit
 from midfold.transcript.message import Message, ToolCall, ToolResult
 
 MOST_HITS, CONSIDERED = 6, 24
@@ -43,7 +42,7 @@ class Recall:
         session = self._session()
         seen = {handle_of(message)[len(PREFIX) :] for message in session.view().transcript}
 
-        def is_folded(found: Found) -> bool:
+        def is_folded(found: Candidate) -> bool:
             return found.digest.hex()[:DIGITS] not in seen and not _is_ours(found.message)
 
         hits = session.search(query, CONSIDERED, wanted=is_folded)

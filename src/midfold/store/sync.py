@@ -12,24 +12,26 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
-from midfold.store import seals
-from midfold.store.appending import Tip, extend, made, tip
-from midfold.store.bodies import Entry, chain_of
-from midfold.store.committing import memory_at, set_compaction
-from midfold.store.database import Tx
-from midfold.store.protocol import Synced
+from midfold.store.bodies import NewMessage, blob, chain_of, inflate
+from midfold.store.database import Database, Tx
+from midfold.store.protocol import SyncResult
+from midfold.store.rows import require_compaction, require_view, seal_compaction, seal_memory
+from midfold.store.writing import LockedSession, ensure_session, extend, lock_session, memory_at, set_compaction
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.message import Message, Transcript
 
 
 class Offer(NamedTuple):
     """A history: `start` messages the session has, and these after them."""
 
     start: int
-    entries: Sequence[Entry]
+    entries: Sequence[NewMessage]
     chains: list[bytes]
 
     @property
@@ -37,48 +39,50 @@ class Offer(NamedTuple):
         return self.start + len(self.entries)
 
 
-class Place(NamedTuple):
+class SyncTarget(NamedTuple):
     """Where a history might go on."""
 
     line: str
-    session: Tip
+    session: LockedSession
     offer: Offer
     asked_for: bool
     """Whether it is the session that was named, or what that has become."""
 
 
 def sync(
-    tx: Tx, name: str, entries: Sequence[Entry], chains: list[bytes], *, dialect: str, model: str | None = None
-) -> Synced:
+    tx: Tx, name: str, entries: Sequence[NewMessage], chains: list[bytes], *, dialect: str, model: str | None = None
+) -> SyncResult:
     """`chains` are those of the entries from an empty history on."""
-    session = made(tx, name, dialect, model)
+    session = ensure_session(tx, name, dialect, model)
     if not entries:
-        return Synced(name, 0, 0, branched=False, ahead=session.count)
-    best: tuple[int, Place] | None = None
-    for place in _places(tx, name, session, entries, chains):
+        return SyncResult(name, 0, 0, branched=False, ahead=session.count)
+    best: tuple[int, SyncTarget] | None = None
+    for place in _targets(tx, name, session, entries, chains):
         own, offer = place.session, place.offer
         common = _common(tx, own, offer)
         if common == min(own.count, offer.total) and (common or place.asked_for):
             rest = offer.entries[common - offer.start :]
             extend(tx, own, rest, dialect=dialect, model=model)
             ahead = max(own.count - offer.total, 0)
-            return Synced(place.line, common, len(rest), branched=not place.asked_for, ahead=ahead)
+            return SyncResult(place.line, common, len(rest), branched=not place.asked_for, ahead=ahead)
         if best is None or common > best[0]:
             best = (common, place)
     assert best is not None
     common, place = best
     rest = place.offer.entries[common - place.offer.start :]
     branch = _branch(tx, place.line, place.session, common, rest, dialect, model)
-    return Synced(branch, common, len(rest), branched=True)
+    return SyncResult(branch, common, len(rest), branched=True)
 
 
-def _places(tx: Tx, name: str, session: Tip, entries: Sequence[Entry], chains: list[bytes]) -> Iterator[Place]:
+def _targets(
+    tx: Tx, name: str, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]
+) -> Iterator[SyncTarget]:
     for line, own in _lines(tx, name, session):
         for offer in _offers(tx, own, entries, chains):
-            yield from _continued(tx, Place(line, own, offer, line == name))
+            yield from _follow(tx, SyncTarget(line, own, offer, line == name))
 
 
-def _continued(tx: Tx, place: Place) -> Iterator[Place]:
+def _follow(tx: Tx, place: SyncTarget) -> Iterator[SyncTarget]:
     """The place; the child, and what branched off from it, for a history that has all of an ended session and more."""
     _, session, offer, asked_for = place
     child = None
@@ -90,33 +94,33 @@ def _continued(tx: Tx, place: Place) -> Iterator[Place]:
     name, own, begun = child
     rest = offer.entries[session.count - offer.start :]
     after = Offer(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
-    yield from _continued(tx, Place(name, own, after, asked_for))
+    yield from _follow(tx, SyncTarget(name, own, after, asked_for))
     for other, branch in _lines(tx, name, own):
         if other != name:
-            yield from _continued(tx, Place(other, branch, after, asked_for=False))
+            yield from _follow(tx, SyncTarget(other, branch, after, asked_for=False))
 
 
-def _child(tx: Tx, session: Tip) -> tuple[str, Tip, int] | None:
+def _child(tx: Tx, session: LockedSession) -> tuple[str, LockedSession, int] | None:
     """The session that an ended one goes on in, if it is still there, and how many messages it began with."""
     row = tx.one("compaction", session=session.id, seq=session.compaction)
     for (name,) in tx.all("children", id=session.id):
-        child = tip(tx, name)
+        child = lock_session(tx, name)
         if row is not None and child is not None and child.id == row[7]:
             view = tx.all("view_digests", session=session.id, seq=session.compaction)
             return name, child, len(view) + session.count - row[2]
     return None
 
 
-def _lines(tx: Tx, name: str, session: Tip) -> Iterator[tuple[str, Tip]]:
+def _lines(tx: Tx, name: str, session: LockedSession) -> Iterator[tuple[str, LockedSession]]:
     """The session, then the others of its family."""
     yield name, session
     for other, *_ in tx.all("family", root=session.root or session.id):
-        own = None if other == name else tip(tx, other)
+        own = None if other == name else lock_session(tx, other)
         if own is not None:
             yield other, own
 
 
-def _offers(tx: Tx, session: Tip, entries: Sequence[Entry], chains: list[bytes]) -> Iterator[Offer]:
+def _offers(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]) -> Iterator[Offer]:
     """The history as given, and as it is if it begins with a view of ours."""
     yield Offer(0, entries, chains)
     digests = [entry.digest for entry in entries]
@@ -132,7 +136,7 @@ def _offers(tx: Tx, session: Tip, entries: Sequence[Entry], chains: list[bytes])
         seq = row[1]
 
 
-def _common(tx: Tx, session: Tip, offer: Offer) -> int:
+def _common(tx: Tx, session: LockedSession, offer: Offer) -> int:
     """How many messages a history shares with a session: the whole of the shorter one is looked at first."""
     low, high = min(offer.start, session.count), min(session.count, offer.total)
     probe = high
@@ -145,21 +149,23 @@ def _common(tx: Tx, session: Tip, offer: Offer) -> int:
     return low
 
 
-def _chain(tx: Tx, session: Tip, count: int) -> bytes:
+def _chain(tx: Tx, session: LockedSession, count: int) -> bytes:
     if count == session.count:
         return session.chain
     row = tx.one("chain_at", session=session.id, position=count - 1) if count else None
     return bytes(row[0]) if row else b""
 
 
-def _branch(tx: Tx, line: str, source: Tip, shared: int, rest: Sequence[Entry], dialect: str, model: str | None) -> str:
+def _branch(
+    tx: Tx, line: str, source: LockedSession, shared: int, rest: Sequence[NewMessage], dialect: str, model: str | None
+) -> str:
     root = source.root or source.id
     fixed = {"kind": "branch", "parent": source.id, "root": root, "forked": shared}
     number = tx.number("branches", root=root) + 1
-    while not _created(tx, _name(line, number), dialect=source.dialect, model=model, **fixed):
+    while not _create(tx, _name(line, number), dialect=source.dialect, model=model, **fixed):
         number += 1
     name = _name(line, number)
-    branch = tip(tx, name)
+    branch = lock_session(tx, name)
     assert branch is not None
     tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
     tx.run("copy_prompts", source=source.id, target=branch.id, stop=shared)
@@ -172,29 +178,29 @@ def _branch(tx: Tx, line: str, source: Tip, shared: int, rest: Sequence[Entry], 
     return name
 
 
-def _created(tx: Tx, name: str, **values: Any) -> bool:
-    return bool(tx.all("create_session", name=name, memory=seals.memory_of(b"", name, 0, 0), **values))
+def _create(tx: Tx, name: str, **values: Any) -> bool:
+    return bool(tx.all("create_session", name=name, memory=seal_memory(b"", name, 0, 0), **values))
 
 
 def _name(line: str, number: int) -> str:
     return f"{line.partition('~')[0]}~{number}"
 
 
-def _copy_compactions(tx: Tx, source: Tip, branch: Tip, name: str, shared: int) -> None:
+def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, name: str, shared: int) -> None:
     """The compactions in force that replace only shared messages; the newest of them is in force in the branch."""
     newest, memory = 0, b""
     seq = source.compaction
     while seq:
         row = tx.one("compaction", session=source.id, seq=seq)
         assert row is not None
-        run = _last_run(tx, source.id, seq, row[2])
+        run = _last_tail(tx, source.id, seq, row[2])
         if row[2] <= shared or (run is not None and run.first <= shared):
-            seals.require(tx, source.id, seq)
+            require_compaction(tx, source.id, seq)
             for part in ("compaction", "pieces", "handles"):
                 tx.run(f"copy_{part}", source=source.id, target=branch.id, seq=seq)
             if row[2] > shared and run is not None:
                 _trim(tx, branch.id, seq, run, shared)
-            seals.seal(tx, branch.id, seq)
+            seal_compaction(tx, branch.id, seq)
             if not newest:
                 newest, memory = seq, memory_at(row)
         seq = row[1]
@@ -202,24 +208,83 @@ def _copy_compactions(tx: Tx, source: Tip, branch: Tip, name: str, shared: int) 
         set_compaction(tx, branch, name, newest, source.compactions, memory)
 
 
-class _Run(NamedTuple):
+class _Tail(NamedTuple):
     """The messages at the end of a view that are as they were."""
 
     place: int
     first: int
 
 
-def _last_run(tx: Tx, session: int, seq: int, upto: int) -> _Run | None:
+def _last_tail(tx: Tx, session: int, seq: int, upto: int) -> _Tail | None:
     row = tx.one("last_piece", session=session, seq=seq)
     if row is None or row[3] is not None or row[1] is None or row[1] + row[2] != upto:
         return None
-    return _Run(row[0], row[1])
+    return _Tail(row[0], row[1])
 
 
-def _trim(tx: Tx, session: int, seq: int, run: _Run, upto: int) -> None:
+def _trim(tx: Tx, session: int, seq: int, run: _Tail, upto: int) -> None:
     """A compaction that was made from more messages than the branch shares: its view ends where they do."""
     tx.run("trim_compaction", session=session, seq=seq, upto=upto)
     if run.first == upto:
         tx.run("drop_piece", session=session, seq=seq, place=run.place)
     else:
         tx.run("trim_piece", session=session, seq=seq, place=run.place, count=upto - run.first)
+
+
+# Compactions by the messages they replace: for clients that send their whole history again and again.
+#
+# Rules of this file:
+# 1. A compaction leaves a view. Its end is a run of messages as they were; what comes before that run is what the
+#    compaction replaces, and a checkpoint is that much: so many messages of the history, and what stands for them.
+# 2. It is found by the chain of hashes after the last message it replaces, in a session or any branch of it. Whatever
+#    comes after those messages, the checkpoint fits.
+# 3. Looking is reading: nothing is written, nothing is locked.
+
+
+class CheckpointPart(msgspec.Struct, frozen=True):
+    """What stands at one place: `count` messages of the history from `first` on, or the bytes of one that is none."""
+
+    first: int
+    count: int
+    data: bytes | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The first `count` messages of a history are replaced by `stands`."""
+
+    session: str
+    seq: int
+    count: int
+    chain: bytes
+    noted: bool
+    """Whether the system prompt has its note."""
+    stands: tuple[CheckpointPart, ...]
+
+    def applied(self, messages: Transcript, dialect: type[Dialect]) -> Transcript:
+        """The history as the model sees it."""
+        view: list[Message] = []
+        for stand in self.stands:
+            if stand.data is None:
+                view += messages[stand.first : stand.first + stand.count]
+            else:
+                view.append(Message.over(Raw(stand.data), dialect.read))
+        return (*view, *messages[self.count :])
+
+
+def find_checkpoint(database: Database, name: str, chains: Mapping[bytes, int]) -> Checkpoint | None:
+    """The checkpoint of a session or its branches that replaces most of a history; `chains` -> number of messages."""
+    fitting = [row for row in database.rows("checkpoints", name=name) if chains.get(blob(row[5])) == row[4]]
+    if not fitting:
+        return None
+    session, found, seq, noted, count, chain = max(fitting, key=lambda row: (row[4], row[2]))
+    row = database.row("compaction", session=session, seq=seq)
+    rows = database.rows("checkpoint_pieces", session=session, seq=seq)
+    if row is None:
+        return None
+    require_view(row, (piece[:4] for piece in rows))
+    stands = tuple(
+        CheckpointPart(first or 0, number, None if body[0] is None else inflate(*body))
+        for _, first, number, *body in rows
+        if body[0] is not None or first < count
+    )
+    return Checkpoint(found, seq, count, blob(chain), bool(noted), stands)

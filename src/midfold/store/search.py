@@ -1,19 +1,30 @@
-"""What is shown of a hit: the lines that have what was looked for, redacted.
+"""Hits: candidates ranked, with a redacted excerpt around what was looked for. The same for every database.
 
-Rules of this file:
-1. A line is shown whole. Where it is too long for that, or where lines are left out, stands an ellipsis.
-2. Lines that have the query as it was typed come first, then those with most of its words; they keep their order.
-3. Text is redacted before lines are chosen: half a credential is not recognised as one.
+A hit that holds the query as it was typed comes before one that holds it in other letters or inside of words, and that
+before one that only has its words; then the denser one, then the newer one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from midfold.fold.facts import Query
+import msgspec
+
+from midfold.fold.archive import DIGITS, PREFIX
+from midfold.fold.facts import Query, fold, parse_query
+from midfold.store.bodies import searchable, source_of
+from midfold.store.protocol import Candidate, Store
+
+# What is shown of a hit: the lines that have what was looked for, redacted.
+#
+# Rules of this file:
+# 1. A line is shown whole. Where it is too long for that, or where lines are left out, stands an ellipsis.
+# 2. Lines that have the query as it was typed come first, then those with most of its words; they keep their order.
+# 3. Text is redacted before lines are chosen: half a credential is not recognised as one.
+
 
 REDACTED_AROUND = 4_000
 """Characters redacted on each side of a place: a secret that begins outside of what is shown is still one."""
@@ -137,3 +148,90 @@ def _cut(line: str, matcher: Matcher) -> str:
     first = max(min(matcher.place(line) - LONGEST_LINE // 3, len(line) - LONGEST_LINE), 0)
     last = first + LONGEST_LINE
     return f"{ELLIPSIS if first else ''}{line[first:last].strip()}{ELLIPSIS if last < len(line) else ''}"
+
+
+AS_TYPED, EXACT, EXACT_WORD = 20_000.0, 10_000.0, 100.0
+Wanted = Callable[[Candidate], bool]
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """One message that was found. `handle` unfolds to it, `text` is a redacted excerpt."""
+
+    session: str
+    position: int
+    role: str
+    at: int
+    handle: str
+    score: float
+    text: str
+
+
+class _Scored(NamedTuple):
+    score: float
+    found: Candidate
+    text: str
+
+
+FEWEST_CANDIDATES, MOST_CANDIDATES = 200, 5_000
+
+
+def search(
+    store: Store,
+    text: str,
+    redact: Callable[[str], str],
+    limit: int,
+    wanted: Wanted | None = None,
+    **filters: Any,
+) -> list[Hit]:
+    """The best hits; more candidates are asked for while too few of them are left.
+
+    With `wanted`, only such messages, and of those with the same bytes the newest.
+    """
+    most = FEWEST_CANDIDATES
+    while True:
+        found = store.find(text, most=most, **filters)
+        candidates = found if wanted is None else {one.digest: one for one in reversed(found) if wanted(one)}.values()
+        hits = rank(candidates if wanted is None else reversed(candidates), text, redact, limit)
+        if len(hits) >= limit or len(found) < most or most >= MOST_CANDIDATES:
+            return hits
+        most *= 5
+
+
+def rank(candidates: Iterable[Candidate], text: str, redact: Callable[[str], str], limit: int) -> list[Hit]:
+    """The best hits first. Candidates come with the newest first, and stay so among equals."""
+    matcher = Matcher(parse_query(text))
+    scored = [item for found in candidates if (item := _score(found, matcher)) is not None]
+    scored.sort(key=lambda item: -item.score)
+    return [_hit(item, matcher, redact) for item in scored[:limit]]
+
+
+def _score(found: Candidate, matcher: Matcher) -> _Scored | None:
+    query = matcher.query
+    text = searchable(source_of(found.message))
+    plain = text.lower()
+    spaced = fold(text) if query.phrases or " " in query.literal else plain
+    if any(phrase not in spaced for phrase in query.phrases):
+        return None
+    exact = plain.find(query.literal) if query.literal else -1
+    whole = plain.count(query.literal) if exact >= 0 else 0
+    counts = [whole or plain.count(term.text) for term in query.terms]
+    score = sum(min(count, 20) for count in counts) / (1 + len(plain) / 2_000) ** 0.5
+    if exact >= 0 or query.literal in spaced:
+        score += EXACT
+    if exact >= 0 and matcher.as_typed(text) >= 0:
+        score += AS_TYPED - EXACT
+    score += EXACT_WORD * sum(word in plain for word in set(query.literal.split()))
+    return _Scored(score, found, text)
+
+
+def _hit(item: _Scored, matcher: Matcher, redact: Callable[[str], str]) -> Hit:
+    found = item.found
+    return Hit(
+        session=found.session,
+        position=found.position,
+        role=found.role,
+        at=found.at,
+        handle=PREFIX + found.digest.hex()[:DIGITS],
+        score=round(item.score, 3),
+        text=excerpt(item.text, matcher, redact),
+    )
