@@ -27,7 +27,6 @@ from midfold.store.usage import (
     LastRequest,
     LastRequests,
     ReportedTurn,
-    Turns,
     add_turn,
     place_conversation,
     put_last_request,
@@ -83,7 +82,6 @@ class Recorder:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.dropped = 0
-        self._turns = Turns(sessions.store)
         self._sketches = LastRequests(sessions.store.database)
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
         self._taken, self._done = 0, 0
@@ -172,13 +170,10 @@ class Recorder:
     def _write(self, rows: Sequence[_Row]) -> None:
         if not rows:
             return
-        self._turns.table.make()
-        self._sketches.table.make()
 
         def write(tx: Tx) -> None:
-            both = self._turns.table.on(self._sketches.table.on(tx))
             for row in rows:
-                _record(both, row)
+                _record(tx, row)
 
         self.sessions.store.database.write(write)
 

@@ -34,15 +34,6 @@ UNAVAILABLE = {
     "55P03": "somebody else has held a lock for too long",
 }
 """States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
-FIND = """
-SELECT s.name, m.position, m.role, m.at, s.dialect,
-       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
-       m.chain, b.digest, b.codec, b.data
-FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
-WHERE {having} AND (%(session)s::bigint IS NULL OR m.session = %(session)s)
-  AND (%(role)s::smallint IS NULL OR m.role = %(role)s) AND m.at >= %(since)s AND m.at < %(until)s
-ORDER BY m.at DESC, m.position DESC LIMIT %(most)s
-"""
 
 
 def _driver() -> Any:
@@ -123,7 +114,7 @@ class PostgresTx(Tx):
         having = " AND ".join(
             f"m.body IN (SELECT body FROM words WHERE tokens @@ %({name})s::tsquery)" for name in words
         )
-        found = self.connection.execute(FIND.format(having=having), {**filters, **words})
+        found = self.connection.execute(self.queries["find"].format(having=having), {**filters, **words})
         rows: list[tuple[Any, ...]] = found.fetchall()
         return rows
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Raw
 
-from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
+from midfold.errors import NotStored, StoreDamaged, StoreError
 from midfold.fold.archive import DIGITS, PREFIX
 from midfold.fold.facts import parse_query
 from midfold.fold.handoff import Generated
@@ -44,7 +44,7 @@ from midfold.store.rows import (
 )
 from midfold.store.sqlite import MemoryDatabase, SQLite
 from midfold.store.sync import Checkpoint
-from midfold.store.upkeep import migrate, pending
+from midfold.store.upkeep import migrate
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 
@@ -73,18 +73,12 @@ PAGE = 500
 class SqlStore:
     """A `Store` on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, *, ttl: float = TTL, migrated: bool = True) -> None:
+    def __init__(self, database: Database, *, ttl: float = TTL) -> None:
         self.database = database
         self.where = database.where
         self.leases = StoredLeases(database, ttl)
         self.hidden_turns = HiddenTurns(database)
-        if migrated:
-            migrate(database)
-
-    def require_current(self) -> None:
-        """Raises unless the schema is up to date: for programs that must not migrate."""
-        if pending(self.database):
-            raise SchemaError(f"{self.where}: its schema is older than this midfold; run midfold store migrate")
+        migrate(database)
 
     # Sessions
 

@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -101,21 +102,9 @@ def delete_unused_session(tx: Tx, name: str, age: int) -> bool:
 
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
-TABLE = {
-    "sqlite": "CREATE TABLE IF NOT EXISTS midfold_migrations "
-    "(number INTEGER PRIMARY KEY, checksum TEXT NOT NULL, words INTEGER NOT NULL, at INTEGER NOT NULL)",
-    "postgres": "CREATE TABLE IF NOT EXISTS midfold_migrations "
-    "(number integer PRIMARY KEY, checksum text NOT NULL, words integer NOT NULL, at bigint NOT NULL)",
-}
-PRESENT = {
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE name = 'midfold_migrations'",
-    "postgres": "SELECT count(*) FROM pg_class WHERE oid = to_regclass('midfold_migrations')",
-}
 HIDDEN_TURNS = 3
 """The migration after which hidden turns are no sessions."""
 _OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
-ALONE = {"sqlite": "SELECT 1", "postgres": "SELECT pg_advisory_xact_lock(7310593858020254828)"}
-"""Two programs that migrate at once do it one after the other."""
 
 
 class Migration(NamedTuple):
@@ -144,7 +133,7 @@ def pending(database: Database) -> list[Migration]:
 
 def _pending(tx: Tx, database: Database) -> list[Migration]:
     known = migrations(database.flavour)
-    if not tx.connection.execute(PRESENT[database.flavour]).fetchone()[0]:
+    if tx.one("has_migrations") is None:
         return list(known)
     applied = dict(tx.all("versions"))
     if tx.number("newest_words") > WORDS:
@@ -173,8 +162,8 @@ def migrate(database: Database, progress: Progress | None = None) -> list[Migrat
 def _apply(database: Database) -> list[Migration]:
 
     def apply(tx: Tx) -> list[Migration]:
-        tx.connection.execute(ALONE[database.flavour])
-        tx.connection.execute(TABLE[database.flavour])
+        tx.run("lock_migrations")
+        tx.run("make_migrations")
         todo = _pending(tx, database)
         for migration in todo:
             for statement in statements(migration.text):
@@ -195,9 +184,14 @@ def _drop_old_hidden_sessions(tx: Tx) -> None:
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a file; comments stand on lines of their own, and no statement has a semicolon inside."""
-    lines = [line for line in text.splitlines() if not line.startswith("--")]
-    return [statement for piece in "\n".join(lines).split(";") if (statement := piece.strip())]
+    """The statements of a file; comments stand on lines of their own."""
+    found = [""]
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            found[-1] += line + "\n"
+            if sqlite3.complete_statement(found[-1]):
+                found.append("")
+    return [statement for piece in found if (statement := piece.strip().removesuffix(";"))]
 
 
 # Invariants of a store, each checked by reading it.

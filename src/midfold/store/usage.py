@@ -1,109 +1,31 @@
-"""What providers reported, turn by turn: a row of numbers per answer, and nothing anybody said.
+"""Numbers about requests, and nothing anybody said: what providers reported turn by turn, and how large the last
+request of each conversation was that passes through a gateway.
 
-Rules of this file:
-1. The table is made when the first turn is recorded. A store in which nobody has recorded any is only read.
-2. Turns belong to their session and go with it, whoever deletes it: the database sees to that, not its programs.
+1. Rows belong to their session and go with it, whoever deletes it: the database sees to that, not its programs.
+2. A conversation has a session's row from its first answered request on; its messages are stored when it is folded.
+3. Its name follows from its first messages. While there are few of them the name changes, and the row goes along: the
+   first one to go on takes it.
+4. At most so many conversations without messages are kept, those used last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from midfold.cache.health import Kind
 from midfold.store import SqlStore
-from midfold.store.database import Database, Flavour, Tx, adapt
+from midfold.store.database import Database, Tx
 from midfold.store.protocol import SessionInfo
 from midfold.store.writing import LockedSession, ensure_session, lock_session
 from midfold.transcript.message import Usage
 
-# Tables beside the schema: made when their first row is written, so that a store without any is only read.
-#
-# They hold what is nice to know and nobody's history, so they need no migration: who does not know them goes on.
-
-
-T = TypeVar("T")
-PRESENT = {
-    "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{table}'",
-    "postgres": "SELECT count(*) FROM pg_class WHERE oid = to_regclass('{table}')",
-}
-ONE_AT_A_TIME = {"sqlite": "SELECT 1", "postgres": "SELECT pg_advisory_xact_lock(7310593858020254830)"}
-
-
-class Beside:
-    """One such table, and the queries for it."""
-
-    def __init__(
-        self, database: Database, table: str, create: Mapping[Flavour, Sequence[str]], queries: Mapping[str, str]
-    ) -> None:
-        self.database, self.table = database, table
-        self._create = create[database.flavour]
-        self._queries = {name: adapt(text, database.flavour) for name, text in queries.items()}
-        self._present = False
-
-    def make(self) -> None:
-        """The table, unless it is there."""
-        if not self._is_present():
-            self.database.write(self._made)
-            self._present = True
-
-    def on(self, tx: Tx) -> Tx:
-        """The transaction, with the queries for this table."""
-        tx.queries = {**tx.queries, **self._queries}
-        return tx
-
-    def read(self, work: Callable[[Tx], T]) -> T | None:
-        """None where there is no table yet."""
-        return self.database.read(lambda tx: work(self.on(tx))) if self._is_present() else None
-
-    def write(self, work: Callable[[Tx], T]) -> T:
-        self.make()
-        return self.database.write(lambda tx: work(self.on(tx)))
-
-    def _is_present(self) -> bool:
-        if not self._present:
-            query = PRESENT[self.database.flavour].format(table=self.table)
-            self._present = bool(self.database.read(lambda tx: tx.connection.execute(query).fetchone()[0]))
-        return self._present
-
-    def _made(self, tx: Tx) -> None:
-        for statement in (ONE_AT_A_TIME[self.database.flavour], *self._create):
-            tx.connection.execute(statement)
-
-
 MOST_TURNS = 20_000
 """Turns of one session that are read at most: the newest."""
-
-CREATE_TURNS: dict[Flavour, tuple[str, ...]] = {
-    "sqlite": (
-        """CREATE TABLE IF NOT EXISTS turns (
-            id INTEGER PRIMARY KEY, session INTEGER NOT NULL, at INTEGER NOT NULL, count INTEGER NOT NULL,
-            compaction INTEGER NOT NULL, model TEXT, kind TEXT, prompt INTEGER NOT NULL, completion INTEGER NOT NULL,
-            cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL)""",
-        "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
-        """CREATE TRIGGER IF NOT EXISTS turns_go_with_their_session AFTER DELETE ON sessions
-           BEGIN DELETE FROM turns WHERE session = old.id; END""",
-    ),
-    "postgres": (
-        """CREATE TABLE IF NOT EXISTS turns (
-            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-            session bigint NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, at bigint NOT NULL,
-            count bigint NOT NULL, compaction bigint NOT NULL, model text, kind text, prompt bigint NOT NULL,
-            completion bigint NOT NULL, cache_read bigint NOT NULL, cache_write bigint NOT NULL)""",
-        "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
-    ),
-}
-TURN_QUERIES = {
-    "add_turn": """INSERT INTO turns
-        (session, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write)
-        VALUES (:session, :at, :count, :compaction, :model, :kind, :prompt, :completion, :cache_read, :cache_write)""",
-    "turns": """SELECT id, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write
-        FROM turns WHERE session = :session ORDER BY id DESC LIMIT :most""",
-    "newest_turns": """SELECT s.id, coalesce((SELECT max(t.id) FROM turns t WHERE t.session = s.id), 0)
-        FROM sessions s ORDER BY s.updated DESC, s.id DESC LIMIT :most""",
-}
+MOST_CONVERSATIONS = 10_000
+"""Conversations without messages."""
 
 
 class ReportedTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +48,7 @@ class Turns:
     """The turns of the sessions of one store."""
 
     def __init__(self, store: SqlStore) -> None:
-        self.table = Beside(store.database, "turns", CREATE_TURNS, TURN_QUERIES)
+        self._database = store.database
 
     def record(
         self,
@@ -148,11 +70,11 @@ class Turns:
             usage=usage,
             kind=kind,
         )
-        self.table.write(lambda tx: add_turn(tx, session.id, turn))
+        self._database.write(lambda tx: add_turn(tx, session.id, turn))
 
     def of(self, session: SessionInfo) -> list[ReportedTurn]:
         """The turns of one session, the oldest first."""
-        rows = self.table.read(lambda tx: tx.all("turns", session=session.id, most=MOST_TURNS)) or []
+        rows = self._database.rows("turns", session=session.id, most=MOST_TURNS)
         return [
             ReportedTurn(
                 id=number,
@@ -173,7 +95,7 @@ class Turns:
 
     def newest(self, limit: int) -> dict[int, int]:
         """The newest turn of each of the sessions used last, by the session's id: what changes when there is one."""
-        return dict(self.table.read(lambda tx: tx.all("newest_turns", most=limit)) or [])
+        return dict(self._database.rows("newest_turns", most=limit))
 
 
 def add_turn(tx: Tx, session: int, turn: ReportedTurn) -> None:
@@ -193,54 +115,7 @@ def add_turn(tx: Tx, session: int, turn: ReportedTurn) -> None:
     )
 
 
-# Conversations that pass by: how large the last request of each was. Numbers, and nothing anybody said.
-#
-# Rules of this file:
-# 1. A conversation has a session's row from its first answered request on; its messages are stored when it is folded.
-# 2. Its name follows from its first messages. While there are few of them the name changes, and the row goes along: the
-#    first one to go on takes it.
-# 3. At most so many conversations without messages are kept, those used last.
-
-
-MOST_CONVERSATIONS = 10_000
-"""Conversations without messages."""
-_COLUMNS = "session, at, count, compaction, tokens, reported, context, threshold, requests"
-
-CREATE: dict[Flavour, tuple[str, ...]] = {
-    "sqlite": (
-        """CREATE TABLE IF NOT EXISTS sketches (
-            session INTEGER PRIMARY KEY, at INTEGER NOT NULL, count INTEGER NOT NULL, compaction INTEGER NOT NULL,
-            tokens INTEGER NOT NULL, reported INTEGER NOT NULL, context INTEGER NOT NULL, threshold INTEGER NOT NULL,
-            requests INTEGER NOT NULL)""",
-        """CREATE TRIGGER IF NOT EXISTS sketches_go_with_their_session AFTER DELETE ON sessions
-           BEGIN DELETE FROM sketches WHERE session = old.id; END""",
-    ),
-    "postgres": (
-        """CREATE TABLE IF NOT EXISTS sketches (
-            session bigint PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE, at bigint NOT NULL,
-            count bigint NOT NULL, compaction bigint NOT NULL, tokens bigint NOT NULL, reported integer NOT NULL,
-            context bigint NOT NULL, threshold bigint NOT NULL, requests bigint NOT NULL)""",
-    ),
-}
-QUERIES = {
-    "put_sketch": f"""INSERT INTO sketches ({_COLUMNS})
-        VALUES (:session, :at, :count, :compaction, :tokens, :reported, :context, :threshold, 1)
-        ON CONFLICT (session) DO UPDATE SET at = excluded.at, count = excluded.count,
-            compaction = excluded.compaction, tokens = excluded.tokens, reported = excluded.reported,
-            context = excluded.context, threshold = excluded.threshold, requests = sketches.requests + 1""",
-    "sketch": f"SELECT {_COLUMNS} FROM sketches WHERE session = :session",
-    "sketches": f"SELECT {_COLUMNS} FROM sketches ORDER BY at DESC LIMIT :most",
-    "rename_session": "UPDATE sessions SET name = :name WHERE id = :id",
-    "give_turns": "UPDATE turns SET session = :target WHERE session = :source",
-    "touch_session": """UPDATE sessions SET updated = {now},
-        model = CASE WHEN count = 0 THEN coalesce(:model, model) ELSE model END WHERE id = :id""",
-    "forget_sketched": """DELETE FROM sessions WHERE count = 0 AND compactions = 0 AND id IN (
-        SELECT s.id FROM sessions s JOIN sketches k ON k.session = s.id WHERE s.count = 0
-        ORDER BY s.updated DESC, s.id DESC LIMIT 1000000000 OFFSET :most)""",
-}
-
-
-class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
+class LastRequest(msgspec.Struct, frozen=True):
     """The last request of a conversation: so many messages and tokens, in a window that is folded at a threshold.
 
     `at` is milliseconds since 1970; without `reported` the tokens are an estimate.
@@ -256,31 +131,35 @@ class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int
     requests: int = 1
 
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> LastRequest:
+        session, at, count, compaction, tokens, reported, *rest = row
+        return cls(session, at, count, compaction, tokens, bool(reported), *rest)
+
 
 class LastRequests:
-    """The sketches of one store."""
+    """The last requests of the conversations of one store."""
 
     def __init__(self, database: Database) -> None:
-        self.table = Beside(database, "sketches", CREATE, QUERIES)
+        self._database = database
 
     def of(self, session: int) -> LastRequest | None:
-        rows = self.table.read(lambda tx: tx.all("sketch", session=session)) or []
-        return _read_last_request(rows[0]) if rows else None
+        row = self._database.row("last_request", session=session)
+        return None if row is None else LastRequest.of(row)
 
     def newest(self, limit: int) -> dict[int, LastRequest]:
         """Those of the conversations used last, by their session's id."""
-        rows = self.table.read(lambda tx: tx.all("sketches", most=limit)) or []
-        return {row[0]: _read_last_request(row) for row in rows}
+        return {row[0]: LastRequest.of(row) for row in self._database.rows("last_requests", most=limit)}
 
     def forget(self, most: int = MOST_CONVERSATIONS) -> int:
         """Drops the oldest conversations without messages; says how many."""
-        return self.table.write(lambda tx: tx.run("forget_sketched", most=most))
+        return self._database.write(lambda tx: tx.run("forget_conversations", most=most))
 
 
 def place_conversation(tx: Tx, names: Sequence[str], dialect: str, model: str | None) -> LockedSession:
     """The row of a conversation: by its name, by one it had before, or a new one. Names are the newest first."""
     found = lock_session(tx, names[0])
-    if found is not None and tx.one("sketch", session=found.id) is not None:
+    if found is not None and tx.one("last_request", session=found.id) is not None:
         return found
     before = next((row for name in names[1:] if (row := lock_session(tx, name)) is not None and not row.count), None)
     if found is None:
@@ -296,31 +175,6 @@ def place_conversation(tx: Tx, names: Sequence[str], dialect: str, model: str | 
     return found
 
 
-def put_last_request(tx: Tx, sketch: LastRequest, model: str | None) -> None:
-    tx.run(
-        "put_sketch",
-        session=sketch.session,
-        at=sketch.at,
-        count=sketch.count,
-        compaction=sketch.compaction,
-        tokens=sketch.tokens,
-        reported=int(sketch.reported),
-        context=sketch.window,
-        threshold=sketch.threshold,
-    )
-    tx.run("touch_session", id=sketch.session, model=model)
-
-
-def _read_last_request(row: tuple[int, ...]) -> LastRequest:
-    session, at, count, compaction, tokens, reported, window, threshold, requests = row
-    return LastRequest(
-        session=session,
-        at=at,
-        count=count,
-        compaction=compaction,
-        tokens=tokens,
-        reported=bool(reported),
-        window=window,
-        threshold=threshold,
-        requests=requests,
-    )
+def put_last_request(tx: Tx, request: LastRequest, model: str | None) -> None:
+    tx.run("put_last_request", **{**msgspec.structs.asdict(request), "reported": int(request.reported)})
+    tx.run("touch_session", id=request.session, model=model)
