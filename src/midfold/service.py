@@ -30,7 +30,7 @@ from midfold.store.leases import TTL
 from midfold.store.portable import export_session, import_session
 from midfold.store.protocol import Prefix, SessionInfo
 from midfold.store.search import Hit, search
-from midfold.store.upkeep import Progress
+from midfold.store.upkeep import Progress, reindex
 from midfold.store.writing import PLAINEST
 from midfold.transcript.document import DIALECTS
 
@@ -161,10 +161,10 @@ class Sessions:
 
     def reindex(self, progress: Progress | None = None) -> int:
         """Makes the search index anew, while the store is used; says how many messages it holds."""
-        return self.store.reindex(progress)
+        return reindex(self.store.database, progress)
 
     def backup(self, target: str) -> None:
-        self.store.backup(target)
+        self.store.database.backup(target)
 
     def close(self) -> None:
         self.store.close()

@@ -70,7 +70,7 @@ def looks(sessions: Sessions, name: str) -> Iterator[tuple[str, Callable[[], Any
     def checkpoint() -> Any:
         wires = [bytes(message) for message in map(_wire, store.history(name))]
         chains = {chain: place for place, chain in enumerate(chain_of(map(digest_of, wires)), 1)}
-        return store.checkpoint(name, chains)
+        return store.checkpoints.find(name, chains)
 
     yield "info", lambda: (store.must(name).count, store.must(name).compaction, store.must(name).memory)
     yield "history", lambda: session.history().json()

@@ -113,7 +113,7 @@ class Conversation:
 
     def view(self, checkpoint: Checkpoint | None) -> Transcript:
         """What the model sees of the messages, without a leading system prompt."""
-        return self.talk if checkpoint is None else checkpoint.applied(self.talk, self.dialect)
+        return self.talk if checkpoint is None else checkpoint.apply(self.talk, self.dialect)
 
     def tokens(self, view: Transcript, meter: Meter) -> int:
         """The estimated size of a request with this view."""

@@ -87,7 +87,7 @@ class Folder:
         folded = Folded(receipt, None)
         if not folded.is_made:
             return folded
-        return folded._replace(checkpoint=self.store.checkpoint(session.name, conversation.lengths))
+        return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
 
     def synced(self, conversation: Conversation, name: str, limits: Limits) -> Session:
         """The session that holds exactly this history."""

@@ -1,6 +1,5 @@
 """Message bodies: exact bytes, stored once by their hash, and the chain of hashes that identifies a history.
 
-Rules of this file:
 1. A body is the exact bytes of a message; a dict is written compactly. Its digest is blake2b of these bytes.
 2. A chain value stands for a message and everything before it: chain(n) = blake2b(chain(n-1) + digest(n)).
 3. Compression is a matter of storage only: what is read has the digest it was stored under, or is not given out.

@@ -1,6 +1,5 @@
-"""Connections and transactions, the same for both databases.
+"""Connections, transactions and queries, the same for both databases.
 
-Rules of this file:
 1. Every use of the database is one transaction on a connection of its own; connections are kept for the next one.
 2. What a driver raises becomes an error of ours that says which database and what happened, never what it holds.
 3. A transaction the database itself gave up (a deadlock, a row deleted meanwhile) is run again, a bounded number of
@@ -10,6 +9,7 @@ Rules of this file:
 5. A connection never crosses a fork.
 6. Any number of threads may use a database. Each waits for one of a bounded number of connections: a server has only
    so many, and everybody's share of it should be known.
+7. SQL stays in .sql files: named sections, one set of parameters for both databases.
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
 from midfold.fold.facts import Query
 from midfold.store.bodies import NewMessage
 
-# SQL stays in .sql files: named sections, one set of parameters for both databases.
-
-
 Flavour = Literal["sqlite", "postgres"]
+
+T = TypeVar("T")
+How = Literal["read", "write", "alone"]
+MOST_TRIES = 12
+LONGEST_PAUSE = 0.05
+CONNECTIONS = 16
+"""Connections a process opens at most, unless it is told otherwise."""
+LONGEST_WAIT = 30.0
+"""Seconds a thread waits for a connection."""
+FOREVER = 1 << 62
+"""Later than any message."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -55,23 +63,21 @@ def queries(flavour: Flavour) -> dict[str, str]:
     for source in (folder / "queries.sql", folder / flavour / "queries.sql"):
         pieces = _NAME.split(source.read_text(encoding="utf-8"))
         for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
-            found[name] = adapt(text.strip(), flavour)
+            found[name] = _adapt(text.strip(), flavour)
     return found
 
 
-def adapt(text: str, flavour: Flavour) -> str:
+def _adapt(text: str, flavour: Flavour) -> str:
     for place, value in _PLACES[flavour].items():
         text = text.replace(place, value)
     return text if flavour == "sqlite" else _PARAMETER.sub(r"%(\1)s", text)
 
 
-# Waiting in turn: who came first is served first.
-#
-# The semaphores of the standard library let a thread that comes later go first: under load somebody waits for seconds.
-
-
 class FairSemaphore:
-    """A number of places, given to threads in the order in which they asked."""
+    """A number of places, given to threads in the order in which they asked.
+
+    The semaphores of the standard library let one that comes later go first: under load somebody waits for seconds.
+    """
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -100,18 +106,6 @@ class FairSemaphore:
                 self._waiting.popleft().release()
             else:
                 self._free += 1
-
-
-T = TypeVar("T")
-How = Literal["read", "write", "alone"]
-MOST_TRIES = 12
-LONGEST_PAUSE = 0.05
-CONNECTIONS = 16
-"""Connections a process opens at most, unless it is told otherwise."""
-LONGEST_WAIT = 30.0
-"""Seconds a thread waits for a connection."""
-FOREVER = 1 << 62
-"""Later than any message."""
 
 
 class RetryTransaction(Exception):
@@ -202,7 +196,7 @@ class Database(ABC):
     def transaction(self, connection: Any) -> Tx: ...
 
     @abstractmethod
-    def translated(self, error: Exception) -> StoreError | RetryTransaction:
+    def translate(self, error: Exception) -> StoreError | RetryTransaction:
         """What the driver's error means."""
 
     @abstractmethod
@@ -257,12 +251,12 @@ class Database(ABC):
         return found[0] if found else None
 
     def _final(self, error: Exception) -> StoreError:
-        meaning = self.translated(error)
+        meaning = self.translate(error)
         return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, RetryTransaction) else meaning
 
     @contextmanager
     def _in_transaction(self, how: How) -> Iterator[Tx]:
-        connection = self._begun(how)
+        connection = self._begin(how)
         try:
             yield self.transaction(connection)
             connection.execute("COMMIT")
@@ -271,13 +265,13 @@ class Database(ABC):
                 connection.execute("ROLLBACK")
             self._put_back(connection)
             if isinstance(error, self.errors):
-                raise self.translated(error) from error
+                raise self.translate(error) from error
             if isinstance(error, UnicodeEncodeError):
                 raise _half_a_character(error) from None
             raise
         self._put_back(connection)
 
-    def _begun(self, how: How) -> Any:
+    def _begin(self, how: How) -> Any:
         while True:
             connection, fresh = self._connection()
             try:
@@ -285,7 +279,7 @@ class Database(ABC):
             except self.errors as error:
                 self._put_back(connection)
                 if fresh or self.is_alive(connection):
-                    raise self.translated(error) from error
+                    raise self.translate(error) from error
                 continue
             return connection
 

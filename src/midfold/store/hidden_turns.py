@@ -1,6 +1,5 @@
 """Turns that a gateway ran for a model and kept from its client: nobody's session, and in no list of them.
 
-Rules of this file:
 1. They are found by their place and their chain together, and by nothing else. Whoever keeps them says what a place is.
 2. A look for all turns of a conversation is two questions, however long it is, and one where a place has none.
 3. They go with the session they were kept for, and when nobody has used them for as long as sessions are pruned after.

@@ -1,4 +1,10 @@
-"""What a caller hands over: read, written and hashed once, whatever is asked about it afterwards."""
+"""What a caller hands over, on its way into a store: read, written and hashed once, and redacted where `store.redact`
+asks for it.
+
+1. What holds no secret keeps its exact bytes. What does is written anew: its handle unfolds to the redacted message.
+2. A provider refuses a signed block of thinking whose text was changed. One that holds a secret is left out.
+3. The result depends on the bytes alone: a history that is sent again is the same history.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +22,6 @@ from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, read
 from midfold.transcript.message import Message, Transcript
-
-# `store.redact`: originals without their secrets, for those who may not keep them.
-#
-# Rules of this file:
-# 1. What holds no secret keeps its exact bytes. What does is written anew: its handle unfolds to the redacted message.
-# 2. A provider refuses a signed block of thinking whose text was changed. One that holds a secret is left out.
-# 3. The result depends on the bytes alone: a history that is sent again is the same history.
-
 
 HIDDEN = "[REDACTED]"
 """A key that held a secret. It does not say which kind: that would make its value one when it is read again."""

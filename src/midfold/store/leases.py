@@ -1,6 +1,5 @@
 """One compaction at a time per session, across threads, processes and machines.
 
-Rules of this file:
 1. A lease has a time to live and a fence: a number that grows with every holder. Whoever commits shows the fence, and
    the commit checks it in its own transaction; a holder that slept past its time cannot commit, whatever it believes.
 2. The key is the session's name before the compaction.

@@ -124,7 +124,7 @@ def export_session(store: SqlStore, name: str) -> Iterator[bytes]:
     yield msgspec.json.encode(header)
     for kind, position, at, body in store.database.read(lambda tx: writing.prompt_history(tx, info.id)):
         yield msgspec.json.encode(PromptLine(kind, position, at, None if body is None else b64encode(body).decode()))
-    for row in store.history_of(info, 0):
+    for row in store.history(info):
         data = bytes(row.message.wire)
         plain = b"\n" not in data and b"\r" not in data and _is_json(data)
         yield msgspec.json.encode(

@@ -1,6 +1,5 @@
 """PostgreSQL: many machines on one database.
 
-Rules of this file:
 1. Rows are locked in one order: the session, then bodies by their digest. Two appends never wait for each other in a
    circle.
 2. The clock is the server's. The clocks of the machines are never compared.
@@ -61,7 +60,7 @@ class PostgresTx(Tx):
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
         found = self._known(wanted)
         new = [entry for digest, entry in wanted.items() if digest not in found]
-        added = self._added(new, index)
+        added = self._add_new(new, index)
         if len(added) < len(new):
             found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
@@ -77,7 +76,7 @@ class PostgresTx(Tx):
             self.many("index_words", _chunks((body, entry.tokens) for body, entry in mine))
         return added | {digest: body for digest, (body, _) in found.items()}
 
-    def _added(self, entries: list[NewMessage], index: bool) -> dict[bytes, int]:
+    def _add_new(self, entries: list[NewMessage], index: bool) -> dict[bytes, int]:
         """Ids of the bodies that nobody else has added meanwhile."""
         added: dict[bytes, int] = {}
         if not entries:
@@ -171,7 +170,7 @@ class Postgres(Database):
     def transaction(self, connection: Any) -> PostgresTx:
         return PostgresTx(connection, self.flavour)
 
-    def translated(self, error: Exception) -> StoreError | RetryTransaction:
+    def translate(self, error: Exception) -> StoreError | RetryTransaction:
         code = getattr(error, "sqlstate", None) or ""
         what = type(error).__name__
         if code in AGAIN:

@@ -6,7 +6,7 @@ derived from both. Synchronous on purpose: asynchronous callers use a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,62 +15,11 @@ import msgspec
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
 from midfold.store.bodies import NewMessage
-from midfold.store.database import Tx
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 from midfold.transcript.splice import message_bytes, message_value
-
-# Which session has a history, or the beginning of one: for clients that do not say who they are.
-#
-# Rules of this file:
-# 1. A chain value stands for a message and everything before it. Who has the chain of a history has that of each of its
-#    beginnings, so the longest known one is found by halves; from the end in growing steps, because most histories go
-#    on
-#    where they ended last time.
-# 2. A chain is looked for at the places of the message it ends with: it needs no index of its own.
-
-
-class Prefix(NamedTuple):
-    """The first `shared` messages of a history are the first of this session, which has `length` in all."""
-
-    session: str
-    shared: int
-    length: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether the history begins with all of the session: it only goes on."""
-        return self.shared == self.length
-
-
-def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, least: int, under: str) -> Prefix | None:
-    """The session that shares most; among equals one that ends there, has not ended, and was used last."""
-
-    def place(count: int) -> dict[str, object]:
-        return {"digest": digests[count - 1], "position": count - 1, "chain": chains[count - 1], "under": under}
-
-    count = _most(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
-    row = tx.one("session_with_chain", **place(count)) if count else None
-    return None if row is None else Prefix(row[0], count, row[1])
-
-
-def _most(is_known: Callable[[int], bool], least: int, total: int) -> int:
-    """The largest number that is known, if everything below a known one is; 0 if there is none from `least` on."""
-    low = high = total
-    step = 1
-    while low >= least and not is_known(low):
-        low, high, step = low - step, low - 1, step * 2
-    low = max(low, least - 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if is_known(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low if low >= least else 0
-
 
 Kind = Literal["root", "branch", "continuation"]
 PromptKind = Literal["system", "tools"]
@@ -185,6 +134,19 @@ class SyncResult(NamedTuple):
     """How many messages the stored history has beyond the client's."""
 
 
+class Prefix(NamedTuple):
+    """The first `shared` messages of a history are the first of this session, which has `length` in all."""
+
+    session: str
+    shared: int
+    length: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the history begins with all of the session: it only goes on."""
+        return self.shared == self.length
+
+
 class Candidate(NamedTuple):
     """A candidate of a search, not ranked yet."""
 
@@ -228,9 +190,8 @@ class Store(Protocol):
     ) -> SyncResult: ...
     def prompt(self, info: SessionInfo) -> Prompt: ...
     def find_prefix(self, entries: Sequence[NewMessage], *, least: int = 1, under: str = "") -> Prefix | None: ...
-    def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
+    def history(self, of: str | SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
     def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]: ...
-    def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]: ...
     def commit(self, name: str, lease: Lease, commit: Commit) -> int: ...
     def undo(self, name: str) -> CompactionRecord: ...
     def remember(self, info: SessionInfo, memory: bytes) -> bool: ...
@@ -252,11 +213,8 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-# Messages of a session as whoever asks wants them: read, as plain values, or as the exact bytes.
-
-
 class View:
-    """Some messages of a session: its history, or what the model sees of it."""
+    """Messages of a session, its history or what the model sees of it: read, as plain values, or as exact bytes."""
 
     def __init__(
         self,

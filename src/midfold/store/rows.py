@@ -1,4 +1,12 @@
-"""Rows as what they stand for. A row that cannot be read, or is not the one that was asked for, is damage."""
+"""Rows as what they stand for. A row that cannot be read, or is not the one that was asked for, is damage.
+
+A message is bound by its hash and the chain over it. What only points at messages is bound by a seal: a hash in the
+JSON of a row, over that JSON and whatever the row stands for. Rows that an older midfold wrote have none.
+
+1. The memory of a session is sealed with its name and the compaction in force.
+2. The state of a compaction has three seals: over its row, over the pieces of its view, over its handles.
+3. Both ends of the JSON say that it is sealed: one that is damaged is not taken for an old one.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +26,7 @@ from midfold.store.protocol import Candidate, CompactionRecord, SessionInfo, Sto
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 
-# Rows that say of themselves what they should be.
-#
-# A message is bound by its hash and the chain over it. What only points at messages is bound by a seal: a hash in the
-# JSON of a row, over that JSON and whatever the row stands for. Rows that an older midfold wrote have none.
-#
-# 1. The memory of a session is sealed with its name and the compaction in force.
-# 2. The state of a compaction has three seals: over its row, over the pieces of its view, over its handles.
-# 3. Both ends of the JSON say that it is sealed: one that is damaged is not taken for an old one.
-
-
+_UNREADABLE = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
 SIZE = 16
 ROW, PIECES, HANDLES = 0, 1, 2
 Row = tuple[Any, ...]
@@ -81,9 +80,6 @@ def _never_sealed(data: bytes) -> Sealed:
     return Sealed(data, b"")
 
 
-# Sessions
-
-
 def seal_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
     """What a session remembers, as it is stored."""
     return add_seals(data, _session_bytes(name, compaction, compactions))
@@ -98,9 +94,6 @@ def read_memory(data: bytes, name: str, compaction: int, compactions: int) -> by
 
 def _session_bytes(name: str, compaction: int, compactions: int) -> bytes:
     return f"{name}\n{compaction}\n{compactions}".encode("utf-8", "surrogatepass")
-
-
-# Compactions
 
 
 def seal_compaction(tx: Tx, session: int, seq: int) -> None:
@@ -158,9 +151,6 @@ def _handle_bytes(rows: Iterable[Row]) -> bytes:
 def _piece(piece: Iterable[Any]) -> Row:
     place, first, count, digest = piece
     return place, first, count, None if digest is None else blob(digest)
-
-
-_UNREADABLE = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
 
 
 def read_session(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:

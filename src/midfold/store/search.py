@@ -1,7 +1,10 @@
 """Hits: candidates ranked, with a redacted excerpt around what was looked for. The same for every database.
 
-A hit that holds the query as it was typed comes before one that holds it in other letters or inside of words, and that
-before one that only has its words; then the denser one, then the newer one.
+1. A hit that holds the query as it was typed comes before one that holds it in other letters or inside of words, and
+   that before one that only has its words; then the denser one, then the newer one.
+2. A line is shown whole. Where it is too long for that, or where lines are left out, stands an ellipsis.
+3. Lines that have the query as it was typed come first, then those with most of its words; they keep their order.
+4. Text is redacted before lines are chosen: half a credential is not recognised as one.
 """
 
 from __future__ import annotations
@@ -17,14 +20,6 @@ from midfold.fold.archive import DIGITS, PREFIX
 from midfold.fold.facts import Query, fold, parse_query
 from midfold.store.bodies import searchable, source_of
 from midfold.store.protocol import Candidate, Store
-
-# What is shown of a hit: the lines that have what was looked for, redacted.
-#
-# Rules of this file:
-# 1. A line is shown whole. Where it is too long for that, or where lines are left out, stands an ellipsis.
-# 2. Lines that have the query as it was typed come first, then those with most of its words; they keep their order.
-# 3. Text is redacted before lines are chosen: half a credential is not recognised as one.
-
 
 REDACTED_AROUND = 4_000
 """Characters redacted on each side of a place: a secret that begins outside of what is shown is still one."""

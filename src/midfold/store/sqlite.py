@@ -1,6 +1,5 @@
-"""SQLite: one file, write-ahead log, one writer at a time.
+"""SQLite, in a file with a write-ahead log and one writer at a time, or in memory.
 
-Rules of this file:
 1. Transactions that write take the lock when they begin: a transaction that reads first and locks later fails where it
    could have waited.
 2. The file is readable by its owner only: originals may hold secrets.
@@ -82,7 +81,7 @@ class SQLiteTx(Tx):
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
         ids = {digest: row[0] for digest, row in known.items() if row is not None}
         stored = [(digest, int(index), *deflate(entry.data)) for digest, entry in new.items()]
-        ids |= self._added(stored)
+        ids |= self._add_new(stored)
         if not index:
             return ids
         late = [
@@ -95,7 +94,7 @@ class SQLiteTx(Tx):
         self._wait([*waiting, *((body, MOST_WAITING_BYTES) for body in late)])
         return ids
 
-    def _added(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
+    def _add_new(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
         add = self.queries["add_body"]
         if len(rows) < MOST_WAITING:
             return {row[0]: self.connection.execute(add, row).lastrowid or 0 for row in rows}
@@ -219,7 +218,7 @@ class SQLite(Database):
     def transaction(self, connection: sqlite3.Connection) -> SQLiteTx:
         return SQLiteTx(connection, self.flavour, self.clock)
 
-    def translated(self, error: Exception) -> StoreError:
+    def translate(self, error: Exception) -> StoreError:
         if isinstance(error, UnicodeDecodeError):
             return StoreDamaged(f"{self.where}: {MEANINGS['SQLITE_CORRUPT']}")
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
@@ -249,16 +248,15 @@ class SQLite(Database):
         try:
             source.backup(copy)
         except sqlite3.Error as error:
-            raise self.translated(error) from error
+            raise self.translate(error) from error
         finally:
             copy.close()
             source.close()
 
 
-# `memory:`: the same store in memory, gone with its process. One connection, used by one thread at a time.
-
-
 class MemoryDatabase(SQLite):
+    """`memory:`: gone with its process. One connection, used by one thread at a time."""
+
     def __init__(self, *, clock: Clock = time.time) -> None:
         super().__init__(":memory:", clock=clock)
         self.where = "memory"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -15,7 +15,7 @@ from midfold.fold.archive import DIGITS, PREFIX
 from midfold.fold.facts import parse_query
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
-from midfold.store import protocol, sync, upkeep, writing
+from midfold.store import sync, upkeep, writing
 from midfold.store.bodies import ROLES, NewMessage, chain_of, inflate, require_link
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.hidden_turns import HiddenTurns
@@ -43,30 +43,14 @@ from midfold.store.rows import (
     seal_memory,
 )
 from midfold.store.sqlite import MemoryDatabase, SQLite
-from midfold.store.sync import Checkpoint
+from midfold.store.sync import Checkpoints
 from midfold.store.upkeep import migrate
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 
-# What the address of a store says about where it is.
-
-
 MEMORY = frozenset({"memory:", "memory://", "sqlite://", "sqlite:///:memory:", "sqlite://:memory:"})
 """Also as other programs write it: a file of the name :memory: is what nobody wants."""
 FILE = "sqlite:///"
-
-
-def is_memory(url: str) -> bool:
-    """Whether the store is gone with its process."""
-    return url.partition("?")[0] in MEMORY
-
-
-def file_of(url: str) -> str | None:
-    """The path of a SQLite file; None if the store is none."""
-    address = url.partition("?")[0]
-    return address.removeprefix(FILE) if address.startswith(FILE) and not is_memory(url) else None
-
-
 PAGE = 500
 
 
@@ -78,6 +62,7 @@ class SqlStore:
         self.where = database.where
         self.leases = StoredLeases(database, ttl)
         self.hidden_turns = HiddenTurns(database)
+        self.checkpoints = Checkpoints(database)
         migrate(database)
 
     # Sessions
@@ -158,16 +143,15 @@ class SqlStore:
         """
         digests = [entry.digest for entry in entries]
         chains = list(chain_of(digests))
-        return self.database.read(lambda tx: protocol.find_prefix(tx, digests, chains, least=least, under=under))
+        return self.database.read(lambda tx: sync.find_prefix(tx, digests, chains, least=least, under=under))
 
     # Reading
 
-    def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
-        """Messages in their order; page by page, so that a long history is never in memory at once."""
-        return self.history_of(self.must(name), start, stop)
+    def history(self, of: str | SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
+        """Messages in their order, as far as a row of the session knows; never more than a page of them in memory."""
+        return self._history(self.must(of) if isinstance(of, str) else of, start, stop)
 
-    def history_of(self, session: SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
-        """The same, as far as this row of the session knows."""
+    def _history(self, session: SessionInfo, start: int, stop: int | None) -> Iterator[Stored]:
         dialect, end = dialect_of(session), session.count if stop is None else min(stop, session.count)
         while start < end:
             values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
@@ -207,7 +191,7 @@ class SqlStore:
 
     def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]:
         """The messages from `start` up to what `info` counts."""
-        return tuple(Item(row.message, row.position) for row in self.history_of(info, start))
+        return tuple(Item(row.message, row.position) for row in self.history(info, start))
 
     # Compactions
 
@@ -231,14 +215,6 @@ class SqlStore:
         session = self.must(name)
         return [read_record(row) for row in self.database.rows("compactions", session=session.id)]
 
-    def checkpoint(self, name: str, chains: Mapping[bytes, int]) -> Checkpoint | None:
-        """The compaction that replaces most of a history with these chains, in a session or its branches."""
-        return sync.find_checkpoint(self.database, name, chains)
-
-    def is_in_force(self, name: str, seq: int) -> bool:
-        """Whether a session still has this compaction: it may have been undone, or deleted."""
-        return bool(self.database.rows("compaction_in_force", name=name, seq=seq))
-
     # Originals
 
     def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript:
@@ -248,7 +224,7 @@ class SqlStore:
         """
         session: SessionInfo | None = self.must(name)
         while session is not None:
-            found = self._unfolded(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
+            found = self._read_handle(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
             at = stop = None
             if found:
                 dialect = dialect_of(session)
@@ -256,25 +232,14 @@ class SqlStore:
             session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
         raise NotStored(f"session {name}: there is no handle {handle}")
 
-    def has_handle(self, name: str, handle: str) -> bool:
-        """Whether a handle, or the beginning of one, leads to something in this session; nothing is read."""
-        session = self.info(name)
-        if session is None:
-            return False
-        named = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
-        digest = _digests(handle.removeprefix(PREFIX))
-        return bool(self.database.rows("handle", **named)) or bool(
-            digest and self.database.rows("has_message", session=session.id, low=digest[0], high=digest[1])
-        )
-
-    def _unfolded(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
+    def _read_handle(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
         ends = {"session": session.id, "low": full, "high": full + "\x7f", "seq": seq}
         names = self.database.rows("handle", **ends)
         if len(names) > 1 and names[0][0] != full:
             raise NotStored(f"session {session.name}: several handles begin with {handle}")
         if names:
-            return self._behind(session, *names[0])
+            return self._read_fold(session, *names[0])
         digests = _digests(full.removeprefix(PREFIX))
         if digests is None:
             return []
@@ -284,7 +249,7 @@ class SqlStore:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
         return [inflate(*stored) for stored in found]
 
-    def _behind(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
+    def _read_fold(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
         row = self.database.row("compaction", session=session.id, seq=seq)
         handles = self.database.rows("seal_of_handles", session=session.id, seq=seq)
         found = self.database.rows("handle_messages", session=session.id, handle=handle, seq=seq)
@@ -341,15 +306,62 @@ class SqlStore:
     def check(self, *, deep: bool = False) -> Iterator[str]:
         return upkeep.problems(self.database, deep=deep)
 
-    def reindex(self, progress: upkeep.Progress | None = None) -> int:
-        """Makes the search index anew while others read and write; says how many bodies it holds."""
-        return upkeep.reindex(self.database, progress)
-
-    def backup(self, target: str) -> None:
-        self.database.backup(target)
-
     def close(self) -> None:
         self.database.close()
+
+
+class StoredOriginals:
+    """The `Keeper` of one session: what looks like a handle or a handoff of ours may have been made up by anybody.
+
+    `space` is what the names of an owner's sessions begin with, up to the last slash: a handoff is believed if one of
+    those sessions has it. Without one, its check is enough.
+    """
+
+    def __init__(self, store: SqlStore, session: str, space: str | None = None) -> None:
+        self._store, self._session, self._space = store, session, space
+
+    def has_handle(self, handle: str) -> bool:
+        """Whether a handle, or the beginning of one of this session, leads to something; nothing is read."""
+        return self._is_own(handle) or bool(self._folds(handle))
+
+    def _is_own(self, handle: str) -> bool:
+        session, database = self._store.info(self._session), self._store.database
+        if session is None:
+            return False
+        ends = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
+        digests = _digests(handle.removeprefix(PREFIX))
+        return bool(database.rows("handle", **ends)) or bool(
+            digests and database.rows("has_message", session=session.id, low=digests[0], high=digests[1])
+        )
+
+    def has_handoff(self, handoff: Generated) -> bool:
+        if self._space is None:
+            return True
+        return any(
+            state.folds[-1:] == (handoff.fold,) and state.summary.strip() == handoff.body
+            for state in self._folds(PREFIX + handoff.fold)
+        )
+
+    def _folds(self, handle: str) -> list[CompactionState]:
+        """The states after the folds, in any session of the owner, that have this handle."""
+        under = f"{self._space}/" if self._space else ""
+        rows = self._store.database.rows("folds_by_handle", handle=handle, under=under)
+        return [
+            msgspec.json.decode(bytes(state), type=CompactionState)
+            for name, state in rows
+            if self._space is None or name.rpartition("/")[0] == self._space
+        ]
+
+
+def is_memory(url: str) -> bool:
+    """Whether the store is gone with its process."""
+    return url.partition("?")[0] in MEMORY
+
+
+def file_of(url: str) -> str | None:
+    """The path of a SQLite file; None if the store is none."""
+    address = url.partition("?")[0]
+    return address.removeprefix(FILE) if address.startswith(FILE) and not is_memory(url) else None
 
 
 def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
@@ -405,38 +417,3 @@ def _bytes(before: bytes | None, chain: bytes | None, *stored: Any) -> bytes:
 
 def _message(stored: Sequence[Any], dialect: type[Dialect]) -> Message:
     return Message.over(Raw(_bytes(*stored)), dialect.read)
-
-
-# Which handles and handoffs a store really has: what looks like one of ours may have been made up by anybody.
-
-
-class StoredOriginals:
-    """The `Keeper` of one session.
-
-    `space` is what the names of an owner's sessions begin with, up to the last slash: a handoff is believed if one of
-    those sessions has it. Without one, its check is enough.
-    """
-
-    def __init__(self, store: SqlStore, session: str, space: str | None = None) -> None:
-        self._store, self._session, self._space = store, session, space
-
-    def has_handle(self, handle: str) -> bool:
-        return self._store.has_handle(self._session, handle) or bool(self._folds(handle))
-
-    def has_handoff(self, handoff: Generated) -> bool:
-        if self._space is None:
-            return True
-        return any(
-            state.folds[-1:] == (handoff.fold,) and state.summary.strip() == handoff.body
-            for state in self._folds(PREFIX + handoff.fold)
-        )
-
-    def _folds(self, handle: str) -> list[CompactionState]:
-        """The states after the folds, in any session of the owner, that have this handle."""
-        under = f"{self._space}/" if self._space else ""
-        rows = self._store.database.rows("folds_by_handle", handle=handle, under=under)
-        return [
-            msgspec.json.decode(bytes(state), type=CompactionState)
-            for name, state in rows
-            if self._space is None or name.rpartition("/")[0] == self._space
-        ]

@@ -1,18 +1,20 @@
-"""A client's whole history: what is new in it is added, what was changed in it is a branch.
+"""Finding a history in the store by the chain of its hashes, for clients that send all of it again and again.
 
-Rules of this file:
-1. Histories are compared by the chain of hashes, the longest possible prefix first: a history that only grew costs one
-   look-up, a changed one a search by halves.
+1. A chain value stands for a message and everything before it. Whoever has the chain of a history has that of each of
+   its beginnings: a history that only grew costs one look-up, a changed one a search by halves.
 2. A changed history becomes a branch: another session that shares the messages before the change, and the compactions
    that replace only those. The old one stays as it is.
 3. A client may keep the view instead of the history. What begins with the view a compaction left stands for the
    messages that compaction was made from.
 4. A session that has ended goes on in its child: what comes after its last message is added there.
+5. A compaction leaves a view. Its end is a run of messages as they were; what comes before that run is what the
+   compaction replaces. A checkpoint is that much of the history, and what stands for it: it fits whatever comes after.
+6. Looking for a beginning or a checkpoint is reading: nothing is written, nothing is locked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +22,7 @@ from msgspec import Raw
 
 from midfold.store.bodies import NewMessage, blob, chain_of, inflate
 from midfold.store.database import Database, Tx
-from midfold.store.protocol import SyncResult
+from midfold.store.protocol import Prefix, SyncResult
 from midfold.store.rows import require_compaction, require_view, seal_compaction, seal_memory
 from midfold.store.writing import LockedSession, ensure_session, extend, lock_session, memory_at, set_compaction
 from midfold.transcript.dialect import Dialect
@@ -231,18 +233,8 @@ def _trim(tx: Tx, session: int, seq: int, run: _Tail, upto: int) -> None:
         tx.run("trim_piece", session=session, seq=seq, place=run.place, count=upto - run.first)
 
 
-# Compactions by the messages they replace: for clients that send their whole history again and again.
-#
-# Rules of this file:
-# 1. A compaction leaves a view. Its end is a run of messages as they were; what comes before that run is what the
-#    compaction replaces, and a checkpoint is that much: so many messages of the history, and what stands for them.
-# 2. It is found by the chain of hashes after the last message it replaces, in a session or any branch of it. Whatever
-#    comes after those messages, the checkpoint fits.
-# 3. Looking is reading: nothing is written, nothing is locked.
-
-
 class CheckpointPart(msgspec.Struct, frozen=True):
-    """What stands at one place: `count` messages of the history from `first` on, or the bytes of one that is none."""
+    """`count` messages of the history from `first` on, or the bytes of one that is none."""
 
     first: int
     count: int
@@ -250,7 +242,7 @@ class CheckpointPart(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The first `count` messages of a history are replaced by `stands`."""
+    """The first `count` messages of a history are replaced by `parts`."""
 
     session: str
     seq: int
@@ -258,33 +250,71 @@ class Checkpoint(msgspec.Struct, frozen=True):
     chain: bytes
     noted: bool
     """Whether the system prompt has its note."""
-    stands: tuple[CheckpointPart, ...]
+    parts: tuple[CheckpointPart, ...]
 
-    def applied(self, messages: Transcript, dialect: type[Dialect]) -> Transcript:
+    def apply(self, messages: Transcript, dialect: type[Dialect]) -> Transcript:
         """The history as the model sees it."""
         view: list[Message] = []
-        for stand in self.stands:
-            if stand.data is None:
-                view += messages[stand.first : stand.first + stand.count]
+        for part in self.parts:
+            if part.data is None:
+                view += messages[part.first : part.first + part.count]
             else:
-                view.append(Message.over(Raw(stand.data), dialect.read))
+                view.append(Message.over(Raw(part.data), dialect.read))
         return (*view, *messages[self.count :])
 
 
-def find_checkpoint(database: Database, name: str, chains: Mapping[bytes, int]) -> Checkpoint | None:
-    """The checkpoint of a session or its branches that replaces most of a history; `chains` -> number of messages."""
-    fitting = [row for row in database.rows("checkpoints", name=name) if chains.get(blob(row[5])) == row[4]]
-    if not fitting:
-        return None
-    session, found, seq, noted, count, chain = max(fitting, key=lambda row: (row[4], row[2]))
-    row = database.row("compaction", session=session, seq=seq)
-    rows = database.rows("checkpoint_pieces", session=session, seq=seq)
-    if row is None:
-        return None
-    require_view(row, (piece[:4] for piece in rows))
-    stands = tuple(
-        CheckpointPart(first or 0, number, None if body[0] is None else inflate(*body))
-        for _, first, number, *body in rows
-        if body[0] is not None or first < count
-    )
-    return Checkpoint(found, seq, count, blob(chain), bool(noted), stands)
+class Checkpoints:
+    """The checkpoints of one store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(self, name: str, chains: Mapping[bytes, int]) -> Checkpoint | None:
+        """The one of a session or its branches that replaces most of a history; `chains` -> number of messages."""
+        known = self._database.rows("checkpoints", name=name)
+        fitting = [row for row in known if chains.get(blob(row[5])) == row[4]]
+        if not fitting:
+            return None
+        session, found, seq, noted, count, chain = max(fitting, key=lambda row: (row[4], row[2]))
+        row = self._database.row("compaction", session=session, seq=seq)
+        rows = self._database.rows("checkpoint_pieces", session=session, seq=seq)
+        if row is None:
+            return None
+        require_view(row, (piece[:4] for piece in rows))
+        parts = tuple(
+            CheckpointPart(first or 0, number, None if body[0] is None else inflate(*body))
+            for _, first, number, *body in rows
+            if body[0] is not None or first < count
+        )
+        return Checkpoint(found, seq, count, blob(chain), bool(noted), parts)
+
+    def is_in_force(self, name: str, seq: int) -> bool:
+        """Whether a session still has this compaction: it may have been undone, or deleted."""
+        return self._database.row("compaction_in_force", name=name, seq=seq) is not None
+
+
+def find_prefix(tx: Tx, digests: Sequence[bytes], chains: Sequence[bytes], *, least: int, under: str) -> Prefix | None:
+    """The session that shares most; among equals one that ends there, has not ended, and was used last."""
+
+    def place(count: int) -> dict[str, object]:
+        return {"digest": digests[count - 1], "position": count - 1, "chain": chains[count - 1], "under": under}
+
+    count = _most(lambda count: tx.one("knows_chain", **place(count)) is not None, max(least, 1), len(digests))
+    row = tx.one("session_with_chain", **place(count)) if count else None
+    return None if row is None else Prefix(row[0], count, row[1])
+
+
+def _most(is_known: Callable[[int], bool], least: int, total: int) -> int:
+    """The largest number that is known, if everything below a known one is; 0 if there is none from `least` on."""
+    low = high = total
+    step = 1
+    while low >= least and not is_known(low):
+        low, high, step = low - step, low - 1, step * 2
+    low = max(low, least - 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_known(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low if low >= least else 0

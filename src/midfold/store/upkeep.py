@@ -1,12 +1,25 @@
-"""Numbered SQL files, applied once and in order, each in a transaction with its number and checksum.
+"""Keeping a store in order: its schema, its search index, deleting sessions, and checking everything.
 
-Rules of this file:
+Migrations are numbered SQL files, applied once and in order, each in a transaction with its number and checksum.
 1. A file that was released never changes: its checksum is in the databases it was applied to.
 2. A database with a number this program does not know was written by a newer midfold; it is not touched.
 3. What a migration only adds, an older program goes on without. What it makes needless is taken out in the same
-   transaction by `_cleared`, with what refers to it.
+   transaction, with what refers to it.
 4. A database without our table of migrations is new; if it has tables of our names, creating them fails and nothing is
    done.
+
+The index is made anew when the rules for tokens have changed, or when it is damaged.
+5. It is done in small transactions, so that others go on reading and writing meanwhile. Every message stays findable:
+   what is not indexed yet is read (SQLite), or found by its old tokens (PostgreSQL).
+6. It may be stopped at any point. What waits is taken in by the next run, and on SQLite by appends too.
+7. The database says which rules its index follows. One that follows newer ones is not touched.
+
+A store is in order if
+8. positions are 0, 1, 2, ... up to the session's count, and the chain over them ends in the session's;
+9. every message is in the view, or covered by a compaction: a handle of one in force stands for it;
+10. every piece of a view and every handle leads to messages and bodies that are there;
+11. no row belongs to nothing: bodies, index rows, pieces, handles;
+12. compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
 """
 
 from __future__ import annotations
@@ -29,16 +42,14 @@ from midfold.store.database import FOREVER, Database, Flavour, Tx
 from midfold.store.rows import read_session, require_compaction
 from midfold.store.writing import lock_session
 
-# Making the search index anew: when the rules for tokens have changed, or when it is damaged.
-#
-# Rules of this file:
-# 1. It is done in small transactions, so that others go on reading and writing meanwhile. Every message stays findable:
-#    what is not indexed yet is read (SQLite), or found by its old tokens (PostgreSQL).
-# 2. It may be stopped at any point. What waits is taken in by the next run, and on SQLite by appends too.
-# 3. The database says which rules its index follows. One that follows newer ones is not touched.
-
-
-BATCH = 500
+_FILE = re.compile(r"(\d{4})_\w+\.sql")
+HIDDEN_TURNS = 3
+"""The migration after which hidden turns are no sessions."""
+_OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
+ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
+BATCH, PAGE = 500, 1000
+"""Bodies that are indexed, and messages that are checked, at once."""
+STALE = "{} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
 Progress = Callable[[int, int], None]
 """Called with how many bodies are done, and how many there are."""
 
@@ -61,12 +72,6 @@ def reindex(database: Database, progress: Progress | None = None, *, everything:
             progress(min(done, total), total)
     database.write(lambda tx: tx.run("set_words", words=VERSION))
     return done
-
-
-# Deleting a session: its rows, and every body that nothing else refers to, with its place in the index.
-
-
-ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
 
 
 def delete_session(tx: Tx, name: str) -> None:
@@ -99,12 +104,6 @@ def delete_unused_session(tx: Tx, name: str, age: int) -> bool:
         return False
     delete_session(tx, name)
     return True
-
-
-_FILE = re.compile(r"(\d{4})_\w+\.sql")
-HIDDEN_TURNS = 3
-"""The migration after which hidden turns are no sessions."""
-_OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
 
 
 class Migration(NamedTuple):
@@ -192,19 +191,6 @@ def statements(text: str) -> list[str]:
             if sqlite3.complete_statement(found[-1]):
                 found.append("")
     return [statement for piece in found if (statement := piece.strip().removesuffix(";"))]
-
-
-# Invariants of a store, each checked by reading it.
-#
-# 1. Positions are 0, 1, 2, ... up to the session's count, and the chain over them ends in the session's.
-# 2. Every message is in the view, or covered by a compaction: a handle of one in force stands for it.
-# 3. Every piece of a view and every handle leads to messages and bodies that are there.
-# 4. No row belongs to nothing: bodies, index rows, pieces, handles.
-# 5. Compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
-
-
-PAGE = 1000
-STALE = "{} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
 
 
 def problems(database: Database, *, deep: bool) -> Iterator[str]:

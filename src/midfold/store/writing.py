@@ -1,8 +1,13 @@
-"""Adding exactly these messages to a history.
+"""Changing a session in a transaction: appending messages, committing and undoing a compaction, keeping prompts.
 
-Rules of this file:
 1. A position is a row of its own, so two equal messages stay two; their body is stored once.
 2. The cost of an append is that of what is appended: the chain goes on from the session's row.
+3. A commit checks the lease first, with its row locked: who has lost it commits nothing.
+4. A compaction was made from one view. If another one is in force by now, it does not fit and is refused; messages
+   that were appended meanwhile are behind it and stay. No row of the history is touched.
+5. A continuation ends the session and begins the child with the view and what was appended meanwhile.
+6. System prompts and tools are bodies like any other. A session has a row for each time one of them changed, with the
+   position of the first message it was sent with, and a seal over the body it stands for; older rows have no seal.
 """
 
 from __future__ import annotations
@@ -25,6 +30,9 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import DIGEST_SIZE, Message
 from midfold.transcript.openai_chat import OpenAIChat
 
+FRESH = -1
+"""The body of an item that stands for a message of the history and is not stored yet."""
+PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
 PLAINEST = "openai-chat"
 """What a list that fits every dialect is taken for; a later message may know better."""
 
@@ -137,17 +145,6 @@ def extend(
     return range(session.count, count)
 
 
-# A compaction in one transaction, and taking one back.
-#
-# Rules of this file:
-# 1. The lease is checked first, in the same transaction, with its row locked: who has lost it commits nothing.
-# 2. A compaction was made from one view. If another one is in force by now, it does not fit and is refused; messages
-#    that were appended meanwhile are behind it and stay.
-# 3. No row of the history is touched: not rewritten, not inserted again, not indexed again.
-# 4. A continuation ends the session and begins the child with the view and what was appended meanwhile, in the same
-#    transaction.
-
-
 def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect]) -> int:
     """The number of the compaction."""
     session = lock_session(tx, name)
@@ -225,10 +222,6 @@ def _is_fresh(item: Item) -> bool:
     return (item.body is None and item.position is None) or item.body == FRESH
 
 
-FRESH = -1
-"""The body of an item that stands for a message of the history and is not stored yet."""
-
-
 def _rows(items: Sequence[Item], ids: dict[int, int], **fixed: Any) -> list[dict[str, Any]]:
     return [
         {**fixed, "place": place, **msgspec.structs.asdict(piece)} for place, piece in enumerate(pieces(items, ids))
@@ -277,18 +270,6 @@ def undo(tx: Tx, name: str) -> int:
     memory = b"" if before is None else memory_at(before)
     set_compaction(tx, session, name, base, session.compactions, memory)
     return session.compaction
-
-
-# The system prompt and the tools that stand beside a session's messages.
-#
-# Rules of this file:
-# 1. They are bodies like any other, stored once by their hash. A session has a row for each time one of them changed,
-#    with the position of the first message it was sent with: so what a request looked like can be told later.
-# 2. What did not change writes nothing.
-# 3. A row says by a seal which body it stands for: one that leads to another is damaged. Older rows have no seal.
-
-
-PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
 
 
 class PromptChange(NamedTuple):

@@ -50,7 +50,7 @@ def newer_rules(patch: pytest.MonkeyPatch) -> None:
 
 def test_the_index_is_the_same_afterwards(store: SqlStore) -> None:
     reports: list[tuple[int, int]] = []
-    assert store.reindex(lambda done, total: reports.append((done, total))) == len(TEXTS) + 2
+    assert upkeep.reindex(store.database, lambda done, total: reports.append((done, total))) == len(TEXTS) + 2
     assert reports[-1] == (len(TEXTS) + 2, len(TEXTS) + 2) and len(reports) == 2
     assert found(store, "number7") == [7] and found(store, "wait still") == [701]
     assert len(found(store, "common")) == len(TEXTS)
@@ -68,7 +68,7 @@ def test_other_rules_make_it_anew_when_the_store_is_opened(store: SqlStore, monk
 
 def older_again(store: SqlStore) -> None:
     store.database.write(lambda tx: tx.run("set_words", words=words.VERSION))
-    store.reindex()
+    upkeep.reindex(store.database)
 
 
 def _opened_by_a_newer_program(store: SqlStore) -> None:
@@ -103,10 +103,10 @@ def test_everything_is_found_while_it_is_made_and_after_it_was_stopped(store: Sq
         raise Stopped
 
     with pytest.raises(Stopped):
-        store.reindex(look)
+        upkeep.reindex(store.database, look)
     assert seen == [([3], len(TEXTS))]
     assert found(store, "meanwhile") == [0] and len(found(store, "common")) == len(TEXTS)
-    store.reindex()
+    upkeep.reindex(store.database)
 
 
 def test_a_damaged_index_is_repaired(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_a_damaged_index_is_repaired(tmp_path: Path) -> None:
         connection.execute("INSERT INTO words (words, rowid, tokens) VALUES ('delete', 60, 'number59 common')")
     connection.close()
     assert found(store, "number59") == [] and list(store.check()) != []
-    store.reindex()
+    upkeep.reindex(store.database)
     assert found(store, "number59") == [59] and list(store.check(deep=True)) == []

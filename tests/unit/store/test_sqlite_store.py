@@ -131,12 +131,12 @@ def test_a_database_that_cannot_be_written_can_be_read(store: SqlStore, path: Pa
 def test_backup_is_a_store_and_overwrites_nothing(store: SqlStore, tmp_path: Path) -> None:
     store.append("s", entries("a", "b"), dialect=CHAT)
     target = tmp_path / "copy.db"
-    store.backup(str(target))
+    store.database.backup(str(target))
     copy = SqlStore(open_database(f"sqlite:///{target}"))
     assert [row.message.text for row in copy.history("s")] == ["a", "b"]
     assert list(copy.check(deep=True)) == []
     with pytest.raises(StoreError, match="exists already"):
-        store.backup(str(target))
+        store.database.backup(str(target))
 
 
 def test_a_session_that_is_not_there(store: SqlStore) -> None:
