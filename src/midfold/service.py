@@ -29,7 +29,7 @@ from midfold.store.intake import MessageBatch, read_batch, values_of
 from midfold.store.leases import TTL
 from midfold.store.portable import export_session, import_session
 from midfold.store.protocol import Prefix, SessionInfo
-from midfold.store.search import Hit, search
+from midfold.store.ranking import Hit, search
 from midfold.store.upkeep import Progress, reindex
 from midfold.store.writing import PLAINEST
 from midfold.transcript.document import DIALECTS

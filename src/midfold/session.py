@@ -35,7 +35,7 @@ from midfold.store import SqlStore
 from midfold.store.intake import MessageBatch, of_messages, prompt_of, read_batch, values_of
 from midfold.store.leases import hold_lease
 from midfold.store.protocol import CompactionRecord, Item, Prompt, SessionInfo, View
-from midfold.store.search import Hit, search
+from midfold.store.ranking import Hit, search
 from midfold.store.sqlstore import StoredOriginals
 from midfold.store.usage import Turns
 from midfold.summarize import begin, drive, local_summarizer, resume

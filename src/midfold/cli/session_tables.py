@@ -16,7 +16,7 @@ from midfold.cli.render import clean
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
-from midfold.store.search import Hit
+from midfold.store.ranking import Hit
 from midfold.transcript.tokens import Meter
 
 LONGEST_LINE = 70

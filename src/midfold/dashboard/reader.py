@@ -36,7 +36,7 @@ from midfold.dashboard.shown import Show
 from midfold.errors import NotStored
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo
-from midfold.store.search import MOST_CANDIDATES, Hit, rank
+from midfold.store.ranking import MOST_CANDIDATES, Hit, rank
 
 AT_A_GLANCE = 100
 """Sessions on the overview, those used last."""

@@ -33,7 +33,7 @@ from midfold.gateway.steward import LARGE
 from midfold.gateway.tap import decoded
 from midfold.lru import LRU
 from midfold.store.protocol import Candidate
-from midfold.store.search import search
+from midfold.store.ranking import search
 from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS, read, write

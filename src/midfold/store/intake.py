@@ -41,15 +41,15 @@ def redact_json(data: bytes, redactor: Redactor = redact) -> bytes:
 
 def _clean(value: Any, redactor: Redactor) -> Any:
     own = None if redactor is redact else redactor
-    return _without_broken_signatures(value, _mapped(redact_value(value), own))
+    return _without_broken_signatures(value, _redact_keys(redact_value(value), own))
 
 
-def _mapped(value: Any, own: Redactor | None) -> Any:
+def _redact_keys(value: Any, own: Redactor | None) -> Any:
     """With the keys redacted as well, and everything by the caller's own redactor too."""
     if isinstance(value, str):
         return own(value) if own else value
     if isinstance(value, list):
-        return [_mapped(item, own) for item in value]
+        return [_redact_keys(item, own) for item in value]
     if not isinstance(value, Mapping):
         return value
     after: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def _mapped(value: Any, own: Redactor | None) -> Any:
         name = plain = key if key == (own or redact)(redact(key)) else HIDDEN
         while name in after:
             name = f"{plain} {len(after)}"
-        after[name] = _mapped(item, own)
+        after[name] = _redact_keys(item, own)
     return after
 
 

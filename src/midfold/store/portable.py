@@ -72,7 +72,7 @@ class PromptLine(msgspec.Struct):
     at: int
     base64: str | None
 
-    def prompted(self) -> PromptChange:
+    def change(self) -> PromptChange:
         return PromptChange(
             self.prompt, self.position, self.at, None if self.base64 is None else b64decode(self.base64)
         )
@@ -85,7 +85,7 @@ Run = tuple[int | None, int, int | None]
 """First, count, and the number of a body among the bodies of the line."""
 
 
-class CompactionLine(msgspec.Struct, kw_only=True):
+class CompactionLine(msgspec.Struct):
     seq: int
     base: int
     upto: int
@@ -104,7 +104,7 @@ class ExportedSession(NamedTuple):
     """The lines of a file by their kind."""
 
     header: Header
-    beside: list[PromptChange]
+    prompts: list[PromptChange]
     messages: list[MessageLine | PackedLine]
     compactions: list[CompactionLine]
 
@@ -162,26 +162,14 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
         if stored is None:
             raise StoreDamaged(f"session {info.name}: a text of compaction {seq} is not there")
         bodies.append(b64encode(inflate(*stored)).decode())
-    return CompactionLine(
-        seq=seq,
-        base=base,
-        upto=upto,
-        at=at,
-        fence=fence,
-        noted=noted,
-        undone=undone,
-        receipt=Raw(bytes(receipt)),
-        state=Raw(split_seals(state).plain),
-        pieces=pieces,
-        handles=handles,
-        bodies=bodies,
-    )
+    texts = Raw(bytes(receipt)), Raw(split_seals(state).plain)
+    return CompactionLine(seq, base, upto, at, fence, noted, undone, *texts, pieces, handles, bodies)
 
 
 def import_session(
     store: SqlStore, lines: Iterable[bytes], name: str | None = None, *, redactor: Redactor | None = None
 ) -> str:
-    header, beside, messages, compactions = _parse(lines)
+    header, prompts, messages, compactions = _parse(lines)
     dialect = DIALECTS[header.dialect]
     target = name or header.session
 
@@ -189,7 +177,7 @@ def import_session(
         return data if redactor is None else redact_json(data, redactor)
 
     entries = [NewMessage(_message(clean(line.data()), dialect), dialect, line.at) for line in messages]
-    beside = [row._replace(data=None if row.data is None else clean(row.data)) for row in beside]
+    prompts = [row._replace(data=None if row.data is None else clean(row.data)) for row in prompts]
 
     def load(tx: Tx) -> None:
         if writing.lock_session(tx, target) is not None:
@@ -197,14 +185,13 @@ def import_session(
         session = writing.ensure_session(tx, target, header.dialect, header.model)
         writing.extend(tx, session, entries, dialect=header.dialect)
         numbers: Counter[str] = Counter()
-        for prompted in beside:
-            numbers[prompted.kind] += 1
-            writing.add_prompt(tx, session.id, numbers[prompted.kind], prompted)
+        for change in prompts:
+            numbers[change.kind] += 1
+            writing.add_prompt(tx, session.id, numbers[change.kind], change)
         for compaction in compactions:
             bodies = [clean(b64decode(body)) for body in compaction.bodies]
             _load_compaction(tx, session.id, compaction, bodies, dialect)
-        memory = bytes(header.memory)
-        set_compaction(tx, session, target, header.compaction, header.compactions, memory)
+        set_compaction(tx, session, header.compaction, header.compactions, bytes(header.memory))
 
     store.database.write(load)
     return target
@@ -212,7 +199,7 @@ def import_session(
 
 def _parse(lines: Iterable[bytes]) -> ExportedSession:
     header: Header | None = None
-    beside: list[PromptChange] = []
+    prompts: list[PromptChange] = []
     messages: list[MessageLine | PackedLine] = []
     compactions: list[CompactionLine] = []
     read = 0
@@ -224,7 +211,7 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
             if header is None:
                 header = msgspec.json.decode(line, type=Header)
             elif line.startswith(b'{"prompt"'):
-                beside.append(msgspec.json.decode(line, type=PromptLine).prompted())
+                prompts.append(msgspec.json.decode(line, type=PromptLine).change())
             elif line.startswith(b'{"seq"'):
                 compactions.append(msgspec.json.decode(line, type=CompactionLine))
             else:
@@ -234,7 +221,7 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
         raise StoreError(f"line {read}: not a line of an exported session") from error
     if header is None or header.midfold != FORMAT or header.dialect not in DIALECTS:
         raise StoreError(f"line 1: expected an exported session of format {FORMAT}")
-    return ExportedSession(header, beside, messages, compactions)
+    return ExportedSession(header, prompts, messages, compactions)
 
 
 def _message(data: bytes, dialect: type[Dialect]) -> Message:

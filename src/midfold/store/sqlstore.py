@@ -43,7 +43,7 @@ from midfold.store.rows import (
     seal_memory,
 )
 from midfold.store.sqlite import MemoryDatabase, SQLite
-from midfold.store.sync import Checkpoints
+from midfold.store.sync import StoredCheckpoints
 from midfold.store.upkeep import migrate
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
@@ -62,7 +62,7 @@ class SqlStore:
         self.where = database.where
         self.leases = StoredLeases(database, ttl)
         self.hidden_turns = HiddenTurns(database)
-        self.checkpoints = Checkpoints(database)
+        self.checkpoints = StoredCheckpoints(database)
         migrate(database)
 
     # Sessions
@@ -98,7 +98,7 @@ class SqlStore:
         def write(tx: Tx) -> AppendResult:
             done = writing.append(tx, name, entries, dialect=dialect, model=model, key=key)
             if prompt is not None and not done.repeated:
-                _keep(tx, name, prompt, done.positions.start)
+                writing.keep_prompt(tx, name, prompt, done.positions.start)
             return done
 
         return self.database.write(write)
@@ -124,7 +124,7 @@ class SqlStore:
         def write(tx: Tx) -> SyncResult:
             done = sync.sync(tx, name, entries, chains, dialect=dialect, model=model)
             if prompt is not None:
-                _keep(tx, done.session, prompt, done.common)
+                writing.keep_prompt(tx, done.session, prompt, done.common)
             return done
 
         return self.database.write(write)
@@ -132,9 +132,8 @@ class SqlStore:
     def prompt(self, info: SessionInfo) -> Prompt:
         """The system prompt and the tools that were last sent with the session."""
         rows = self.database.rows("current_prompts", session=info.id)
-        return Prompt(
-            **{kind: writing.read_prompt(kind, *sealed) for kind, *sealed in rows if kind in writing.PROMPT_KINDS}
-        )
+        known = [row for row in rows if row[0] in writing.PROMPT_KINDS]
+        return Prompt(**{kind: writing.read_prompt(kind, *stored) for kind, *stored in known})
 
     def find_prefix(self, entries: Sequence[NewMessage], *, least: int = 1, under: str = "") -> Prefix | None:
         """The session that has the longest beginning of this history, of at least `least` messages.
@@ -298,10 +297,10 @@ class SqlStore:
             return names
         self.hidden_turns.delete_unused(age)
 
-        def unused(name: str) -> bool:
+        def delete_unused(name: str) -> bool:
             return self.database.write(lambda tx: upkeep.delete_unused_session(tx, name, age), how="alone")
 
-        return [name for name in names if unused(name)]
+        return [name for name in names if delete_unused(name)]
 
     def check(self, *, deep: bool = False) -> Iterator[str]:
         return upkeep.problems(self.database, deep=deep)
@@ -394,12 +393,6 @@ def _digests(digits: str) -> tuple[bytes, bytes] | None:
     if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
         return None
     return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
-
-
-def _keep(tx: Tx, name: str, prompt: Prompt, position: int) -> None:
-    session = writing.lock_session(tx, name)
-    assert session is not None
-    writing.keep_prompt(tx, session, prompt, position)
 
 
 def _check_name(name: str) -> None:

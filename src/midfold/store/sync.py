@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -23,8 +23,17 @@ from msgspec import Raw
 from midfold.store.bodies import NewMessage, blob, chain_of, inflate
 from midfold.store.database import Database, Tx
 from midfold.store.protocol import Prefix, SyncResult
-from midfold.store.rows import require_compaction, require_view, seal_compaction, seal_memory
-from midfold.store.writing import LockedSession, ensure_session, extend, lock_session, memory_at, set_compaction
+from midfold.store.rows import require_compaction, require_view, seal_compaction
+from midfold.store.writing import (
+    LockedSession,
+    create_session,
+    ensure_session,
+    extend,
+    lock_session,
+    memory_at,
+    require_session,
+    set_compaction,
+)
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 
@@ -44,7 +53,6 @@ class Offer(NamedTuple):
 class SyncTarget(NamedTuple):
     """Where a history might go on."""
 
-    line: str
     session: LockedSession
     offer: Offer
     asked_for: bool
@@ -59,67 +67,65 @@ def sync(
     if not entries:
         return SyncResult(name, 0, 0, branched=False, ahead=session.count)
     best: tuple[int, SyncTarget] | None = None
-    for place in _targets(tx, name, session, entries, chains):
-        own, offer = place.session, place.offer
+    for target in _targets(tx, session, entries, chains):
+        own, offer, asked_for = target
         common = _common(tx, own, offer)
-        if common == min(own.count, offer.total) and (common or place.asked_for):
+        if common == min(own.count, offer.total) and (common or asked_for):
             rest = offer.entries[common - offer.start :]
             extend(tx, own, rest, dialect=dialect, model=model)
             ahead = max(own.count - offer.total, 0)
-            return SyncResult(place.line, common, len(rest), branched=not place.asked_for, ahead=ahead)
+            return SyncResult(own.name, common, len(rest), branched=not asked_for, ahead=ahead)
         if best is None or common > best[0]:
-            best = (common, place)
+            best = (common, target)
     assert best is not None
-    common, place = best
-    rest = place.offer.entries[common - place.offer.start :]
-    branch = _branch(tx, place.line, place.session, common, rest, dialect, model)
+    common, (own, offer, _) = best
+    rest = offer.entries[common - offer.start :]
+    branch = _branch(tx, own, common, rest, dialect, model)
     return SyncResult(branch, common, len(rest), branched=True)
 
 
 def _targets(
-    tx: Tx, name: str, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]
+    tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]
 ) -> Iterator[SyncTarget]:
-    for line, own in _lines(tx, name, session):
+    for own in _family(tx, session):
         for offer in _offers(tx, own, entries, chains):
-            yield from _follow(tx, SyncTarget(line, own, offer, line == name))
+            yield from _follow(tx, SyncTarget(own, offer, own is session))
 
 
-def _follow(tx: Tx, place: SyncTarget) -> Iterator[SyncTarget]:
-    """The place; the child, and what branched off from it, for a history that has all of an ended session and more."""
-    _, session, offer, asked_for = place
+def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
+    """The target; the child, and what branched off from it, for a history that has all of an ended session and more."""
+    session, offer, asked_for = target
     child = None
     if session.ended is not None and offer.total > session.count and _common(tx, session, offer) == session.count:
         child = _child(tx, session)
     if child is None:
-        yield place
+        yield target
         return
-    name, own, begun = child
+    own, begun = child
     rest = offer.entries[session.count - offer.start :]
     after = Offer(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
-    yield from _follow(tx, SyncTarget(name, own, after, asked_for))
-    for other, branch in _lines(tx, name, own):
-        if other != name:
-            yield from _follow(tx, SyncTarget(other, branch, after, asked_for=False))
+    for line in _family(tx, own):
+        yield from _follow(tx, SyncTarget(line, after, asked_for and line is own))
 
 
-def _child(tx: Tx, session: LockedSession) -> tuple[str, LockedSession, int] | None:
+def _child(tx: Tx, session: LockedSession) -> tuple[LockedSession, int] | None:
     """The session that an ended one goes on in, if it is still there, and how many messages it began with."""
     row = tx.one("compaction", session=session.id, seq=session.compaction)
     for (name,) in tx.all("children", id=session.id):
         child = lock_session(tx, name)
         if row is not None and child is not None and child.id == row[7]:
             view = tx.all("view_digests", session=session.id, seq=session.compaction)
-            return name, child, len(view) + session.count - row[2]
+            return child, len(view) + session.count - row[2]
     return None
 
 
-def _lines(tx: Tx, name: str, session: LockedSession) -> Iterator[tuple[str, LockedSession]]:
-    """The session, then the others of its family."""
-    yield name, session
-    for other, *_ in tx.all("family", root=session.root or session.id):
-        own = None if other == name else lock_session(tx, other)
-        if own is not None:
-            yield other, own
+def _family(tx: Tx, session: LockedSession) -> Iterator[LockedSession]:
+    """The session, then those that branched off with it."""
+    yield session
+    for (name,) in tx.all("family", root=session.root or session.id):
+        other = None if name == session.name else lock_session(tx, name)
+        if other is not None:
+            yield other
 
 
 def _offers(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]) -> Iterator[Offer]:
@@ -159,36 +165,26 @@ def _chain(tx: Tx, session: LockedSession, count: int) -> bytes:
 
 
 def _branch(
-    tx: Tx, line: str, source: LockedSession, shared: int, rest: Sequence[NewMessage], dialect: str, model: str | None
+    tx: Tx, source: LockedSession, shared: int, rest: Sequence[NewMessage], dialect: str, model: str | None
 ) -> str:
     root = source.root or source.id
-    fixed = {"kind": "branch", "parent": source.id, "root": root, "forked": shared}
-    number = tx.number("branches", root=root) + 1
-    while not _create(tx, _name(line, number), dialect=source.dialect, model=model, **fixed):
+    values = {"kind": "branch", "parent": source.id, "root": root, "forked": shared, "dialect": source.dialect}
+    line, number = source.name.partition("~")[0], tx.number("branches", root=root) + 1
+    while not create_session(tx, name := f"{line}~{number}", model=model, **values):
         number += 1
-    name = _name(line, number)
-    branch = lock_session(tx, name)
-    assert branch is not None
+    branch = require_session(tx, name)
     tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
     tx.run("copy_prompts", source=source.id, target=branch.id, stop=shared)
-    _copy_compactions(tx, source, branch, name, shared)
+    _copy_compactions(tx, source, branch, shared)
     grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))
     if not rest:
-        values = {"count": shared, "chain": grown.chain, "dialect": source.dialect, "model": model}
-        tx.run("grow_session", id=branch.id, now=branch.now, **values)
+        grown_to = {"count": shared, "chain": grown.chain, "dialect": source.dialect, "model": model}
+        tx.run("grow_session", id=branch.id, now=branch.now, **grown_to)
     extend(tx, grown, rest, dialect=dialect, model=model)
     return name
 
 
-def _create(tx: Tx, name: str, **values: Any) -> bool:
-    return bool(tx.all("create_session", name=name, memory=seal_memory(b"", name, 0, 0), **values))
-
-
-def _name(line: str, number: int) -> str:
-    return f"{line.partition('~')[0]}~{number}"
-
-
-def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, name: str, shared: int) -> None:
+def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, shared: int) -> None:
     """The compactions in force that replace only shared messages; the newest of them is in force in the branch."""
     newest, memory = 0, b""
     seq = source.compaction
@@ -207,7 +203,7 @@ def _copy_compactions(tx: Tx, source: LockedSession, branch: LockedSession, name
                 newest, memory = seq, memory_at(row)
         seq = row[1]
     if newest:
-        set_compaction(tx, branch, name, newest, source.compactions, memory)
+        set_compaction(tx, branch, newest, source.compactions, memory)
 
 
 class _Tail(NamedTuple):
@@ -263,7 +259,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return (*view, *messages[self.count :])
 
 
-class Checkpoints:
+class StoredCheckpoints:
     """The checkpoints of one store."""
 
     def __init__(self, database: Database) -> None:

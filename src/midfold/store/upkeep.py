@@ -33,14 +33,14 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
+from midfold.errors import SchemaError, StoreDamaged, StoreError
 from midfold.fold.facts import VERSION, search_text
 from midfold.fold.facts import VERSION as WORDS
 from midfold.store import hidden_turns, writing
 from midfold.store.bodies import blob, inflate, next_chain, searchable
 from midfold.store.database import FOREVER, Database, Flavour, Tx
 from midfold.store.rows import read_session, require_compaction
-from midfold.store.writing import lock_session
+from midfold.store.writing import lock_session, require_session
 
 _FILE = re.compile(r"(\d{4})_\w+\.sql")
 HIDDEN_TURNS = 3
@@ -76,9 +76,7 @@ def reindex(database: Database, progress: Progress | None = None, *, everything:
 
 def delete_session(tx: Tx, name: str) -> None:
     """Branches and continuations of the session are sessions of their own, and stay."""
-    session = lock_session(tx, name)
-    if session is None:
-        raise NotStored(f"there is no session {name}")
+    session = require_session(tx, name)
     bodies = [row[0] for row in tx.all("bodies_of", session=session.id)]
     for rows in ROWS_OF_A_SESSION:
         tx.run(f"delete_{rows}", session=session.id)

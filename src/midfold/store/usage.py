@@ -28,7 +28,7 @@ MOST_CONVERSATIONS = 10_000
 """Conversations without messages."""
 
 
-class ReportedTurn(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedTurn(msgspec.Struct, frozen=True):
     """One answer of a provider: what the prompt was when `count` messages had been said, and what was cached of it.
 
     `at` is milliseconds since 1970, `compaction` the one that was in force.
@@ -42,6 +42,14 @@ class ReportedTurn(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     kind: Kind | None = None
     """What became of the cache, if whoever recorded the turn knew the prompt; else it is inferred."""
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> ReportedTurn:
+        number, at, count, compaction, model, kind, prompt, completion, read, written = row
+        usage = Usage(
+            prompt_tokens=prompt, completion_tokens=completion, cache_read_tokens=read, cache_write_tokens=written
+        )
+        return cls(number, at, count, compaction, model, usage, kind)
 
 
 class Turns:
@@ -75,23 +83,7 @@ class Turns:
     def of(self, session: SessionInfo) -> list[ReportedTurn]:
         """The turns of one session, the oldest first."""
         rows = self._database.rows("turns", session=session.id, most=MOST_TURNS)
-        return [
-            ReportedTurn(
-                id=number,
-                at=at,
-                count=count,
-                compaction=compaction,
-                model=model,
-                kind=kind,
-                usage=Usage(
-                    prompt_tokens=prompt,
-                    completion_tokens=completion,
-                    cache_read_tokens=read,
-                    cache_write_tokens=written,
-                ),
-            )
-            for number, at, count, compaction, model, kind, prompt, completion, read, written in reversed(rows)
-        ]
+        return [ReportedTurn.of(row) for row in reversed(rows)]
 
     def newest(self, limit: int) -> dict[int, int]:
         """The newest turn of each of the sessions used last, by the session's id: what changes when there is one."""

@@ -40,6 +40,7 @@ PLAINEST = "openai-chat"
 class LockedSession(msgspec.Struct, frozen=True):
     """A session's row, locked for this transaction."""
 
+    name: str
     id: int
     dialect: str
     count: int
@@ -51,27 +52,35 @@ class LockedSession(msgspec.Struct, frozen=True):
     root: int | None
     now: int
 
-    @classmethod
-    def of(cls, row: tuple[Any, ...]) -> LockedSession:
-        identity, dialect, count, chain, *rest = row
-        return cls(identity, dialect, count, bytes(chain), *rest)
-
 
 def lock_session(tx: Tx, name: str) -> LockedSession | None:
     row = tx.one("locked_session", name=name)
-    return None if row is None else LockedSession.of(row)
+    if row is None:
+        return None
+    identity, dialect, count, chain, *rest = row
+    return LockedSession(name, identity, dialect, count, bytes(chain), *rest)
+
+
+def require_session(tx: Tx, name: str) -> LockedSession:
+    session = lock_session(tx, name)
+    if session is None:
+        raise NotStored(f"there is no session {name}")
+    return session
 
 
 def ensure_session(tx: Tx, name: str, dialect: str, model: str | None = None, **more: Any) -> LockedSession:
     """The session's row, locked; a new session if there is none."""
     found = lock_session(tx, name)
     if found is None:
-        memory = seal_memory(b"", name, 0, 0)
-        values = {"kind": "root", "parent": None, "root": None, "forked": None, "memory": memory, **more}
-        tx.all("create_session", name=name, dialect=dialect, model=model, **values)
-        found = lock_session(tx, name)
-        assert found is not None
+        create_session(tx, name, dialect=dialect, model=model, **more)
+        found = require_session(tx, name)
     return found
+
+
+def create_session(tx: Tx, name: str, **values: Any) -> bool:
+    """A new row, unless there is one of this name."""
+    plain = {"kind": "root", "parent": None, "root": None, "forked": None, "memory": seal_memory(b"", name, 0, 0)}
+    return bool(tx.all("create_session", name=name, **{**plain, **values}))
 
 
 def append(
@@ -80,7 +89,7 @@ def append(
     """These messages at the end of the session; once only, if `key` was used before."""
     session = ensure_session(tx, name, dialect, model)
     if key is not None:
-        repeated = _find_append(tx, name, session, entries, key)
+        repeated = _find_append(tx, session, entries, key)
         if repeated is not None:
             return repeated
     positions = extend(tx, session, entries, dialect=dialect, model=model)
@@ -90,16 +99,15 @@ def append(
     return AppendResult(positions)
 
 
-def _find_append(
-    tx: Tx, name: str, session: LockedSession, entries: Sequence[NewMessage], key: str
-) -> AppendResult | None:
+def _find_append(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], key: str) -> AppendResult | None:
     before = tx.one("append_by_key", session=session.id, key=key)
     if before is None:
         return None
     first, count, digest = before
     if bytes(digest) != _digest(entries):
         raise StoreConflict(
-            f"session {name}: the key of this append was used before, for {count} other message(s) at position {first}"
+            f"session {session.name}: the key of this append was used before, for {count} other message(s) "
+            f"at position {first}"
         )
     return AppendResult(range(first, first + count), repeated=True)
 
@@ -109,13 +117,7 @@ def _digest(entries: Sequence[NewMessage]) -> bytes:
 
 
 def extend(
-    tx: Tx,
-    session: LockedSession,
-    entries: Sequence[NewMessage],
-    *,
-    dialect: str,
-    model: str | None = None,
-    index: bool = True,
+    tx: Tx, session: LockedSession, entries: Sequence[NewMessage], *, dialect: str, model: str | None = None
 ) -> range:
     """Rows for these messages; the session's row goes on."""
     if not entries:
@@ -123,7 +125,7 @@ def extend(
     if session.ended is not None:
         children = ", ".join(row[0] for row in tx.all("children", id=session.id))
         raise StoreConflict(f"the session has ended and continues as {children or 'another one'}; append there")
-    bodies = tx.add_bodies(entries, index=index)
+    bodies = tx.add_bodies(entries, index=True)
     chains = list(chain_of((entry.digest for entry in entries), session.chain))
     tx.many(
         "add_message",
@@ -147,9 +149,7 @@ def extend(
 
 def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect]) -> int:
     """The number of the compaction."""
-    session = lock_session(tx, name)
-    if session is None:
-        raise NotStored(f"there is no session {name}")
+    session = require_session(tx, name)
     if lease.session != name or tx.one("lease_held", **lease._asdict()) is None:
         raise LeaseLost(f"session {name}: the lease with fence {lease.fence} is no longer held; nothing was committed")
     if session.compaction != new.base or session.ended is not None:
@@ -158,7 +158,7 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
             f"{session.compaction} is in force; nothing was committed"
         )
     seq = session.compactions + 1
-    child = None if new.child is None else _continue(tx, name, session, new, new.child, dialect)
+    child = None if new.child is None else _continue(tx, session, new, new.child, dialect)
     _write_pieces(tx, session.id, seq, new, dialect)
     tx.run(
         "add_compaction",
@@ -174,28 +174,24 @@ def commit(tx: Tx, name: str, lease: Lease, new: Commit, dialect: type[Dialect])
         state=msgspec.json.encode(new.state),
     )
     seal_compaction(tx, session.id, seq)
-    set_compaction(tx, session, name, seq, seq, new.memory, ended=session.now if child else None)
+    set_compaction(tx, session, seq, seq, new.memory, ended=session.now if child else None)
     return seq
 
 
 def set_compaction(
-    tx: Tx,
-    session: LockedSession,
-    name: str,
-    compaction: int,
-    compactions: int,
-    memory: bytes,
-    ended: int | None = None,
+    tx: Tx, session: LockedSession, compaction: int, compactions: int, memory: bytes, ended: int | None = None
 ) -> None:
     """Which compaction is in force, of how many, and what the session remembers."""
     values = {"compaction": compaction, "compactions": compactions, "ended": ended}
-    memory = seal_memory(memory, name, compaction, compactions)
+    memory = seal_memory(memory, session.name, compaction, compactions)
     tx.run("set_compaction", id=session.id, now=session.now, memory=memory, **values)
 
 
-def _continue(tx: Tx, name: str, session: LockedSession, new: Commit, child: str, dialect: type[Dialect]) -> int:
+def _continue(tx: Tx, session: LockedSession, new: Commit, child: str, dialect: type[Dialect]) -> int:
     if lock_session(tx, child) is not None:
-        raise StoreConflict(f"session {name}: its continuation cannot be called {child}, there is such a session")
+        raise StoreConflict(
+            f"session {session.name}: its continuation cannot be called {child}, there is such a session"
+        )
     begun = ensure_session(tx, child, session.dialect, kind="continuation", parent=session.id)
     entries = [NewMessage(item.message, dialect) for item in new.view]
     values = {"session": session.id, "start": new.upto, "stop": session.count, "most": session.count}
@@ -255,9 +251,7 @@ def memory_at(compaction: tuple[Any, ...]) -> bytes:
 
 def undo(tx: Tx, name: str) -> int:
     """The compaction in force is in force no longer; its base is again. Gives its number."""
-    session = lock_session(tx, name)
-    if session is None:
-        raise NotStored(f"there is no session {name}")
+    session = require_session(tx, name)
     if not session.compaction:
         raise NotStored(f"session {name}: there is no compaction to undo")
     require_compaction(tx, session.id, session.compaction)
@@ -268,7 +262,7 @@ def undo(tx: Tx, name: str) -> int:
     tx.run("undo_compaction", session=session.id, seq=session.compaction, now=session.now)
     seal_compaction(tx, session.id, session.compaction)
     memory = b"" if before is None else memory_at(before)
-    set_compaction(tx, session, name, base, session.compactions, memory)
+    set_compaction(tx, session, base, session.compactions, memory)
     return session.compaction
 
 
@@ -281,8 +275,9 @@ class PromptChange(NamedTuple):
     data: bytes | None
 
 
-def keep_prompt(tx: Tx, session: LockedSession, prompt: Prompt, position: int) -> None:
+def keep_prompt(tx: Tx, name: str, prompt: Prompt, position: int) -> None:
     """Rows for what is new in it; it was sent with the messages from `position` on."""
+    session = require_session(tx, name)
     for kind, number in _changes(tx, session.id, prompt).items():
         add_prompt(tx, session.id, number, PromptChange(kind, position, session.now, getattr(prompt, kind)))
 

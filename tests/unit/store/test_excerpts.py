@@ -7,7 +7,7 @@ import pytest
 import midfold
 from midfold.fold.facts import parse_query
 from midfold.fold.redact import redact
-from midfold.store.search import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
+from midfold.store.ranking import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
 
 FILE = "\n".join(
     [

@@ -16,7 +16,7 @@ from midfold.errors import ToolRefused
 from midfold.fold.archive import DIGITS, PREFIX, handle_of
 from midfold.session import Session
 from midfold.store.protocol import Candidate
-from midfold.store.search import ELLIPSIS, Hit
+from midfold.store.ranking import ELLIPSIS, Hit
 from midfold.transcript.message import Message, ToolCall, ToolResult
 
 MOST_HITS, CONSIDERED = 6, 24
