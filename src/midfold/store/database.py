@@ -28,7 +28,7 @@ from importlib.resources import files
 from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.facts import Query
+from midfold.fold.words import Query
 from midfold.store.bodies import NewMessage
 
 Flavour = Literal["sqlite", "postgres"]

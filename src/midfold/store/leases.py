@@ -118,6 +118,10 @@ def hold_lease(leases: CompactionLease, session_id: str, *, ttl: float = TTL) ->
         _release(leases, lease)
 
 
+held = hold_lease
+"""The name that hosts import; also `midfold.held`."""
+
+
 def _release(leases: CompactionLease, lease: Lease) -> None:
     """A store that cannot be reached now keeps the lease until it runs out; what was done stays done."""
     try:

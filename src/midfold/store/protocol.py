@@ -14,6 +14,7 @@ import msgspec
 
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
+from midfold.recall import Candidate
 from midfold.store.bodies import NewMessage
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
@@ -147,17 +148,6 @@ class Prefix(NamedTuple):
         return self.shared == self.length
 
 
-class Candidate(NamedTuple):
-    """A candidate of a search, not ranked yet."""
-
-    session: str
-    position: int
-    role: str
-    at: int
-    digest: bytes
-    message: Message
-
-
 class Store(Protocol):
     """Sessions in a database."""
 
@@ -205,6 +195,7 @@ class Store(Protocol):
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
+        every: bool = True,
         most: int = 200,
     ) -> list[Candidate]: ...
     def delete(self, name: str) -> None: ...

@@ -20,9 +20,10 @@ import msgspec
 from midfold.errors import StoreDamaged
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
+from midfold.recall import Candidate
 from midfold.store.bodies import ROLES, blob, read_linked
 from midfold.store.database import Tx
-from midfold.store.protocol import Candidate, CompactionRecord, SessionInfo, Stored
+from midfold.store.protocol import CompactionRecord, SessionInfo, Stored
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.facts import Query, search_text
-from midfold.store.bodies import NewMessage, deflate, inflate, searchable
+from midfold.fold.words import Query, search_text, searchable
+from midfold.store.bodies import NewMessage, deflate, inflate
 from midfold.store.database import CONNECTIONS, FOREVER, Database, FairSemaphore, Flavour, How, Tx
 
 MEANINGS = {
@@ -132,7 +132,9 @@ class SQLiteTx(Tx):
         return [body for body, *_ in rows]
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
-        match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
+        match = (" AND " if query.every else " OR ").join(
+            f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms
+        )
         waiting = [
             body
             for body, *found in self.all("waiting", after=0, most=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -12,9 +12,10 @@ from msgspec import Raw
 
 from midfold.errors import NotStored, StoreDamaged, StoreError
 from midfold.fold.archive import DIGITS, PREFIX
-from midfold.fold.facts import parse_query
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
+from midfold.fold.words import parse_query
+from midfold.recall import Candidate
 from midfold.store import sync, upkeep, writing
 from midfold.store.bodies import ROLES, NewMessage, chain_of, inflate, require_link
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
@@ -22,7 +23,6 @@ from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.protocol import (
     AppendResult,
-    Candidate,
     Commit,
     CompactionRecord,
     Item,
@@ -266,9 +266,11 @@ class SqlStore:
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
+        every: bool = True,
         most: int = 200,
     ) -> list[Candidate]:
-        query = parse_query(text)
+        """Messages with every word of a query, or with any, the newest first."""
+        query = parse_query(text, every=every)
         if not query.terms:
             return []
         filters: dict[str, Any] = {
@@ -309,7 +311,7 @@ class SqlStore:
         self.database.close()
 
 
-class StoredOriginals:
+class StoredKeeper:
     """The `Keeper` of one session: what looks like a handle or a handoff of ours may have been made up by anybody.
 
     `space` is what the names of an owner's sessions begin with, up to the last slash: a handoff is believed if one of
@@ -350,6 +352,39 @@ class StoredOriginals:
             for name, state in rows
             if self._space is None or name.rpartition("/")[0] == self._space
         ]
+
+
+class StoredOriginals(Mapping[str, tuple[Message, ...]]):
+    """Handle -> originals of one session, and of those it continues, read when they are asked for.
+
+    `at`: only those of compactions up to this one; `stop`: only messages before this position.
+    """
+
+    def __init__(self, store: SqlStore, session: str, *, at: int | None = None, stop: int | None = None) -> None:
+        self._store, self._session = store, session
+        self._at, self._stop = at, stop
+
+    def __getitem__(self, handle: str) -> tuple[Message, ...]:
+        try:
+            return self._store.unfold(self._session, handle, at=self._at, stop=self._stop)
+        except NotStored:
+            raise KeyError(handle) from None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys(handle for record in self._records() for handle in record.receipt.handles)
+
+    def _records(self) -> Iterator[CompactionRecord]:
+        """The compactions in force, of this session and of those it continues."""
+        at, session = self._at, self._store.info(self._session)
+        while session is not None:
+            for record in self._store.records(session.name):
+                if record.undone is None and (at is None or record.seq <= at):
+                    yield record
+            at, parent = None, session.parent if session.kind == "continuation" else None
+            session = self._store.info(parent) if parent else None
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def is_memory(url: str) -> bool:

@@ -34,10 +34,9 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError
-from midfold.fold.facts import VERSION, search_text
-from midfold.fold.facts import VERSION as WORDS
+from midfold.fold.words import VERSION, search_text, searchable
 from midfold.store import hidden_turns, writing
-from midfold.store.bodies import blob, inflate, next_chain, searchable
+from midfold.store.bodies import blob, inflate, next_chain
 from midfold.store.database import FOREVER, Database, Flavour, Tx
 from midfold.store.rows import read_session, require_compaction
 from midfold.store.writing import lock_session, require_session
@@ -133,7 +132,7 @@ def _pending(tx: Tx, database: Database) -> list[Migration]:
     if tx.one("has_migrations") is None:
         return list(known)
     applied = dict(tx.all("versions"))
-    if tx.number("newest_words") > WORDS:
+    if tx.number("newest_words") > VERSION:
         raise SchemaError(f"{database.where}: its search index was made by a newer midfold: update this one")
     ours = {migration.number: migration for migration in known}
     newer = sorted(set(applied) - set(ours))
@@ -165,7 +164,7 @@ def _apply(database: Database) -> list[Migration]:
         for migration in todo:
             for statement in statements(migration.text):
                 tx.connection.execute(statement)
-            tx.run("add_version", number=migration.number, checksum=migration.checksum, words=WORDS)
+            tx.run("add_version", number=migration.number, checksum=migration.checksum, words=VERSION)
         if any(migration.number == HIDDEN_TURNS for migration in todo):
             _drop_old_hidden_sessions(tx)
         return todo

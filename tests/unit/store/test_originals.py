@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+import midfold
 from midfold.errors import NotStored
-from midfold.fold.archive import PREFIX
+from midfold.fold.archive import PREFIX, Archive
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
 from midfold.store import SqlStore, open_database
-from midfold.store.sqlstore import StoredOriginals
+from midfold.store.sqlstore import StoredKeeper, StoredOriginals
 from midfold.testing.store_base import CHAT, StoreBase, entries
 
 FOLD, BODY = "0123456789ab", "a summary"
@@ -38,30 +39,30 @@ def _fields(made: object) -> dict[str, object]:
 
 
 def test_a_handoff_is_believed_in_the_space_that_has_it_and_in_its_own_words(store: SqlStore) -> None:
-    assert StoredOriginals(store, "team/sub/other", "team/sub").has_handoff(HANDOFF)
+    assert StoredKeeper(store, "team/sub/other", "team/sub").has_handoff(HANDOFF)
     for space in ("team", "team/su", "sub", "", "team/sub/s"):
-        assert not StoredOriginals(store, "x", space).has_handoff(HANDOFF), space
-    own = StoredOriginals(store, "team/sub/other", "team/sub")
+        assert not StoredKeeper(store, "x", space).has_handoff(HANDOFF), space
+    own = StoredKeeper(store, "team/sub/other", "team/sub")
     assert not own.has_handoff(HANDOFF._replace(body="another summary"))
     assert not own.has_handoff(HANDOFF._replace(fold="ba9876543210"))
-    assert StoredOriginals(store, "x").has_handoff(HANDOFF._replace(body="another"))
+    assert StoredKeeper(store, "x").has_handoff(HANDOFF._replace(body="another"))
 
 
 def test_a_space_without_a_name_is_that_of_names_without_a_slash(store: SqlStore) -> None:
     _fold(store, "plain", "ffff00001111", BODY)
-    assert StoredOriginals(store, "x", "").has_handoff(HANDOFF._replace(fold="ffff00001111"))
-    assert not StoredOriginals(store, "x", "team").has_handoff(HANDOFF._replace(fold="ffff00001111"))
+    assert StoredKeeper(store, "x", "").has_handoff(HANDOFF._replace(fold="ffff00001111"))
+    assert not StoredKeeper(store, "x", "team").has_handoff(HANDOFF._replace(fold="ffff00001111"))
 
 
 def test_a_handle_is_one_of_the_session_or_a_fold_of_its_owner(store: SqlStore) -> None:
     message = next(iter(store.history("team/sub/s"))).message
     handle = PREFIX + message.digest.hex()[:12]
-    assert StoredOriginals(store, "team/sub/s", "team/sub").has_handle(handle)
-    assert StoredOriginals(store, "team/sub/s", "team/sub").has_handle(PREFIX + FOLD)
-    assert StoredOriginals(store, "team/sub/new", "team/sub").has_handle(PREFIX + FOLD)
-    assert not StoredOriginals(store, "team/sub/new", "team/sub").has_handle(handle)
-    assert not StoredOriginals(store, "team/new", "team").has_handle(PREFIX + FOLD)
-    assert not StoredOriginals(store, "team/sub/s", "team/sub").has_handle(PREFIX + "abcdefabcdef")
+    assert StoredKeeper(store, "team/sub/s", "team/sub").has_handle(handle)
+    assert StoredKeeper(store, "team/sub/s", "team/sub").has_handle(PREFIX + FOLD)
+    assert StoredKeeper(store, "team/sub/new", "team/sub").has_handle(PREFIX + FOLD)
+    assert not StoredKeeper(store, "team/sub/new", "team/sub").has_handle(handle)
+    assert not StoredKeeper(store, "team/new", "team").has_handle(PREFIX + FOLD)
+    assert not StoredKeeper(store, "team/sub/s", "team/sub").has_handle(PREFIX + "abcdefabcdef")
 
 
 def test_unfolding_reaches_no_later_compaction_and_no_later_message(store: SqlStore) -> None:
@@ -75,3 +76,22 @@ def test_unfolding_reaches_no_later_compaction_and_no_later_message(store: SqlSt
     assert store.unfold(name, later, stop=7)[0].text == "later words"
     with pytest.raises(NotStored):
         store.unfold(name, later, stop=6)
+
+
+def test_the_originals_of_a_session_are_those_of_its_compactions_in_force_and_of_what_it_continues() -> None:
+    talk = [{"role": role, "content": f"{number} " * 300} for number in range(40) for role in ("user", "assistant")]
+    with midfold.open("memory:") as sessions:
+        first = sessions.session("a", context_length=8_000)
+        assert dict(StoredOriginals(sessions.store, "a")) == {}
+        first.append(talk)
+        child = first.compact(force=True, persistence="child").session
+        child.append(talk)
+        assert child.compact(force=True).changed
+        both = Archive(StoredOriginals(sessions.store, child.name))
+        before = Archive(StoredOriginals(sessions.store, child.name, at=0))
+        assert list(before) == list(StoredOriginals(sessions.store, "a"))
+        assert len(both) > len(before) > 0
+        assert all(first.unfold(handle) == before.originals(handle) for handle in before)
+        child.undo()
+        assert list(both) == list(before)
+        assert "mf-000000000000" not in both
