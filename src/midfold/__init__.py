@@ -62,10 +62,8 @@ _MODULES = {
     "recall": "Hit Memory Recall ToolAnswer",
     "setup": "Setup",
     "store": "CompactionLease Lease",
-    "store.leases": "Renewal held",
-    "store.prefixes": "Prefix",
-    "store.protocol": "Record SessionInfo",
-    "store.views": "View",
+    "store.leases": "Renewal held=hold_lease",
+    "store.protocol": "Prefix Record=CompactionRecord SessionInfo View",
     "tokenizers": "Tokenizer",
     "transcript": "Document read read_many write",
     "transcript.dialect": "Dialect",
@@ -96,17 +94,6 @@ def __getattr__(name: str) -> object:
     module, attribute = _HOMES[name]
     value: object = getattr(importlib.import_module(f"midfold.{module}"), attribute)
     globals()[name] = value
-    return value
-
-
-def _going(name: str) -> object:
-    import warnings
-
-    from midfold import _deprecated
-
-    told = f"midfold.{name} goes with the next version: {_deprecated.REPLACEMENTS[name]}"
-    warnings.warn(told, DeprecationWarning, stacklevel=3)
-    value: object = getattr(_deprecated, name)
     return value
 
 

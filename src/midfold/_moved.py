@@ -32,6 +32,7 @@ MOVED = {
     "midfold.summarize.client": "midfold",
     "midfold.summarize.endpoint": "midfold",
     "midfold.trajectory": "midfold.lab",
+    "midfold.turns": "midfold.store.usage",
     "midfold.wire.markers": "midfold",
 }
 RENAMED = {
@@ -44,6 +45,7 @@ RENAMED = {
         "Settings": "TrajectorySettings",
         "run": "compress_trajectories",
     },
+    "midfold.turns": {"Turn": "ReportedTurn"},
 }
 
 

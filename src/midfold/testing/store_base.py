@@ -14,7 +14,7 @@ from msgspec import Raw
 from midfold.fold.archive import PREFIX, fold_id
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
-from midfold.store.bodies import Entry
+from midfold.store.bodies import NewMessage
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, SessionInfo, Store
 from midfold.testing.doubles import FakeClock
@@ -47,9 +47,9 @@ def raw(text: str, role: str = "user") -> bytes:
     return f'{{ "role" : "{role}",  "content":{content}, "x": 1e-7}}'.encode()
 
 
-def entries(*texts: str | bytes) -> list[Entry]:
+def entries(*texts: str | bytes) -> list[NewMessage]:
     datas = [text if isinstance(text, bytes) else raw(text) for text in texts]
-    return [Entry(Message.over(Raw(data), OpenAIChat.read), OpenAIChat) for data in datas]
+    return [NewMessage(Message.over(Raw(data), OpenAIChat.read), OpenAIChat) for data in datas]
 
 
 def bytes_of(items: Sequence[Item]) -> list[bytes]:

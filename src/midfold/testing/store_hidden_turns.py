@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from midfold.store.bodies import digest_of
-from midfold.store.hidden_turns import NOTED_EVERY, Kept
+from midfold.store.hidden_turns import NOTED_EVERY, HiddenTurnKey
 from midfold.store.protocol import Store
 from midfold.testing.store_base import StoreBase
 
@@ -18,7 +18,7 @@ class HiddenTurnsContract(StoreBase):
         store.hidden_turns.keep(name, "bb", b"2", session="s")
         store.hidden_turns.keep(f"{name}-2", "aa", b"3", session="s")
         found = other.hidden_turns.find(name, ["cc", "aa"])
-        assert found == [Kept("aa", digest_of(RECORD))]
+        assert found == [HiddenTurnKey("aa", digest_of(RECORD))]
         assert other.hidden_turns.read(name, ["cc", "aa"]) == {found[0]: RECORD}
         assert sorted(one.chain for one in other.hidden_turns.find(name, ["bb", "aa"])) == ["aa", "bb"]
         assert other.hidden_turns.find(name, ["a", "aaa", ""]) == []
@@ -54,5 +54,5 @@ class HiddenTurnsContract(StoreBase):
         assert len(store.hidden_turns.find(f"{name}-2", ["old", "used"])) == 0
         store.prune(age)
         assert list(store.hidden_turns.read(name, ["old", "used"]).keys()) == [
-            Kept("used", digest_of(b"again" if self.clock is None else b"used"))
+            HiddenTurnKey("used", digest_of(b"again" if self.clock is None else b"used"))
         ]
