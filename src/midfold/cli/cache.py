@@ -15,11 +15,9 @@ from midfold.cache.health import Health, Seen
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
 from midfold.cli.inspect import name_of, read_file
-from midfold.cli.output import console, emit_json
-from midfold.cli.render import clean
-from midfold.cli.session_tables import health_facts
-from midfold.cli.sessions import existing, opened
-from midfold.cli.settings import settings
+from midfold.cli.options import settings
+from midfold.cli.sessions import health_facts, open_existing, stored_session
+from midfold.cli.terminal import clean, console, emit_json
 from midfold.errors import StoreError, TranscriptError
 from midfold.transcript.document import Document, read, read_many
 from midfold.transcript.message import plain, read_usage
@@ -70,8 +68,8 @@ def _request(place: str) -> Document:
 
 
 def _views(name: str, url: str | None, config: str | None, asked: tuple[str, str]) -> tuple[Document, Document]:
-    with opened(url, config) as sessions:
-        session = existing(sessions, name)
+    with open_existing(url, config) as sessions:
+        session = stored_session(sessions, name)
         found = []
         for place in asked:
             if place != "now" and not place.isdigit():
@@ -142,7 +140,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     for number, document in enumerate(read_many(read_file(file), name=name_of(file)), 1):
         chosen = model or document.model
         prices = prices_for(chosen, known.prompt_caching.cache_ttl, overrides_of(known))
-        found = _recorded(document, chosen, prices)
+        found = _health_of(document, chosen, prices)
         if found.turns:
             rows.append((document.setting("id") or f"conversation {number}", found))
     if not rows:
@@ -153,7 +151,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     console().print(health_table(rows))
 
 
-def _recorded(document: Document, model: str | None, prices: Prices) -> Health:
+def _health_of(document: Document, model: str | None, prices: Prices) -> Health:
     found, tally = Health(), RunningTally(Meter())
     folds = 0
     for message in document.messages:

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from midfold.api import Compaction, compact
 from midfold.cli.inspect import name_of, read_file
-from midfold.cli.settings import settings
-from midfold.cli.summaries import chosen
+from midfold.cli.options import settings
+from midfold.cli.terminal import notice
+from midfold.config import Config
 from midfold.errors import TranscriptError
+from midfold.providers import resolve
+from midfold.summarize import Summarizer, local_summarizer
 from midfold.transcript.document import read
+
+# Who makes a command's summary, said beforehand, with a bar while it takes several calls.
+
+
+def choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
+    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
+    found = resolve(_with_provider(config, asked), os.environ, model)
+    if found.endpoint is None:
+        if found.missing or found.unused:
+            notice(f"summary by {found.told}{'; --summarizer NAME does it once' if found.unused else ''}")
+        return local_summarizer
+    from midfold.summarize.client import ModelSummarizer
+
+    notice(f"summary by {found.told}; --local makes it without a model")
+    return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
+
+
+def _with_provider(config: Config, provider: str | None) -> Config:
+    if provider is None:
+        return config
+    task = msgspec.structs.replace(config.auxiliary.compression, provider=provider)
+    return msgspec.structs.replace(config, auxiliary=msgspec.structs.replace(config.auxiliary, compression=task))
+
+
+def _bar(progress: tuple[int, int]) -> None:
+    done, total = progress
+    filled = 20 * done // max(total, 1)
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
+    sys.stderr.flush()
 
 
 @click.command(name="compact")
@@ -72,31 +108,31 @@ def command(
         focus=focus,
         force=force,
         config=loaded,
-        summarizer=chosen(loaded, own_model, asked="local" if local or preview else summarizer),
+        summarizer=choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
-        from midfold.cli.fold_picture import drawn
+        from midfold.cli.fold_picture import draw_svg
 
-        Path(picture).write_text(drawn(result, Path(name_of(file)).stem), encoding="utf-8")
+        Path(picture).write_text(draw_svg(result, Path(name_of(file)).stem), encoding="utf-8")
     _show(result, preview=preview, as_json=as_json)
     if output is not None and not preview:
         _write(result, output, name_of(file))
 
 
 def _show(result: Compaction, *, preview: bool, as_json: bool) -> None:
-    from midfold.cli import fold_map
-    from midfold.cli.output import console, emit_json
+    from midfold.cli import fold_picture
+    from midfold.cli.terminal import console, emit_json
 
     if as_json:
-        emit_json(facts(result, with_messages=not preview))
+        emit_json(plain_result(result, with_messages=not preview))
         return
     out = console()
-    fold_map.show(out, result)
+    fold_picture.show_map(out, result)
     if not preview:
-        fold_map.handoff(out, result)
+        fold_picture.show_handoff(out, result)
 
 
-def facts(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
+def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
     """The receipt, the state and the messages as plain values."""
     import msgspec
 

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.output import console, echo, emit_json, notice
-from midfold.cli.visible import visible
+from midfold.cli.terminal import console, echo, emit_json, notice, visible
 from midfold.config import Config
 from midfold.config.edit import render
 from midfold.config.table import field_at, split

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from midfold.cli.settings import overrides_of
+from midfold.cli.options import overrides_of
 from midfold.errors import TranscriptError
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.transcript.breakdown import by_kind, largest
@@ -57,23 +57,23 @@ def command(
             )
         documents = [documents[conversation - 1]]
     if len(documents) == 1:
-        shown = facts(documents[0], model, exact=exact, overrides=overrides)
+        shown = describe(documents[0], model, exact=exact, overrides=overrides)
         _write(shown, "conversation", as_json=as_json)
         return
-    rows = [facts(document, model, exact=exact, overrides=overrides) for document in documents]
+    rows = [describe(document, model, exact=exact, overrides=overrides) for document in documents]
     _write({"conversations": rows, "totals": _totals(rows)}, "collection", as_json=as_json)
 
 
 def _write(shown: dict[str, Any], what: str, *, as_json: bool) -> None:
-    from midfold.cli import render
-    from midfold.cli.output import console, emit_json
+    from midfold.cli import terminal
+    from midfold.cli.terminal import console, emit_json
 
     if as_json:
         emit_json(shown)
     elif what == "conversation":
-        render.conversation(console(), shown)
+        terminal.conversation(console(), shown)
     else:
-        render.collection(console(), shown)
+        terminal.collection(console(), shown)
 
 
 def read_file(file: str) -> bytes:
@@ -95,7 +95,7 @@ def _is_conversation(document: Document) -> bool:
     return any(message.role != "other" for message in document.messages)
 
 
-def facts(
+def describe(
     document: Document,
     model: str | None = None,
     *,

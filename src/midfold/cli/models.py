@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.output import console, echo, emit_json, notice
+from midfold.cli.terminal import console, echo, emit_json, notice
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, look_up
 
 LABELS = {
@@ -103,7 +103,7 @@ def _show_table(overrides: Mapping[str, ModelOverride], as_json: bool) -> None:
             {
                 "models": msgspec.to_builtins(TABLE),
                 "default": msgspec.to_builtins(DEFAULT),
-                "overrides": {pattern: given(override) for pattern, override in overrides.items()},
+                "overrides": {pattern: set_fields(override) for pattern, override in overrides.items()},
             }
         )
         return
@@ -123,7 +123,7 @@ def _show_table(overrides: Mapping[str, ModelOverride], as_json: bool) -> None:
     out.print(Text(f"Any other model: {stated} (a default; see `midfold models NAME`)."))
 
 
-def given(override: ModelOverride) -> dict[str, int | float | str]:
+def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
     """The fields that an override sets."""
     values = {field: getattr(override, field) for field in ModelOverride.__struct_fields__}
     return {field: value for field, value in values.items() if value is not None}
@@ -137,7 +137,7 @@ def _show_overrides(out: Console, overrides: Mapping[str, ModelOverride]) -> Non
     table.add_column("pattern", overflow="fold", min_width=26)
     table.add_column("sets", overflow="fold")
     for pattern, override in overrides.items():
-        settings = ", ".join(f"{field} {number(value)}" for field, value in given(override).items())
+        settings = ", ".join(f"{field} {number(value)}" for field, value in set_fields(override).items())
         table.add_row(Text(pattern), Text(settings or "nothing"))
     out.print(table)
     out.print()

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.output import console, echo, emit_json, notice
-from midfold.cli.render import clean
+from midfold.cli.terminal import clean, console, echo, emit_json, notice
 from midfold.errors import ConfigError, PluginError
 from midfold.plugins import EngineInfo, engines_directory, list_engines, name_problem, resolve_engine
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from midfold.cli.output import notice
-from midfold.cli.settings import settings
+from midfold.cli.options import settings
+from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.errors import MissingExtra
@@ -52,10 +52,10 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     try:
         import uvicorn
 
-        from midfold.dashboard import Recorder
         from midfold.gateway import create_app
         from midfold.gateway.front import Later
         from midfold.gateway.operating import Operations, check_door
+        from midfold.pages import Recorder
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
     if any(find_spec(name) is None for name in LATER_IMPORTED):
@@ -101,8 +101,8 @@ def server_options(config: Config) -> dict[str, Any]:
 
 def _pages(config: Config, sessions: Sessions) -> list[Any]:
     """Pages and /api; with keys, everybody sees their own sessions."""
-    from midfold.dashboard import Everything, Under, routes
     from midfold.gateway.browsers import Browsers
+    from midfold.pages import Everything, Under, routes
 
     if config.keys:
         return list(routes(sessions, config=config, access=Under(lambda request: _own(request.scope["state"]))))

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import click
 
-from midfold.cli.output import echo, emit_json
+from midfold.cli.options import settings
 from midfold.cli.sessions import with_json, with_store
-from midfold.cli.settings import settings
+from midfold.cli.terminal import echo, emit_json
 from midfold.config.home import store_url
 from midfold.service import Sessions
 from midfold.store import open_database

@@ -4,18 +4,90 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from rich.table import Table
+from rich.text import Text
 
-from midfold.cli.output import emit_json, notice
-from midfold.cli.trajectory_progress import Onlooker
-from midfold.trajectory.files import STANDARD
-from midfold.trajectory.job import Finished, Job, run
+from midfold.cli.terminal import clean, emit_json, harmless_console, notice
+from midfold.trajectory.files import STANDARD, replacing
+from midfold.trajectory.job import Finished, Job, Progress, run
+from midfold.trajectory.metrics import RecordMetrics
+from midfold.trajectory.report import STATUSES
 from midfold.trajectory.settings import FIRSTS, TOKENIZERS, Kind, Settings
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+# What is seen of a run while it goes on: a bar on a terminal, and records that fail as they do.
+
+
+MOST_TOLD = 20
+MOST_TROUBLED = 200
+
+
+class Onlooker:
+    """Watches a run; `with` starts and stops the bar."""
+
+    def __init__(self, records: Path | None) -> None:
+        self._records = records
+        self._told = 0
+        self._bar: Any = None
+        self._task: TaskID | None = None
+        self._start = time.monotonic()
+        self.troubled: list[RecordMetrics] = []
+        """Records that failed or are still over the limit, as many as a page shows."""
+
+    def __enter__(self) -> Onlooker:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def progress(self, progress: Progress, /) -> None:
+        if self._bar is None:
+            return
+        totals = progress.totals
+        rate = totals.records / max(time.monotonic() - self._start, 0.001)
+        failed = f", {totals.failed:,} failed" if totals.failed else ""
+        told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
+        self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
+
+    def failed(self, record: RecordMetrics, /) -> None:
+        self._told += 1
+        if self._told <= MOST_TOLD:
+            notice(clean(f"{record.file}, line {record.line}: {record.reason}"))
+        elif self._told == MOST_TOLD + 1:
+            notice("more records failed; the metrics list all of them")
+
+    def record_lines(self, lines: Iterator[bytes], /) -> None:
+        if self._records is None:
+            return
+        with replacing(self._records) as stream:
+            for line in lines:
+                stream.write(line)
+                troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line
+                if troubled and len(self.troubled) < MOST_TROUBLED:
+                    self.troubled.append(msgspec.json.decode(line, type=RecordMetrics))
 
 
 @click.group(name="trajectories")
@@ -100,13 +172,11 @@ def compress(source: str, target: str, **options: Any) -> None:
             notice("interrupted; the same command goes on from here" if resumable else "interrupted")
             sys.exit(130)
     _write(finished, onlooker, places)
-    shown = facts(finished)
+    shown = _plain(finished)
     if options["as_json"]:
         emit_json(shown)
     else:
-        from midfold.cli.trajectory_table import show
-
-        show(finished, places.told())
+        _show(finished, places.told())
     if finished.totals.failed or finished.failed_files:
         sys.exit(1)
 
@@ -115,7 +185,7 @@ def _job(source: str, target: str, options: dict[str, Any]) -> Job:
     chosen = {name: options[name] for name in Settings.__struct_fields__ if name not in ("config", "batch_bytes")}
     chosen["batch_bytes"] = options["batch_kb"] * 1024
     if options["summarizer"] != "local" and ":" not in options["summarizer"]:
-        from midfold.cli.settings import settings
+        from midfold.cli.options import settings
 
         chosen["config"] = settings(options["config"])
     if options["ray_address"] and options["executor"] != "ray":
@@ -161,13 +231,13 @@ def _write(finished: Finished, onlooker: Onlooker, places: _Places) -> None:
 
     if places.metrics is not None:
         with replacing(places.metrics) as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(facts(finished)), indent=2) + b"\n")
+            stream.write(msgspec.json.format(msgspec.json.encode(_plain(finished)), indent=2) + b"\n")
     if places.report is not None:
         with replacing(places.report) as stream:
             stream.write(page(finished, onlooker.troubled).encode("utf-8", "replace"))
 
 
-def facts(finished: Finished) -> dict[str, Any]:
+def _plain(finished: Finished) -> dict[str, Any]:
     """Everything that was counted, as plain values; no content of a record. Only `run` differs between equal runs."""
     target = finished.settings.target_tokens
     return {
@@ -177,3 +247,46 @@ def facts(finished: Finished) -> dict[str, Any]:
         "failed_files": msgspec.to_builtins(finished.failed_files),
         "run": {"seconds": round(finished.seconds, 3), "workers": finished.workers, "resumed": finished.resumed},
     }
+
+
+# The account of a run of `midfold trajectories compress`, for people.
+
+
+COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
+
+
+def _show(finished: Finished, places: Iterable[tuple[str, Path]]) -> None:
+    """On standard error if the records themselves went to standard output."""
+    listed = list(places)
+    out = harmless_console(stderr=not listed and not sys.stdout.isatty(), width=None if _is_seen() else 110)
+    totals = finished.totals
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="bright_black")
+    for status, (name, colour) in STATUSES.items():
+        count = getattr(totals, status)
+        share = f"{count / max(totals.records, 1):.1%}"
+        table.add_row(Text(name, style=COLOURS[colour] if count else ""), f"{count:,}", share)
+    saved = totals.saved
+    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{saved:.1%} fewer")
+    table.add_row("turns", f"{totals.turns_before:,} → {totals.turns_after:,}", "")
+    if totals.summary_calls or totals.summary_errors:
+        table.add_row("summary calls", f"{totals.summary_calls:,}", f"{totals.summary_errors:,} failed")
+    if totals.retention is not None:
+        table.add_row("retention", f"{totals.retention:.1%}", f"mean of {totals.retention_records:,} folded records")
+    rate = totals.records / max(finished.seconds, 0.001)
+    again = ", resumed" if finished.resumed else ""
+    took = f"in {finished.seconds:,.1f} s, {rate:,.0f}/s{again}"
+    out.print(Text(f"{totals.records:,} records", style="bold"), Text(took))
+    out.print(table)
+    for reason, count in sorted(totals.reasons.items(), key=lambda item: -item[1])[:5]:
+        out.print(Text(clean(f"{count:,} x {reason}"), style="yellow"))
+    for item in finished.failed_files:
+        out.print(Text(clean(f"no output for {item.file}: {item.reason}"), style="red"))
+    for name, path in listed:
+        out.print(Text(f"{name:8}", style="bright_black"), Text(str(path)), soft_wrap=True)
+
+
+def _is_seen() -> bool:
+    return sys.stdout.isatty()

@@ -27,7 +27,7 @@ from midfold.config.schema import Config
 from midfold.service import Sessions, open_sessions
 from midfold.cli.serve import server_options
 from midfold.config.schema import Gateway
-from midfold.dashboard import Recorder
+from midfold.pages import Recorder
 from midfold.gateway import create_app
 from midfold.gateway.front import Later
 from midfold.gateway.operating import Operations
