@@ -14,17 +14,14 @@ from midfold.api import believe, meter_for, overrides_of
 from midfold.cache.health import Health, Seen
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
-from midfold.cli.inspect import name_of, read_file
-from midfold.cli.options import settings
-from midfold.cli.sessions import health_facts, open_existing, stored_session
-from midfold.cli.terminal import clean, console, emit_json
+from midfold.cli.options import name_of, open_existing, read_file, settings, stored_session, with_config, with_json
+from midfold.cli.sessions import health_facts
+from midfold.cli.terminal import console, emit_json, make_table, styled
 from midfold.errors import StoreError, TranscriptError
 from midfold.transcript.document import Document, read, read_many
 from midfold.transcript.message import plain, read_usage
 from midfold.transcript.tokens import Meter, RunningTally
 
-with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
 with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
 
 
@@ -86,8 +83,8 @@ def _show(found: Difference, prices: Prices) -> None:
         out.print(f"{found.shared_tokens:,} tokens can be read from the cache.")
         return
     where = f"{found.block}{'.' if found.field and not found.field.startswith('[') else ''}{found.field}"
-    out.print(Text(clean(f"First difference: {where}, byte {found.byte:,} of the block"), style="bold"))
-    out.print(Text(clean(f"{found.what}; changed by: {found.who}")))
+    out.print(styled(f"First difference: {where}, byte {found.byte:,} of the block", "bold"))
+    out.print(styled(f"{found.what}; changed by: {found.who}"))
     out.print(
         f"{found.shared_tokens:,} tokens before it are shared, {found.lost_tokens:,} of the first request are lost,"
     )
@@ -122,10 +119,10 @@ def plan(file: str, provider: str, model: str | None, config: str | None, as_jso
         emit_json({"status": line, "hints": [msgspec.to_builtins(hint) for hint in hints]})
         return
     out = console()
-    out.print(Text(clean(line), style="bold"))
+    out.print(styled(line, "bold"))
     for hint in hints:
         where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
-        out.print(Text(clean(f"  {where}: {hint.reason}")))
+        out.print(styled(f"  {where}: {hint.reason}"))
 
 
 @command.command()
@@ -177,13 +174,9 @@ def _seconds(stamp: Any) -> float:
 
 
 def health_table(rows: list[tuple[str, Health]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("session", overflow="fold")
-    for name in ("turns", "hit rate", "saved, net of writes"):
-        table.add_column(name, justify="right")
-    table.add_column("misses")
+    table = make_table("session", ">turns", ">hit rate", ">saved, net of writes", "misses")
     for name, found in rows:
         misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
         cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${found.saved:,.2f}")
-        table.add_row(Text(clean(str(name))), *cells, Text(clean(misses)))
+        table.add_row(styled(str(name)), *cells, styled(misses))
     return table

@@ -11,44 +11,13 @@ import click
 import msgspec
 
 from midfold.api import Compaction, compact
-from midfold.cli.inspect import name_of, read_file
-from midfold.cli.options import settings
+from midfold.cli.options import name_of, read_file, settings, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.errors import TranscriptError
 from midfold.providers import resolve
 from midfold.summarize import Summarizer, local_summarizer
 from midfold.transcript.document import read
-
-# Who makes a command's summary, said beforehand, with a bar while it takes several calls.
-
-
-def choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
-    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
-    found = resolve(_with_provider(config, asked), os.environ, model)
-    if found.endpoint is None:
-        if found.missing or found.unused:
-            notice(f"summary by {found.told}{'; --summarizer NAME does it once' if found.unused else ''}")
-        return local_summarizer
-    from midfold.summarize.client import ModelSummarizer
-
-    notice(f"summary by {found.told}; --local makes it without a model")
-    return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
-
-
-def _with_provider(config: Config, provider: str | None) -> Config:
-    if provider is None:
-        return config
-    task = msgspec.structs.replace(config.auxiliary.compression, provider=provider)
-    return msgspec.structs.replace(config, auxiliary=msgspec.structs.replace(config.auxiliary, compression=task))
-
-
-def _bar(progress: tuple[int, int]) -> None:
-    done, total = progress
-    filled = 20 * done // max(total, 1)
-    end = "\n" if done == total else ""
-    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
-    sys.stderr.flush()
 
 
 @click.command(name="compact")
@@ -67,7 +36,7 @@ def _bar(progress: tuple[int, int]) -> None:
     "--summarizer", metavar="NAME", help="Who writes it: local, main (the file's own model), or a provider's name."
 )
 @click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
+@with_config
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
     file: str,
@@ -161,3 +130,31 @@ def _atomically(path: Path, data: bytes) -> None:
     temporary.touch(mode=0o600)
     temporary.write_bytes(data)
     temporary.replace(path)
+
+
+def choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
+    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
+    found = resolve(_with_provider(config, asked), os.environ, model)
+    if found.endpoint is None:
+        if found.missing or found.unused:
+            notice(f"summary by {found.told}{'; --summarizer NAME does it once' if found.unused else ''}")
+        return local_summarizer
+    from midfold.summarize.client import ModelSummarizer
+
+    notice(f"summary by {found.told}; --local makes it without a model")
+    return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
+
+
+def _with_provider(config: Config, provider: str | None) -> Config:
+    if provider is None:
+        return config
+    task = msgspec.structs.replace(config.auxiliary.compression, provider=provider)
+    return msgspec.structs.replace(config, auxiliary=msgspec.structs.replace(config.auxiliary, compression=task))
+
+
+def _bar(progress: tuple[int, int]) -> None:
+    done, total = progress
+    filled = 20 * done // max(total, 1)
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
+    sys.stderr.flush()

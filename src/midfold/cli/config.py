@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.terminal import console, echo, emit_json, notice, visible
+from midfold.cli.options import load_settings, with_config_path
+from midfold.cli.terminal import console, echo, emit_json, make_table, notice, visible
 from midfold.config import Config
 from midfold.config.edit import render
 from midfold.config.table import field_at, split
@@ -22,14 +22,6 @@ from midfold.errors import ConfigError
 
 WIDE = 120
 WIDEST_KEY = 54
-with_file = click.option(
-    "--config",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The file to read instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml.",
-)
-
 with_flags = click.option(
     "--set",
     "flags",
@@ -49,14 +41,12 @@ def command() -> None:
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 @with_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: path, notices, values and origins.")
 def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
     """Show every effective value and where it came from."""
-    loaded = config.load(file, overrides=_overrides(flags))
-    for text in loaded.notices:
-        notice(text)
+    loaded = load_settings(file, _overrides(flags))
     if as_json:
         emit_json(
             {
@@ -91,7 +81,7 @@ def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
     """Nothing is cut: keys stay on one line where they can, other columns fold, and meanings need a wide terminal."""
     out = console()
     longest = max(len(key) for key, *_ in rows)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = make_table()
     table.add_column("key", overflow="fold", width=min(longest, WIDEST_KEY))
     columns = ["value", "from", "meaning"][: 3 if out.width >= WIDE else 2]
     for name in columns:
@@ -127,18 +117,16 @@ def schema() -> None:
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 @with_flags
 def check(file: Path | None, flags: tuple[str, ...]) -> None:
     """Check the file, the environment and the flags; every problem is printed, and the exit code is 2."""
-    loaded = config.load(file, overrides=_overrides(flags))
-    for text in loaded.notices:
-        notice(text)
+    loaded = load_settings(file, _overrides(flags))
     echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 def path(file: Path | None) -> None:
     """Print the path of the file that is read."""
     found = config.locate(file)
@@ -150,7 +138,7 @@ def path(file: Path | None) -> None:
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
 @click.option("--no-backup", is_flag=True, help="Do not keep the old text as config.yaml.bak.")
 def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from midfold.cli.terminal import console, emit_json
+from midfold.cli.options import with_json
+from midfold.cli.terminal import console, emit_json, make_table
 from midfold.config import Config
 from midfold.config.schema import Gateway, ModelSettings
 from midfold.errors import MissingExtra
@@ -44,7 +45,7 @@ class DemoRun(msgspec.Struct, kw_only=True):
 @click.option(
     "--window", default=32_768, show_default=True, type=click.IntRange(8_192, 1_000_000), help="The model's window."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_json
 def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
     """Show what midfold does, on a made-up conversation: no key, no network, nothing is kept.
 
@@ -140,7 +141,6 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 
 def _show(out: Console, window: int, alone: DemoRun, ours: DemoRun) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     out.print(Text(f"A coding session of {ours.turns} turns, a window of {window:,} tokens", style="bold"))
@@ -150,9 +150,7 @@ def _show(out: Console, window: int, alone: DemoRun, ours: DemoRun) -> None:
             "and bills by a model of its prompt cache. Nothing leaves this machine.\n"
         )
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "directly", "through midfold"):
-        table.add_column(name, justify="right" if name else "left")
+    table = make_table("", ">directly", ">through midfold")
     rows: tuple[tuple[str, Callable[[DemoRun], str]], ...] = (
         ("turns finished", lambda run: f"{run.done} of {run.turns}"),
         ("requests refused", lambda run: f"{run.refused}"),

@@ -10,13 +10,133 @@ from typing import Any, NamedTuple
 
 import click
 
+from midfold.cli.options import with_config
 from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError
 
-# The doctor's look at what a gateway needs: its store, its upstreams, its door.
-
-
 PATIENCE = 10.0
+EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
+MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
+
+
+@click.command(name="doctor")
+@with_config
+@click.option("--model", help="The conversation's own model.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Ask the summary model for a few words, upstreams whether they answer, and a running gateway how it is.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+@click.pass_context
+def command(context: click.Context, config: str | None, model: str | None, probe: bool, as_json: bool) -> None:
+    """Check settings, store and upstreams, say who would summarise, and prove a compaction from end to end.
+
+    Nothing is sent anywhere without --probe. Exit code 1 if something is wrong.
+    """
+    found = [*_installation(), *_settings(config, model, probe=probe), _compaction()]
+    if as_json:
+        from midfold.cli.terminal import emit_json
+
+        emit_json([finding._asdict() for finding in found])
+    else:
+        _show(found)
+    if any(finding.status == "problem" for finding in found):
+        context.exit(1)
+
+
+def _show(found: list[Check]) -> None:
+    from rich.text import Text
+
+    from midfold.cli.terminal import console, visible
+
+    colours = {"ok": "green", "note": "cyan", "problem": "red"}
+    out = console()
+    width = max(len(finding.what) for finding in found)
+    for what, status, told in found:
+        named = Text(MARKS[status], style=colours[status]) + Text(f" {what:<{width}}", style="bold")
+        out.print(named + Text(f"  {visible(told)}", style="default"), soft_wrap=True)
+
+
+def _installation() -> list[Check]:
+    from midfold import __version__
+
+    have = [name for name, package in EXTRAS.items() if importlib.util.find_spec(package)]
+    missing = [name for name in EXTRAS if name not in have]
+    told = f"installed: {', '.join(have) or 'none'}"
+    if missing:
+        told += f"; not installed: {', '.join(missing)} (pip install 'midfold[{','.join(missing)}]')"
+    return [
+        Check("midfold", "ok", f"{__version__} on Python {platform.python_version()}"),
+        Check("extras", "ok" if not missing else "note", told),
+    ]
+
+
+def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Check]:
+    from midfold.config import load
+    from midfold.errors import ConfigError
+
+    try:
+        loaded = load(path)
+    except ConfigError as problem:
+        return [Check("settings", "problem", str(problem))]
+    source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
+    notes = [Check("settings", "note", text) for text in loaded.notices]
+    engine = Check("engine", "ok", loaded.config.context.engine)
+    found = [Check("settings", "ok", source), *notes, engine, *_summaries(loaded.config, model, probe=probe)]
+    return [*found, *_server(loaded.config, probe=probe)]
+
+
+def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
+    from midfold.errors import ConfigError
+    from midfold.providers import resolve
+
+    try:
+        found = resolve(config, os.environ, model)
+    except ConfigError as problem:
+        return [Check("summaries", "problem", str(problem))]
+    if found.endpoint is None:
+        status = "problem" if found.missing else "note" if found.unused else "ok"
+        return [Check("summaries", status, found.told)]
+    if importlib.util.find_spec("httpx2") is None:
+        told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
+        return [Check("summaries", "problem", told)]
+    window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
+    main = f"; after some failures {found.main.model} once" if found.main is not None else ""
+    findings = [Check("summaries", "ok", f"{found.told}; {window}{main}")]
+    return [*findings, _probe(found.endpoint)] if probe else findings
+
+
+def _probe(endpoint: Any) -> Check:
+    from midfold.errors import SummaryFailed
+    from midfold.summarize.calls import Call
+    from midfold.summarize.client import ModelSummarizer
+
+    question = Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
+    try:
+        reply = ModelSummarizer(endpoint).ask_once(question)
+    except SummaryFailed as failed:
+        return Check("probe", "problem", f"{failed.kind}: {failed}")
+    return Check("probe", "ok", f"{endpoint.place} answered, {reply.output_tokens} tokens")
+
+
+def _compaction() -> Check:
+    """A fold of a made-up conversation: legal, smaller, and every original can be unfolded."""
+    from midfold.api import compact
+    from midfold.transcript.laws import violations
+
+    steps = [{"role": "user", "content": "Go."}]
+    for number in range(60):
+        steps += [
+            {"role": "assistant", "content": f"Step {number}: I look at module {number}."},
+            {"role": "user", "content": f"Result {number}: " + "all is well here. " * 30},
+        ]
+    result = compact(steps, context_length=8_000)
+    if result.report.status != "compacted" or violations(result.transcript):
+        return Check("compaction", "problem", f"a made-up conversation was not folded: {result.report.reason}")
+    folded = sum(len(result.archive.originals(handle)) for handle in result.report.handles)
+    before, after = result.report.old_tokens, result.report.new_tokens
+    return Check("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")
 
 
 class Check(NamedTuple):
@@ -122,127 +242,3 @@ def _reach(base: str, place: str) -> Check:
     except (httpx2.HTTPError, OSError) as error:
         return Check("upstream", "problem", f"{place} does not answer: {type(error).__name__}")
     return Check("upstream", "ok" if status < 500 else "problem", f"{place} answers ({status})")
-
-
-EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
-MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
-
-
-@click.command(name="doctor")
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
-@click.option("--model", help="The conversation's own model.")
-@click.option(
-    "--probe",
-    is_flag=True,
-    help="Ask the summary model for a few words, upstreams whether they answer, and a running gateway how it is.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-@click.pass_context
-def command(context: click.Context, config: str | None, model: str | None, probe: bool, as_json: bool) -> None:
-    """Check settings, store and upstreams, say who would summarise, and prove a compaction from end to end.
-
-    Nothing is sent anywhere without --probe. Exit code 1 if something is wrong.
-    """
-    found = [*_installation(), *_settings(config, model, probe=probe), _compaction()]
-    if as_json:
-        from midfold.cli.terminal import emit_json
-
-        emit_json([finding._asdict() for finding in found])
-    else:
-        _show(found)
-    if any(finding.status == "problem" for finding in found):
-        context.exit(1)
-
-
-def _show(found: list[Check]) -> None:
-    from rich.text import Text
-
-    from midfold.cli.terminal import clean, console
-
-    colours = {"ok": "green", "note": "cyan", "problem": "red"}
-    out = console()
-    width = max(len(finding.what) for finding in found)
-    for what, status, told in found:
-        named = Text(MARKS[status], style=colours[status]) + Text(f" {what:<{width}}", style="bold")
-        out.print(named + Text(f"  {clean(told)}", style="default"), soft_wrap=True)
-
-
-def _installation() -> list[Check]:
-    from midfold import __version__
-
-    have = [name for name, package in EXTRAS.items() if importlib.util.find_spec(package)]
-    missing = [name for name in EXTRAS if name not in have]
-    told = f"installed: {', '.join(have) or 'none'}"
-    if missing:
-        told += f"; not installed: {', '.join(missing)} (pip install 'midfold[{','.join(missing)}]')"
-    return [
-        Check("midfold", "ok", f"{__version__} on Python {platform.python_version()}"),
-        Check("extras", "ok" if not missing else "note", told),
-    ]
-
-
-def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Check]:
-    from midfold.config import load
-    from midfold.errors import ConfigError
-
-    try:
-        loaded = load(path)
-    except ConfigError as problem:
-        return [Check("settings", "problem", str(problem))]
-    source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
-    notes = [Check("settings", "note", text) for text in loaded.notices]
-    engine = Check("engine", "ok", loaded.config.context.engine)
-    found = [Check("settings", "ok", source), *notes, engine, *_summaries(loaded.config, model, probe=probe)]
-    return [*found, *_server(loaded.config, probe=probe)]
-
-
-def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
-    from midfold.errors import ConfigError
-    from midfold.providers import resolve
-
-    try:
-        found = resolve(config, os.environ, model)
-    except ConfigError as problem:
-        return [Check("summaries", "problem", str(problem))]
-    if found.endpoint is None:
-        status = "problem" if found.missing else "note" if found.unused else "ok"
-        return [Check("summaries", status, found.told)]
-    if importlib.util.find_spec("httpx2") is None:
-        told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
-        return [Check("summaries", "problem", told)]
-    window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
-    main = f"; after some failures {found.main.model} once" if found.main is not None else ""
-    findings = [Check("summaries", "ok", f"{found.told}; {window}{main}")]
-    return [*findings, _probe(found.endpoint)] if probe else findings
-
-
-def _probe(endpoint: Any) -> Check:
-    from midfold.errors import SummaryFailed
-    from midfold.summarize.calls import Call
-    from midfold.summarize.client import ModelSummarizer
-
-    question = Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
-    try:
-        reply = ModelSummarizer(endpoint).ask_once(question)
-    except SummaryFailed as failed:
-        return Check("probe", "problem", f"{failed.kind}: {failed}")
-    return Check("probe", "ok", f"{endpoint.place} answered, {reply.output_tokens} tokens")
-
-
-def _compaction() -> Check:
-    """A fold of a made-up conversation: legal, smaller, and every original can be unfolded."""
-    from midfold.api import compact
-    from midfold.transcript.laws import violations
-
-    steps = [{"role": "user", "content": "Go."}]
-    for number in range(60):
-        steps += [
-            {"role": "assistant", "content": f"Step {number}: I look at module {number}."},
-            {"role": "user", "content": f"Result {number}: " + "all is well here. " * 30},
-        ]
-    result = compact(steps, context_length=8_000)
-    if result.report.status != "compacted" or violations(result.transcript):
-        return Check("compaction", "problem", f"a made-up conversation was not folded: {result.report.reason}")
-    folded = sum(len(result.archive.originals(handle)) for handle in result.report.handles)
-    before, after = result.report.old_tokens, result.report.new_tokens
-    return Check("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")

@@ -8,34 +8,45 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.api import Compaction
-from midfold.cli.terminal import clean, visible
+from midfold.cli.terminal import make_table, styled, visible
 from midfold.drawing import Canvas
 from midfold.fold.handoff import recognise
 from midfold.transcript.message import Transcript
-
-# A picture of a compaction: head, fold and tail before and after, as bars of tokens.
-
 
 WIDTH = 72
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
 SIGNS = {"head": "h", "fold": ".", "kept": "k", "handoff": "S", "tail": "t"}
 Segments = list[tuple[str, int, int]]
 """Name, messages, tokens."""
+PICTURE_WIDTH, HEIGHT = 860, 322
+LEFT, RIGHT = 78, 24
+BEFORE, AFTER, THICK = 104, 204, 40
+FILLS = {"head": "#3a9d5d", "fold": "#7a8794", "kept": "#b08900", "handoff": "#8a63d2", "tail": "#2f7fd1"}
+SAID = {
+    "head": "head",
+    "fold": "fold, kept in the archive",
+    "kept": "kept",
+    "handoff": "handoff: the fold in short",
+    "tail": "tail",
+}
+NARROW = 90
+"""A segment narrower than this has no room for its figure: it stands below, unless that is too narrow as well."""
+TINY = 30
 
 
 def show_map(out: Console, result: Compaction) -> None:
     report = result.report
     colour = {"compacted": "green", "pruned": "green", "aborted": "red"}.get(report.status, "yellow")
-    out.print(Text(report.status, style=f"bold {colour}") + Text(f": {clean(report.reason)}"))
+    out.print(Text(report.status, style=f"bold {colour}") + Text(f": {visible(report.reason)}"))
     out.print(
         f"{report.old_messages:,} messages, {report.old_tokens:,} tokens  ->  "
         f"{report.new_messages:,} messages, {report.new_tokens:,} tokens ({report.token_basis})"
     )
     out.print(f"threshold {report.threshold_tokens:,} of a {report.context_length:,}-token window")
     for line in (*report.notices, *report.impossible):
-        out.print(Text(clean(line), style="yellow"))
+        out.print(styled(line, "yellow"))
     for line in filter(None, (report.summary.done, report.summary.next)):
-        out.print(Text(clean(line), style="yellow"))
+        out.print(styled(line, "yellow"))
     if report.boundary is None:
         if report.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")
@@ -120,9 +131,7 @@ def _strip(segments: Segments, most: int) -> Text:
 
 
 def _table(before: Segments, after: Segments) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("", "messages before", "tokens", "messages after", "tokens"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = make_table("", ">messages before", ">tokens", ">messages after", ">tokens")
     now = {name: (count, tokens) for name, count, tokens in after}
     then = {name: (count, tokens) for name, count, tokens in before}
     for name in COLOURS:
@@ -144,22 +153,6 @@ def _changes(out: Console, result: Compaction) -> None:
         out.print("\n" + ", ".join(pieces))
     if report.handles:
         out.print(f"{len(report.handles):,} handle(s) unfold to the originals; the fold is {report.fold or 'none'}")
-
-
-PICTURE_WIDTH, HEIGHT = 860, 322
-LEFT, RIGHT = 78, 24
-BEFORE, AFTER, THICK = 104, 204, 40
-FILLS = {"head": "#3a9d5d", "fold": "#7a8794", "kept": "#b08900", "handoff": "#8a63d2", "tail": "#2f7fd1"}
-SAID = {
-    "head": "head",
-    "fold": "fold, kept in the archive",
-    "kept": "kept",
-    "handoff": "handoff: the fold in short",
-    "tail": "tail",
-}
-NARROW = 90
-"""A segment narrower than this has no room for its figure: it stands below, unless that is too narrow as well."""
-TINY = 30
 
 
 def draw_svg(result: Compaction, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from midfold.cli.sessions import with_store
+from midfold.cli.options import with_store
 from midfold.cli.terminal import notice
 from midfold.errors import MidfoldError, MissingExtra
 from midfold.service import Sessions

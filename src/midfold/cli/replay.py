@@ -12,16 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.eval import files_of
-from midfold.cli.terminal import clean, console, emit_json, notice, progress_bar
+from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.terminal import console, emit_json, make_table, notice, progress_bar, styled
 from midfold.eval.cuts import Split
 from midfold.replay.chart import chart
 from midfold.replay.policy import BUILT_IN, Policy, load_policy
 from midfold.replay.run import MODEL, WINDOWS, Replay, Total, replay
 from midfold.replay.transcripts import MOST_EXAMS, STATED_GAP
-
-# What `midfold replay` shows: cost and retention by policy and window, then where the last policy lost most.
-
 
 MOST_WORST = 5
 LEGEND = (
@@ -29,54 +26,6 @@ LEGEND = (
     "kept: share of the facts that the rest of the transcript used and that the view held when it was asked",
     "over: transcripts in which a request was larger than the window, which a real provider refuses",
 )
-
-
-def _basis(result: Replay) -> str:
-    prices = result.prices
-    what = f"{result.recordings:,} transcripts ({result.timed:,} with recorded times), {result.model}"
-    return f"{what}: read {prices.read:g}x, write {prices.write:g}x, TTL {prices.ttl_seconds / 60:g} min"
-
-
-def _show(out: Console, result: Replay) -> None:
-    out.print(Text(clean(_basis(result)), style="bold"))
-    for window in dict.fromkeys(total.window for total in result.totals):
-        out.print()
-        out.print(_window([total for total in result.totals if total.window == window], window))
-    out.print()
-    _worst(out, result)
-    for line in LEGEND:
-        out.print(Text(line, style="dim"))
-
-
-def _window(totals: list[Total], window: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(f"{window:,} window")
-    for name in ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over"):
-        table.add_column(name, justify="right")
-    first = totals[0]
-    for total in totals:
-        cost = f"${total.money:,.2f}" if total.money else f"{total.cost / 1e6:,.2f}M"
-        change = "" if total is first or not first.cost else f"{total.cost / first.cost - 1:+.0%}"
-        kept = "" if total.retention is None else f"{total.retention:.3f}"
-        cells = [f"{amount / 1e6:,.1f}" for amount in (total.sent, total.read, total.written)]
-        row = [*cells, f"{total.hit_rate:.0%}", cost, change, f"{total.folds:,}", kept, f"{total.overflows or ''}"]
-        table.add_row(Text(clean(total.policy)), *row)
-    return table
-
-
-def _worst(out: Console, result: Replay) -> None:
-    last = result.totals[-1].policy
-    rows = result.against_best(last)
-    if not rows:
-        return
-    worse = sum(row.ratio > 1.05 for row in rows)
-    line = f"{last}: more than 5 % above the cheapest other policy on {worse} of {len(rows)} transcripts and windows"
-    out.print(Text(clean(line), style="bold"))
-    for row in rows[:MOST_WORST]:
-        name = row.recording.rpartition("/")[2]
-        text = f"  {row.ratio - 1:+.1%}  {row.window:,} window, {row.folds} folds, against {row.best}: {name}"
-        out.print(Text(clean(text)))
-    out.print()
 
 
 def _windows(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -116,11 +65,9 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     help="Per transcript; 0: no retention.",
 )
 @click.option("--least-tokens", type=click.IntRange(min=0), default=0, help="Leave shorter transcripts out.")
-@click.option("--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations.")
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: the processors there are."
-)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart.")
+@with_split
+@with_workers
+@with_plot
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: every total and every transcript.")
 def command(
     files: tuple[str, ...],
@@ -177,3 +124,49 @@ def _plain(result: Replay) -> dict[str, Any]:
         "totals": [msgspec.to_builtins(total) for total in result.totals],
         "rows": [msgspec.to_builtins(row) for row in result.rows],
     }
+
+
+def _basis(result: Replay) -> str:
+    prices = result.prices
+    what = f"{result.recordings:,} transcripts ({result.timed:,} with recorded times), {result.model}"
+    return f"{what}: read {prices.read:g}x, write {prices.write:g}x, TTL {prices.ttl_seconds / 60:g} min"
+
+
+def _show(out: Console, result: Replay) -> None:
+    out.print(styled(_basis(result), "bold"))
+    for window in dict.fromkeys(total.window for total in result.totals):
+        out.print()
+        out.print(_window([total for total in result.totals if total.window == window], window))
+    out.print()
+    _worst(out, result)
+    for line in LEGEND:
+        out.print(Text(line, style="dim"))
+
+
+def _window(totals: list[Total], window: int) -> Table:
+    figures = ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over")
+    table = make_table(f"{window:,} window", *(f">{name}" for name in figures))
+    first = totals[0]
+    for total in totals:
+        cost = f"${total.money:,.2f}" if total.money else f"{total.cost / 1e6:,.2f}M"
+        change = "" if total is first or not first.cost else f"{total.cost / first.cost - 1:+.0%}"
+        kept = "" if total.retention is None else f"{total.retention:.3f}"
+        cells = [f"{amount / 1e6:,.1f}" for amount in (total.sent, total.read, total.written)]
+        row = [*cells, f"{total.hit_rate:.0%}", cost, change, f"{total.folds:,}", kept, f"{total.overflows or ''}"]
+        table.add_row(styled(total.policy), *row)
+    return table
+
+
+def _worst(out: Console, result: Replay) -> None:
+    last = result.totals[-1].policy
+    rows = result.against_best(last)
+    if not rows:
+        return
+    worse = sum(row.ratio > 1.05 for row in rows)
+    line = f"{last}: more than 5 % above the cheapest other policy on {worse} of {len(rows)} transcripts and windows"
+    out.print(styled(line, "bold"))
+    for row in rows[:MOST_WORST]:
+        name = row.recording.rpartition("/")[2]
+        text = f"  {row.ratio - 1:+.1%}  {row.window:,} window, {row.folds} folds, against {row.best}: {name}"
+        out.print(styled(text))
+    out.print()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from midfold.cli.options import settings
+from midfold.cli.options import settings, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.config.home import store_url
@@ -40,15 +40,18 @@ LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 @click.option(
     "--store", "url", metavar="URL", help="Where folded conversations are kept: sqlite:///PATH, postgresql://..."
 )
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
-def command(config: str | None, url: str | None, **given: Any) -> None:
+@with_config
+def command(
+    config: str | None, url: str | None, upstream: str | None, port: int | None, host: str | None, mode: str | None
+) -> None:
     """Run the gateway: point OPENAI_BASE_URL or ANTHROPIC_BASE_URL at it.
 
     Requests are passed to the upstream as they are, and answers as they arrive. A conversation that comes near its
     model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
     Originals stay in the store: `midfold sessions` shows them.
     """
-    known = settings(config, {f"gateway.{key}": value for key, value in given.items() if value is not None})
+    given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
+    known = settings(config, {key: value for key, value in given.items() if value is not None})
     try:
         import uvicorn
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,61 +16,20 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cache.health import Health
-from midfold.cli.inspect import name_of, read_file
-from midfold.cli.options import settings
-from midfold.cli.terminal import ask, clean, console, echo, emit_exact, emit_json, notice, visible
-from midfold.config.home import store_url
+from midfold.cli.options import name_of, read_file, stored_session, with_json, with_store
+from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make_table, notice, styled, visible
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
-from midfold.service import Sessions, open_sessions
-from midfold.session import Session
-from midfold.store.addresses import file_of
+from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
 from midfold.store.ranking import Hit
 from midfold.store.views import View
 from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
-with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_name = click.argument("name")
-
-
-def with_store(command: Callable[..., None]) -> Callable[..., None]:
-    """The options --store and --config; the command is given the opened sessions."""
-
-    @click.option(
-        "--store",
-        "url",
-        metavar="URL",
-        help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
-    )
-    @click.option("--config", metavar="FILE", help="Read settings from this file.")
-    @wraps(command)
-    def run(url: str | None, config: str | None, **options: Any) -> None:
-        with open_existing(url, config) as sessions:
-            command(sessions, **options)
-
-    return run
-
-
-@contextmanager
-def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
-    known = settings(config)
-    asked = url or known.store.url
-    address = asked or store_url(known, os.environ)
-    file = file_of(address)
-    if file is not None and not Path(file).exists():
-        hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
-        raise StoreError(f"{address}: there is no such file{hint}")
-    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
-        yield sessions
-
-
-def stored_session(sessions: Sessions, name: str) -> Session:
-    sessions.store.must(name)
-    return sessions.session(name)
+LONGEST_LINE = 70
 
 
 @click.group()
@@ -146,7 +102,14 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
 @with_json
 def search(
-    sessions: Sessions, query: str, name: str | None, since: str | None, until: str | None, as_json: bool, **asked: Any
+    sessions: Sessions,
+    query: str,
+    name: str | None,
+    role: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Search the originals, folded or not.
 
@@ -154,10 +117,10 @@ def search(
     means any word that begins so. A hit's handle can be given to unfold.
     """
 
-    def moment(age: str | None) -> int | None:
+    def when(age: str | None) -> int | None:
         return None if age is None else int((sessions.clock() - seconds(age)) * 1000)
 
-    hits = sessions.search(query, session=name, since=moment(since), until=moment(until), **asked)
+    hits = sessions.search(query, session=name, role=role, since=when(since), until=when(until), limit=limit)
     emit_json([msgspec.to_builtins(hit) for hit in hits]) if as_json else hits_table(hits)
 
 
@@ -284,12 +247,6 @@ def seconds(age: str) -> float:
     return float(int(match[1]) * UNITS[match[2]])
 
 
-# Tables of sessions, compactions, messages and hits.
-
-
-LONGEST_LINE = 70
-
-
 def session_facts(info: SessionInfo) -> dict[str, Any]:
     """A session as plain values."""
     return {
@@ -327,25 +284,18 @@ def moment(milliseconds: int) -> str:
 
 
 def sessions_table(rows: list[dict[str, Any]]) -> None:
-    table = _table(("session", ""), ("kind", ""), ("model", ""), ("messages", "r"), ("compactions", "r"), ("used", ""))
+    table = make_table("session", "kind", "model", ">messages", ">compactions", "used")
     for row in rows:
-        cells = (
-            row["name"],
-            row["kind"],
-            row["model"] or "",
-            f"{row['messages']:,}",
-            str(row["compactions"]),
-            row["used"],
-        )
-        table.add_row(*(Text(clean(cell)) for cell in cells))
+        numbers = (f"{row['messages']:,}", str(row["compactions"]))
+        table.add_row(*map(styled, (row["name"], row["kind"], row["model"] or "", *numbers, row["used"])))
     _print(table, rows, "no sessions")
 
 
 def session_page(facts: dict[str, Any]) -> None:
     out = console()
-    out.print(Text(clean(facts["name"]), style="bold"))
+    out.print(styled(facts["name"], "bold"))
     family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
-    out.print(Text(clean(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}")))
+    out.print(styled(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
     out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
     out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
     if facts["system_prompt"] or facts["tools"]:
@@ -363,8 +313,7 @@ def session_page(facts: dict[str, Any]) -> None:
 
 
 def receipts_table(records: list[Record]) -> None:
-    heads = (("#", "r"), ("at", ""), ("status", ""), ("messages", "r"), ("tokens", "r"), ("summary", ""), ("fold", ""))
-    table = _table(*heads, ("", ""))
+    table = make_table(">#", "at", "status", ">messages", ">tokens", "summary", "fold", "")
     for record in records:
         receipt = record.receipt
         state = "undone" if record.undone is not None else f"continues as {record.child}" if record.child else ""
@@ -378,20 +327,20 @@ def receipts_table(records: list[Record]) -> None:
             receipt.fold,
             state,
         )
-        table.add_row(*(Text(clean(cell)) for cell in cells))
+        table.add_row(*map(styled, cells))
     _print(table, records, "no compactions")
 
 
 def view_table(view: View) -> None:
     """One line per message; redacted, as everything that is shown."""
     meter = Meter()
-    table = _table(("#", "r"), ("position", "r"), ("role", ""), ("tokens", "r"), ("", ""))
+    table = make_table(">#", ">position", "role", ">tokens", "")
     for place, item in enumerate(view.items):
         ours = recognise(item.message)
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
         line = redact(item.message.text[: 10 * LONGEST_LINE]).replace("\n", " ")[:LONGEST_LINE]
         cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}", line)
-        table.add_row(*(Text(clean(cell)) for cell in cells))
+        table.add_row(*map(styled, cells))
     _print(table, view.items, "no messages")
 
 
@@ -402,26 +351,19 @@ def hits_table(hits: list[Hit], *, named: bool = True) -> None:
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)
     for text, (first, *others) in alike.items():
-        head = Text(clean(_place(first, named)), style="bold")
+        head = styled(_place(first, named), "bold")
         out.print(head + Text(f"  {first.role}  {moment(first.at)}  {first.handle}", style="default"))
         for line in dedent(text).splitlines():
-            out.print(Text(f"  {clean(line)}"))
+            out.print(Text(f"  {visible(line)}"))
         if others:
             places = ", ".join(f"{_place(hit, named)} {hit.handle}" for hit in others)
-            out.print(Text(f"  the same in {clean(places)}", style="bright_black"))
+            out.print(Text(f"  the same in {visible(places)}", style="bright_black"))
     if not hits:
         out.print("nothing found")
 
 
 def _place(hit: Hit, named: bool) -> str:
     return f"{hit.session} [{hit.position}]" if named else f"[{hit.position}]"
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side else "left", overflow="fold")
-    return table
 
 
 def _print(table: Table, rows: Iterable[object], empty: str) -> None:

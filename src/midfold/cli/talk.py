@@ -17,7 +17,7 @@ from midfold.agent import events as told
 from midfold.agent.tools.surroundings import hide_own_environment
 from midfold.agent.where import LOCAL, endpoint_for
 from midfold.cli.options import settings
-from midfold.cli.terminal import bar, clean, visible
+from midfold.cli.terminal import bar, styled, visible
 from midfold.config import Config
 from midfold.errors import NotStored
 from midfold.fold.receipt import Receipt
@@ -44,6 +44,12 @@ OPTIONS = (
     ),
     click.option("--config", metavar="FILE", help="Read settings from this file."),
 )
+SHOWN_LINES = 4
+LONGEST_LINE = 120
+LONGEST_SHOWN = 10_000
+BAR = 20
+CONTEXT_BAR = 60
+GOOD = ("compacted", "pruned")
 
 
 class Talk(NamedTuple):
@@ -100,17 +106,6 @@ def _session_name(workshop: Workshop, resume: str | None) -> str | None:
     return newest[0].name
 
 
-# What a conversation looks like in a terminal: words as they come, tools in one line each, folds, a status line.
-
-
-SHOWN_LINES = 4
-LONGEST_LINE = 120
-LONGEST_SHOWN = 10_000
-BAR = 20
-CONTEXT_BAR = 60
-GOOD = ("compacted", "pruned")
-
-
 class Screen:
     """Draws what an agent tells. `out` may be standard error, for scripts that want only the answer."""
 
@@ -126,7 +121,9 @@ class Screen:
                 self._said(text)
             case told.Calling(name=name, about=about):
                 self._line(
-                    Text(self._sign("●", "*"), style="yellow"), Text(f" {clean(name)} ", style="bold"), _cut_line(about)
+                    Text(self._sign("●", "*"), style="yellow"),
+                    Text(f" {visible(name)} ", style="bold"),
+                    _cut_line(about),
                 )
             case told.Called():
                 self._called(event)
@@ -135,7 +132,7 @@ class Screen:
             case told.Preparing():
                 self._line(Text(f"{self._sign('◇', '-')} preparing a fold in the background", style="bright_black"))
             case told.Retrying(why=why, seconds=seconds):
-                self._line(Text(f"{clean(why)}; again in {seconds:g} s", style="yellow"))
+                self._line(Text(f"{visible(why)}; again in {seconds:g} s", style="yellow"))
             case told.Overflowed(limit=limit):
                 named = f" It named a limit of {limit:,} tokens." if limit else ""
                 self._line(Text(f"The request was too large for the model.{named}", style="yellow"))
@@ -165,7 +162,7 @@ class Screen:
         style = "red" if event.is_error else "bright_black"
         for number, line in enumerate(lines[:SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
-            self._line(Text(f"  {corner}{clean(line.expandtabs())[:LONGEST_LINE]}", style=style))
+            self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
         more = len(event.text.splitlines()) - SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
@@ -176,7 +173,7 @@ class Screen:
             return
         if event.status not in GOOD:
             style = "red" if event.status == "aborted" else "bright_black"
-            self._line(Text(f"not folded: {clean(event.reason)}", style=style))
+            self._line(Text(f"not folded: {visible(event.reason)}", style=style))
             return
         how = "prepared beforehand" if event.prepared else f"summary: {event.summary or 'none needed'}"
         self._line(
@@ -192,7 +189,7 @@ class Screen:
             self._interrupted = True
             self._line(Text("interrupted", style="yellow"), Text("  (/quit or Ctrl-D leaves)", style="bright_black"))
         elif how in ("failed", "steps"):
-            self._line(Text(clean(why), style="red"))
+            self._line(styled(why, "red"))
 
     def stopped(self) -> None:
         """Ctrl-C ended something; a turn has said so itself."""
@@ -206,7 +203,7 @@ class Screen:
         share = size.tokens / max(host.window, 1)
         colour = "red" if share >= 0.85 else "yellow" if size.tokens >= host.budget.threshold_tokens else "green"
         self._line(
-            Text(clean(agent.model.endpoint.model), style="bold"),
+            styled(agent.model.endpoint.model, "bold"),
             "  ",
             Text(self._filled(share, BAR), style=colour),
             f" {size.tokens:,} of {host.window:,} ({share:.0%})",
@@ -225,7 +222,7 @@ class Screen:
 
     def context(self, agent: Agent) -> None:
         """Where the tokens go: a coloured bar over the window, and a table."""
-        from midfold.cli.terminal import COLOURS, kinds_table
+        from midfold.cli.inspect import COLOURS, kinds_table
         from midfold.transcript.document import tool_of
 
         session, host = agent.session, agent.session.host
@@ -254,7 +251,7 @@ class Screen:
         """What a compaction did, or would do."""
         colour = "green" if receipt.status in GOOD else "yellow"
         what = f"would be {receipt.status}" if preview and receipt.status in GOOD else receipt.status
-        self._line(Text(what, style=f"bold {colour}"), f": {clean(receipt.reason)}")
+        self._line(Text(what, style=f"bold {colour}"), f": {visible(receipt.reason)}")
         arrow = self._sign("→", "->")
         rows: list[tuple[str, Any]] = [
             ("messages", f"{receipt.old_messages:,} {arrow} {receipt.new_messages:,}"),
@@ -268,24 +265,24 @@ class Screen:
         for name, value in rows:
             self._line(Text(f"  {name:9}", style="bright_black"), str(value))
         for line in (*receipt.notices, *receipt.impossible):
-            self._line(Text(f"  {clean(line)}", style="yellow"))
+            self._line(Text(f"  {visible(line)}", style="yellow"))
 
     def whole(self, about: str) -> None:
         """All of what one line had no room for: nobody should agree to what they did not see."""
         if _cut_line(about) == about:
             return
         for line in about[:LONGEST_SHOWN].splitlines():
-            self._line(Text(f"    {clean(redact(line).expandtabs())}", style="yellow"))
+            self._line(Text(f"    {visible(redact(line).expandtabs())}", style="yellow"))
         if len(about) > LONGEST_SHOWN:
             self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
 
     def say(self, text: str, style: str = "") -> None:
-        self._line(Text(clean(text), style=style))
+        self._line(styled(text, style))
 
 
 def _cut_line(text: str) -> str:
     line = " ".join(redact(text).split())
-    return clean(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…")
+    return visible(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…")
 
 
 def _compactions(agent: Agent) -> str:

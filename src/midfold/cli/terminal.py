@@ -1,8 +1,13 @@
-"""How commands write: tables and colour for people, plain text when piped, JSON when asked.
+"""How commands meet a terminal: tables and colour for people, plain text when piped, JSON when asked, and questions.
 
 Rules of this file:
-1. What people read never steers their terminal: see `visible.py`. That holds for piped text as well.
+1. What people read never steers their terminal, also when it is piped: control characters, escape sequences,
+   characters that turn the direction of writing and those that nobody sees are written as Python would escape them.
+   Tabs stay, and line ends where lines are meant.
 2. What is asked for exactly, JSON and originals, is exact where it is piped; a terminal gets JSON of the same value.
+3. A question is answered by a person at the keyboard or not at all. What was typed or pasted before it stands there is
+   thrown away, also what still arrives of it; a pasted line is neither yes nor no.
+4. rich is imported by those who draw: a gateway that only says where it listens does not pay for it.
 """
 
 from __future__ import annotations
@@ -18,20 +23,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
-    from rich.console import ConsoleOptions, ConsoleRenderable, RenderResult
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+    from rich.table import Table
+    from rich.text import Text
 
-
-# Text from transcripts, stores and models, made harmless for a terminal: what would steer it is shown instead.
-#
-# Control characters, escape sequences, characters that turn the direction of writing and those that nobody sees are
-# written as Python would escape them. Tabs stay, and line ends where lines are meant.
-
-
+BAR_WIDTH = 32
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+QUIET = 0.15
+"""Seconds without a byte after which nothing more of a paste is to be expected."""
+LONGEST_WAIT = 30.0
+BETWEEN_KEYS = 0.02
+"""Seconds that a hand needs at least between a letter and the line end; a paste needs none."""
+CHUNK = 4_096
+PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
+ERASERS, ENDS, LEAVES = b"\x7f\x08", b"\r\n", b"\x04"
 _UNSEEN = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -86,14 +93,14 @@ def console() -> Console:
     """Standard output: coloured on a terminal, plain and never cut when piped."""
     if sys.stdout.isatty():
         return harmless_console()
-    return harmless_console(no_color=True, width=110, soft_wrap=False)
+    return harmless_console(no_color=True, width=110)
 
 
-def harmless_console(**options: Any) -> Console:
+def harmless_console(*, stderr: bool = False, width: int | None = None, no_color: bool | None = None) -> Console:
     """A console that takes every text as text: neither markup nor control characters in it are obeyed."""
     from rich.console import Console
 
-    made = Console(highlight=False, markup=False, emoji=False, **options)
+    made = Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=width, no_color=no_color)
     made.push_render_hook(Harmless())  # type: ignore[arg-type]
     return made
 
@@ -123,22 +130,58 @@ def notice(text: str) -> None:
     click.echo(f"midfold: {visible(text, lines=True)}", err=True)
 
 
-# Questions that only a person at the keyboard can answer.
-#
-# Rules of this file:
-# 1. What was typed or pasted before the question stands there is thrown away, also what still arrives of it.
-# 2. An answer is typed: its line end comes by itself, after the letter. A pasted line is neither yes nor no.
-# 3. Where no person is, standard input is no terminal or nobody sees the question, there is no answer.
+def styled(text: str, style: str = "") -> Text:
+    """Text from anywhere on one line, with a colour of ours."""
+    from rich.text import Text
+
+    return Text(visible(text), style=style)
 
 
-QUIET = 0.15
-"""Seconds without a byte after which nothing more of a paste is to be expected."""
-LONGEST_WAIT = 30.0
-BETWEEN_KEYS = 0.02
-"""Seconds that a hand needs at least between a letter and the line end; a paste needs none."""
-CHUNK = 4_096
-PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
-ERASERS, ENDS, LEAVES = b"\x7f\x08", b"\r\n", b"\x04"
+def make_table(*columns: str, header_style: str = "bold", show_header: bool = True) -> Table:
+    """An empty table without lines, which cuts nothing; a column whose name begins with `>` stands at the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style=header_style, show_header=show_header)
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+    return table
+
+
+def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:
+    """A bar of `width` cells, filled to an eighth of a cell; of `#` where the terminal has nothing better."""
+    share = max(0.0, min(share, 1.0))
+    if ascii_only:
+        return "#" * round(share * width)
+    full, rest = divmod(round(share * width * 8), 8)
+    return "█" * full + (EIGHTHS[rest] if rest else "")
+
+
+def has_unicode(out: Console) -> bool:
+    return out.encoding.lower().startswith("utf")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """It starts with the first report, after any processes have; None where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = shown.add_task(what, total=None)
+
+    def report(done: int, of: int) -> None:
+        if not shown.live.is_started:
+            shown.start()
+        shown.update(task, completed=done, total=of)
+
+    try:
+        yield report
+    finally:
+        shown.stop()
 
 
 def ask(question: str, answers: Mapping[str, str]) -> str | None:
@@ -223,163 +266,3 @@ def _read_answer(keys: int, screen: TextIO) -> str | None:
             screen.write(new)
             line += new
         screen.flush()
-
-
-# A bar on standard error, if somebody is looking.
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """It starts with the first report, after any processes have; None where nobody looks."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    shown = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = shown.add_task(what, total=None)
-
-    def report(done: int, of: int) -> None:
-        if not shown.live.is_started:
-            shown.start()
-        shown.update(task, completed=done, total=of)
-
-    try:
-        yield report
-    finally:
-        shown.stop()
-
-
-# Pictures for a terminal: tables and bars, which stay readable when piped into a file.
-
-
-BAR_WIDTH = 32
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-COLOURS = {
-    "system prompt": "magenta",
-    "tool definitions": "bright_magenta",
-    "user text": "green",
-    "assistant text": "cyan",
-    "thinking": "bright_black",
-    "tool calls": "yellow",
-    "tool results": "red",
-    "media": "blue",
-    "message framing": "bright_black",
-}
-MOST_PROBLEMS = 10
-MOST_TOOLS = 8
-
-
-def clean(text: str) -> str:
-    """Text from a file, made harmless for a terminal, on one line."""
-    return visible(text)
-
-
-def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:
-    """A bar of `width` cells, filled to an eighth of a cell; of `#` where the terminal has nothing better."""
-    if ascii_only:
-        return "#" * round(max(0.0, min(share, 1.0)) * width)
-    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return "█" * full + (EIGHTHS[rest] if rest else "")
-
-
-def _bar(out: Console, share: float, width: int = BAR_WIDTH) -> str:
-    return bar(share, width, ascii_only=not out.encoding.lower().startswith("utf"))
-
-
-def conversation(out: Console, shown: Mapping[str, Any]) -> None:
-    tokens = shown["tokens"]
-    roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
-    out.print(Text(f"{shown['messages']:,} messages", style="bold") + Text(f" in {shown['dialect']} shape: {roles}"))
-    calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
-    out.print(Text(clean(calls + _tools(shown["tools_used"]))))
-    _window_line(out, shown["model"], tokens)
-    out.print()
-    kinds_table(out, tokens["by_kind"])
-    if shown["largest"]:
-        out.print()
-        _largest_table(out, shown["largest"], tokens["total"])
-    _problems(out, shown["problems"])
-
-
-def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, Any]) -> None:
-    share = tokens["share_of_window"]
-    colour = "red" if share >= 0.85 else "yellow" if share >= 0.5 else "green"
-    line = Text(f"{tokens['total']:,} tokens", style="bold")
-    how = "estimated" if tokens["basis"] == "estimated" else f"counted with {tokens['counter']}"
-    line.append(f" ({how}), ", style="default")
-    line.append(f"{share:.1%}", style=colour)
-    name = clean(model["name"] or "an unnamed model")
-    known = "" if model["known"] else ", a default"
-    line.append(f" of the {model['context_window']:,}-token window of {name}{known}", style="default")
-    out.print(line)
-
-
-def _tools(used: Mapping[str, int]) -> str:
-    if not used:
-        return ""
-    shown = [f"{name or '(no name)'} {count:,}" for name, count in list(used.items())[:MOST_TOOLS]]
-    more = f", and {len(used) - MOST_TOOLS} more" if len(used) > MOST_TOOLS else ""
-    return f": {', '.join(shown)}{more}"
-
-
-def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
-    total = sum(by_kind.values()) or 1
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("Where the tokens go")
-    table.add_column("tokens", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("", no_wrap=True)
-    for kind, amount in sorted(by_kind.items(), key=lambda item: -item[1]):
-        if amount:
-            share = amount / total
-            table.add_row(kind, f"{amount:,}", f"{share:.1%}", Text(_bar(out, share), style=COLOURS.get(kind, "white")))
-    out.print(table)
-
-
-def _largest_table(out: Console, largest: list[Mapping[str, Any]], total: int) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (("Largest messages", "right"), ("role", "left"), ("tool", "left"), ("tokens", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    table.add_column("share", justify="right")
-    for item in largest:
-        share = f"{item['tokens'] / (total or 1):.1%}"
-        row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
-        table.add_row(*(Text(clean(cell)) for cell in row))
-    out.print(table)
-
-
-def _problems(out: Console, problems: list[Mapping[str, str]]) -> None:
-    out.print()
-    if not problems:
-        out.print(Text("No problems found.", style="green"))
-        return
-    out.print(Text(f"{len(problems):,} problem(s) found:", style="bold yellow"))
-    for problem in problems[:MOST_PROBLEMS]:
-        out.print(Text(clean(f"  {problem['path']}: {problem['what']}")))
-    if len(problems) > MOST_PROBLEMS:
-        out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; --json lists them all")
-
-
-def collection(out: Console, shown: Mapping[str, Any]) -> None:
-    rows, totals = shown["conversations"], shown["totals"]
-    most = max((row["tokens"]["total"] for row in rows), default=1) or 1
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("#", "messages", "calls", "tokens", "of window", "problems"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for number, row in enumerate(rows, 1):
-        tokens = row["tokens"]
-        cells = (f"{number}", f"{row['messages']:,}", f"{row['tool_calls']:,}", f"{tokens['total']:,}")
-        rest = (f"{tokens['share_of_window']:.0%}", f"{len(row['problems']):,}", _bar(out, tokens["total"] / most, 24))
-        table.add_row(*cells, *rest)
-    out.print(table)
-    out.print()
-    line = f"{totals['conversations']:,} conversations, {totals['messages']:,} messages, {totals['tokens']:,} tokens"
-    out.print(Text(line, style="bold"))
-    out.print()
-    kinds_table(out, totals["by_kind"])
-    out.print("\n--conversation N shows one of them.")

@@ -5,89 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.terminal import clean, emit_json, harmless_console, notice
+from midfold.cli.options import settings as load_config
+from midfold.cli.terminal import emit_json, harmless_console, make_table, notice, styled, visible
 from midfold.trajectory.files import STANDARD, replacing
 from midfold.trajectory.job import Finished, Job, Progress, run
 from midfold.trajectory.metrics import RecordMetrics
-from midfold.trajectory.report import STATUSES
+from midfold.trajectory.report import STATUSES, page
 from midfold.trajectory.settings import FIRSTS, TOKENIZERS, Kind, Settings
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-
-# What is seen of a run while it goes on: a bar on a terminal, and records that fail as they do.
-
-
 MOST_TOLD = 20
 MOST_TROUBLED = 200
-
-
-class Onlooker:
-    """Watches a run; `with` starts and stops the bar."""
-
-    def __init__(self, records: Path | None) -> None:
-        self._records = records
-        self._told = 0
-        self._bar: Any = None
-        self._task: TaskID | None = None
-        self._start = time.monotonic()
-        self.troubled: list[RecordMetrics] = []
-        """Records that failed or are still over the limit, as many as a page shows."""
-
-    def __enter__(self) -> Onlooker:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-            columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("reading", total=None)
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def progress(self, progress: Progress, /) -> None:
-        if self._bar is None:
-            return
-        totals = progress.totals
-        rate = totals.records / max(time.monotonic() - self._start, 0.001)
-        failed = f", {totals.failed:,} failed" if totals.failed else ""
-        told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
-        self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
-
-    def failed(self, record: RecordMetrics, /) -> None:
-        self._told += 1
-        if self._told <= MOST_TOLD:
-            notice(clean(f"{record.file}, line {record.line}: {record.reason}"))
-        elif self._told == MOST_TOLD + 1:
-            notice("more records failed; the metrics list all of them")
-
-    def record_lines(self, lines: Iterator[bytes], /) -> None:
-        if self._records is None:
-            return
-        with replacing(self._records) as stream:
-            for line in lines:
-                stream.write(line)
-                troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line
-                if troubled and len(self.troubled) < MOST_TROUBLED:
-                    self.troubled.append(msgspec.json.decode(line, type=RecordMetrics))
+COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 
 
 @click.group(name="trajectories")
@@ -101,6 +41,44 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     if unknown:
         raise click.BadParameter(f"expected some of {', '.join(FIRSTS)}, found {', '.join(unknown)}")
     return tuple(kind for kind in FIRSTS if kind in names)
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Makes settings of the options that say what becomes of a record."""
+
+    @wraps(command)
+    def run(
+        target_tokens: int,
+        summary_tokens: int,
+        protect_last: int,
+        protect_first: tuple[Kind, ...],
+        turn_tokens: int,
+        tokenizer: str,
+        summarizer: str,
+        model: str | None,
+        calls: int,
+        config: str | None,
+        batch_kb: int,
+        retention: bool,
+        **rest: Any,
+    ) -> None:
+        chosen = Settings(
+            target_tokens=target_tokens,
+            summary_tokens=summary_tokens,
+            protect_last=protect_last,
+            protect_first=protect_first,
+            turn_tokens=turn_tokens,
+            tokenizer=tokenizer,
+            summarizer=summarizer,
+            model=model,
+            config=load_config(config) if summarizer != "local" and ":" not in summarizer else None,
+            calls=calls,
+            retention=retention,
+            batch_bytes=batch_kb * 1024,
+        )
+        command(chosen, **rest)
+
+    return run
 
 
 @command.command(name="compress")
@@ -151,7 +129,21 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--metrics", metavar="FILE", help="All counts as JSON; default: OUT.metrics.json.")
 @click.option("--records", metavar="FILE", help="A JSON line for each record; default: OUT.records.jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="Write the counts to standard output as JSON.")
-def compress(source: str, target: str, **options: Any) -> None:
+@_with_settings
+def compress(
+    settings: Settings,
+    source: str,
+    target: str,
+    workers: int | None,
+    executor: str,
+    ray_address: str | None,
+    strict: bool,
+    restart: bool,
+    report: str | None,
+    metrics: str | None,
+    records: str | None,
+    as_json: bool,
+) -> None:
     """Fit every trajectory of IN into a token target; the result has the same format, order and file names.
 
     IN is a file or a folder of JSON or JSON lines (plain, .gz or .zst) in ShareGPT, OpenAI chat, OpenAI Responses or
@@ -159,81 +151,64 @@ def compress(source: str, target: str, **options: Any) -> None:
     middle as needed becomes one summary turn. An interrupted run goes on where it was. Records that fail stay as they
     are and are reported with file and line; then the exit code is 1.
     """
-    job = _job(source, target, options)
-    places = _Places(target, options)
-    if options["as_json"] and target == STANDARD:
+    if ray_address and executor != "ray":
+        raise click.UsageError("--ray-address needs --executor ray")
+    if as_json and target == STANDARD:
         raise click.UsageError("--json and OUT - both write to standard output; use --metrics FILE")
-    with Onlooker(places.records) as onlooker:
-        try:
-            finished = run(job, onlooker)
-        except KeyboardInterrupt:
-            onlooker.close()
-            resumable = STANDARD not in (source, target)
-            notice("interrupted; the same command goes on from here" if resumable else "interrupted")
-            sys.exit(130)
-    _write(finished, onlooker, places)
-    shown = _plain(finished)
-    if options["as_json"]:
-        emit_json(shown)
-    else:
-        _show(finished, places.told())
+    job = Job(
+        source=source,
+        target=target,
+        settings=settings,
+        workers=workers or (0 if executor == "ray" else os.cpu_count() or 1),
+        executor=executor,
+        ray_address=ray_address,
+        strict=strict,
+        restart=restart,
+    )
+    finished = _run(job, _Reports(target, metrics, records, report), as_json=as_json)
     if finished.totals.failed or finished.failed_files:
         sys.exit(1)
 
 
-def _job(source: str, target: str, options: dict[str, Any]) -> Job:
-    chosen = {name: options[name] for name in Settings.__struct_fields__ if name not in ("config", "batch_bytes")}
-    chosen["batch_bytes"] = options["batch_kb"] * 1024
-    if options["summarizer"] != "local" and ":" not in options["summarizer"]:
-        from midfold.cli.options import settings
-
-        chosen["config"] = settings(options["config"])
-    if options["ray_address"] and options["executor"] != "ray":
-        raise click.UsageError("--ray-address needs --executor ray")
-    on_ray = options["executor"] == "ray"
-    return Job(
-        source=source,
-        target=target,
-        settings=Settings(**chosen),
-        workers=options["workers"] or (0 if on_ray else os.cpu_count() or 1),
-        executor=options["executor"],
-        ray_address=options["ray_address"],
-        strict=options["strict"],
-        restart=options["restart"],
-    )
+def _run(job: Job, reports: _Reports, *, as_json: bool) -> Finished:
+    with Onlooker(reports.records) as onlooker:
+        try:
+            finished = run(job, onlooker)
+        except KeyboardInterrupt:
+            onlooker.close()
+            resumable = STANDARD not in (job.source, job.target)
+            notice("interrupted; the same command goes on from here" if resumable else "interrupted")
+            sys.exit(130)
+    _write(finished, onlooker, reports)
+    emit_json(_plain(finished)) if as_json else _show(finished, reports.written())
+    return finished
 
 
-class _Places:
+class _Reports:
     """Where the account of a run goes: beside OUT, or where it was asked for; nowhere for a pipe unless asked."""
 
-    def __init__(self, target: str, options: dict[str, Any]) -> None:
-        beside = None if target == STANDARD else target.rstrip(f"/{os.sep}")
-        self.metrics = self._place(options["metrics"], beside, ".metrics.json")
-        self.records = self._place(options["records"], beside, ".records.jsonl")
-        self.report = self._place(options["report"], beside, ".report.html")
+    def __init__(self, target: str, metrics: str | None, records: str | None, report: str | None) -> None:
+        beside = "" if target == STANDARD else target.rstrip(f"/{os.sep}")
+        self.metrics = _path(metrics, beside, ".metrics.json")
+        self.records = _path(records, beside, ".records.jsonl")
+        self.report = _path(report, beside, ".report.html")
 
-    @staticmethod
-    def _place(given: str | None, beside: str | None, suffix: str) -> Path | None:
-        if given is not None:
-            return Path(given)
-        return None if beside is None else Path(f"{beside}{suffix}")
-
-    def told(self) -> Iterator[tuple[str, Path]]:
-        for name in ("report", "metrics", "records"):
-            path: Path | None = getattr(self, name)
-            if path is not None and path.exists():
-                yield name, path
+    def written(self) -> list[tuple[str, Path]]:
+        """Those that there are."""
+        all_of_them = (("report", self.report), ("metrics", self.metrics), ("records", self.records))
+        return [(name, path) for name, path in all_of_them if path is not None and path.exists()]
 
 
-def _write(finished: Finished, onlooker: Onlooker, places: _Places) -> None:
-    from midfold.trajectory.files import replacing
-    from midfold.trajectory.report import page
+def _path(given: str | None, beside: str, suffix: str) -> Path | None:
+    return Path(given) if given is not None else Path(f"{beside}{suffix}") if beside else None
 
-    if places.metrics is not None:
-        with replacing(places.metrics) as stream:
+
+def _write(finished: Finished, onlooker: Onlooker, reports: _Reports) -> None:
+    if reports.metrics is not None:
+        with replacing(reports.metrics) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(_plain(finished)), indent=2) + b"\n")
-    if places.report is not None:
-        with replacing(places.report) as stream:
+    if reports.report is not None:
+        with replacing(reports.report) as stream:
             stream.write(page(finished, onlooker.troubled).encode("utf-8", "replace"))
 
 
@@ -249,27 +224,18 @@ def _plain(finished: Finished) -> dict[str, Any]:
     }
 
 
-# The account of a run of `midfold trajectories compress`, for people.
-
-
-COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
-
-
-def _show(finished: Finished, places: Iterable[tuple[str, Path]]) -> None:
+def _show(finished: Finished, written: list[tuple[str, Path]]) -> None:
     """On standard error if the records themselves went to standard output."""
-    listed = list(places)
-    out = harmless_console(stderr=not listed and not sys.stdout.isatty(), width=None if _is_seen() else 110)
+    is_seen = sys.stdout.isatty()
+    out = harmless_console(stderr=not written and not is_seen, width=None if is_seen else 110)
     totals = finished.totals
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
+    table = make_table("", ">", show_header=False)
     table.add_column(style="bright_black")
     for status, (name, colour) in STATUSES.items():
         count = getattr(totals, status)
         share = f"{count / max(totals.records, 1):.1%}"
         table.add_row(Text(name, style=COLOURS[colour] if count else ""), f"{count:,}", share)
-    saved = totals.saved
-    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{saved:.1%} fewer")
+    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{totals.saved:.1%} fewer")
     table.add_row("turns", f"{totals.turns_before:,} → {totals.turns_after:,}", "")
     if totals.summary_calls or totals.summary_errors:
         table.add_row("summary calls", f"{totals.summary_calls:,}", f"{totals.summary_errors:,} failed")
@@ -281,12 +247,66 @@ def _show(finished: Finished, places: Iterable[tuple[str, Path]]) -> None:
     out.print(Text(f"{totals.records:,} records", style="bold"), Text(took))
     out.print(table)
     for reason, count in sorted(totals.reasons.items(), key=lambda item: -item[1])[:5]:
-        out.print(Text(clean(f"{count:,} x {reason}"), style="yellow"))
+        out.print(styled(f"{count:,} x {reason}", "yellow"))
     for item in finished.failed_files:
-        out.print(Text(clean(f"no output for {item.file}: {item.reason}"), style="red"))
-    for name, path in listed:
+        out.print(styled(f"no output for {item.file}: {item.reason}", "red"))
+    for name, path in written:
         out.print(Text(f"{name:8}", style="bright_black"), Text(str(path)), soft_wrap=True)
 
 
-def _is_seen() -> bool:
-    return sys.stdout.isatty()
+class Onlooker:
+    """Watches a run; `with` starts and stops the bar."""
+
+    def __init__(self, records: Path | None) -> None:
+        self._records = records
+        self._told = 0
+        self._bar: Any = None
+        self._task: TaskID | None = None
+        self._start = time.monotonic()
+        self.troubled: list[RecordMetrics] = []
+        """Records that failed or are still over the limit, as many as a page shows."""
+
+    def __enter__(self) -> Onlooker:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def progress(self, progress: Progress, /) -> None:
+        if self._bar is None:
+            return
+        totals = progress.totals
+        rate = totals.records / max(time.monotonic() - self._start, 0.001)
+        failed = f", {totals.failed:,} failed" if totals.failed else ""
+        told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
+        self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
+
+    def failed(self, record: RecordMetrics, /) -> None:
+        self._told += 1
+        if self._told <= MOST_TOLD:
+            notice(visible(f"{record.file}, line {record.line}: {record.reason}"))
+        elif self._told == MOST_TOLD + 1:
+            notice("more records failed; the metrics list all of them")
+
+    def record_lines(self, lines: Iterator[bytes], /) -> None:
+        if self._records is None:
+            return
+        with replacing(self._records) as stream:
+            for line in lines:
+                stream.write(line)
+                troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line
+                if troubled and len(self.troubled) < MOST_TROUBLED:
+                    self.troubled.append(msgspec.json.decode(line, type=RecordMetrics))

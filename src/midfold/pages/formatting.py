@@ -1,4 +1,7 @@
-"""Numbers and times as people read them."""
+"""Numbers and times as people read them, and addresses of pages.
+
+A session's name may hold anything printable, a segment of a path may not.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 SECONDS = (("d", 86_400), ("h", 3_600), ("min", 60))
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+~@:,")
+_ESCAPED = re.compile(rb"!([0-9A-F]{2})")
+_KEY = re.compile(r"[A-Za-z0-9_.+~@:,!-]+")
 
 
 def short(number: float) -> str:
@@ -56,14 +62,6 @@ def ago(milliseconds: int, now: float) -> str:
 
 def plural(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-# Addresses of pages. A session's name may hold anything printable, a segment of a path may not.
-
-
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+~@:,")
-_ESCAPED = re.compile(rb"!([0-9A-F]{2})")
-_KEY = re.compile(r"[A-Za-z0-9_.+~@:,!-]+")
 
 
 def key_of(name: str) -> str:

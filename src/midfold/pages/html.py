@@ -14,8 +14,7 @@ from markupsafe import Markup, escape
 
 from midfold.fold.facts import parse_query
 from midfold.pages import charts, formatting
-from midfold.pages.api_types import Answer, ErrorAnswer
-from midfold.pages.formatting import key_of, session_path, with_query
+from midfold.pages.api_types import ErrorAnswer
 from midfold.pages.lookup import LINES_PER_PAGE
 
 if TYPE_CHECKING:
@@ -48,17 +47,16 @@ class Templates:
             "moment": formatting.moment,
             "iso": formatting.iso,
             "plural": formatting.plural,
-            "key": key_of,
         }
         self.environment.globals |= {
             "charts": charts,
-            "session_path": session_path,
-            "with_query": with_query,
+            "session_path": formatting.session_path,
+            "with_query": formatting.with_query,
             "style_path": STYLE_PATH,
             "icon_path": ICON_PATH,
             "per_page": LINES_PER_PAGE,
             "outline": outline,
-            "marked": mark_words,
+            "mark_words": mark_words,
         }
 
     def warm(self) -> None:
@@ -66,18 +64,17 @@ class Templates:
         for name in self.environment.list_templates():
             self.environment.get_template(name)
 
-    def render(self, face: Endpoint, facts: Answer, asked: Mapping[str, Any]) -> str:
-        ago = partial(formatting.ago, now=self.clock())
-        path = face.api_path.format_map({name: value for name, value in asked.items() if value is not None})
-        query = {param.name: asked[param.name] for param in face.params if param.where == "query"}
-        return self.environment.get_template(face.template).render(
-            it=facts, face=face.name, ago=ago, api=with_query(path, **query)
-        )
+    def render(self, endpoint: Endpoint, answer: object, asked: Mapping[str, Any]) -> str:
+        path = endpoint.api_path.format_map({name: value for name, value in asked.items() if value is not None})
+        query = {param.name: asked[param.name] for param in endpoint.params if param.where == "query"}
+        return self._fill(endpoint.template, answer, endpoint.name, formatting.with_query(path, **query))
 
-    def problem(self, problem: ErrorAnswer) -> str:
-        return self.environment.get_template("problem.html").render(
-            it=problem, face="problem", ago=partial(formatting.ago, now=self.clock()), api=""
-        )
+    def error(self, error: ErrorAnswer) -> str:
+        return self._fill("problem.html", error, "problem", "")
+
+    def _fill(self, template: str, answer: object, endpoint: str, api: str) -> str:
+        ago = partial(formatting.ago, now=self.clock())
+        return self.environment.get_template(template).render(it=answer, endpoint=endpoint, ago=ago, api=api)
 
 
 def mark_words(text: str, query: str) -> Markup:

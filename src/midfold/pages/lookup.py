@@ -1,4 +1,8 @@
-"""Reads a store for pages: lists, one session, what was found. Synchronous, as the store is."""
+"""Looks up in a store what pages show: lists, a session, a compaction, originals, hits. Synchronous, as the store is.
+
+A compaction is drawn as two rows of stretches, before and after. What stayed is counted; what was folded is what is
+left of the receipt's total, so a long fold need not be read.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby, islice
-from typing import NamedTuple
+
+import msgspec
 
 from midfold.config import Config
 from midfold.errors import NotStored
@@ -23,7 +28,6 @@ from midfold.pages.api_types import (
     CompactionPage,
     Day,
     Fate,
-    Finding,
     HitFacts,
     MessageList,
     OriginalsPage,
@@ -55,6 +59,13 @@ LINES_PER_PAGE = 50
 HITS = 30
 DAYS = 14
 FIRST_BATCH = 400
+CHARACTERS_PER_TOKEN = 4
+PlacedFate = tuple[int, MessagePlace, Fate]
+SizedSegment = tuple[SegmentName, int]
+ORIGINALS_PER_PAGE = 20
+AFTER = "after"
+"""Instead of a fate: the messages that were there afterwards."""
+FATES: tuple[Fate, ...] = ("folded", "changed", "kept")
 
 
 class Lookup:
@@ -66,9 +77,9 @@ class Lookup:
         self.sessions, self.store = sessions, sessions.store
         self.config = config or sessions.config or Config()
         self.clock = clock
-        self.glances = Statistics(sessions, self.config, clock)
+        self.statistics = Statistics(sessions, self.config, clock)
 
-    def must(self, name: str, sees: Sees) -> SessionInfo:
+    def _info(self, name: str, sees: Sees) -> SessionInfo:
         """One and the same error for what is not there and for what may not be seen."""
         info = self.store.info(name) if sees(name) else None
         if info is None:
@@ -89,7 +100,7 @@ class Lookup:
 
     def overview(self, sees: Sees) -> Overview:
         infos = self._infos(sees, AT_A_GLANCE + 1)
-        known = self.glances.of(infos[:AT_A_GLANCE])
+        known = self.statistics.of(infos[:AT_A_GLANCE])
         facts = tuple(item.facts for item in known)
         found = [finding for item in facts for finding in item.findings]
         return Overview(
@@ -97,14 +108,14 @@ class Lookup:
             more=len(infos) > AT_A_GLANCE,
             saved=sum_savings(item.saved for item in facts),
             cache=sum_cache_use(item.cache for item in facts),
-            findings=tuple(sorted(found, key=_by_level)),
+            findings=tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))),
             days=_days(known, self.clock()),
         )
 
     def sessions_like(self, query: str, page: int, sees: Sees) -> SessionList:
         first = page * SESSIONS_PER_PAGE
         infos = self._infos(sees, first + SESSIONS_PER_PAGE + 1, query)
-        shown = self.glances.of(infos[first : first + SESSIONS_PER_PAGE])
+        shown = self.statistics.of(infos[first : first + SESSIONS_PER_PAGE])
         return SessionList(
             query=query,
             sessions=tuple(item.facts for item in shown),
@@ -113,7 +124,7 @@ class Lookup:
         )
 
     def cache(self, sees: Sees) -> CachePage:
-        known = [item for item in self.glances.of(self._infos(sees, AT_A_GLANCE)) if item.facts.cache.requests]
+        known = [item for item in self.statistics.of(self._infos(sees, AT_A_GLANCE)) if item.facts.cache.requests]
         sessions = tuple(
             CacheSession(
                 key=item.facts.key,
@@ -132,7 +143,7 @@ class Lookup:
 
     def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> SearchPage:
         if session:
-            self.must(session, sees)
+            self._info(session, sees)
         hits = list(islice(self._hits(query, sees, session or None, role or None), HITS + 1))
         facts = tuple(
             HitFacts(
@@ -162,10 +173,10 @@ class Lookup:
     # One session
 
     def session(self, name: str, start: int | None, sees: Sees) -> SessionPage:
-        info = self.must(name, sees)
-        known, shelf = self.glances.one(info), MessageReader(self.store, info)
-        view = shelf.now(known.records)
-        kinds, sampled = self.glances.gauge.kinds(shelf, known.records)
+        info = self._info(name, sees)
+        known, reader = self.statistics.one(info), MessageReader(self.store, info)
+        view = reader.now(known.records)
+        kinds, sampled = self.statistics.sizes.kinds(reader, known.records)
         lease = self.store.database.row("lease", session=info.name)
         return SessionPage(
             session=known.facts,
@@ -173,54 +184,146 @@ class Lookup:
             compacting=lease is not None and lease[2] > 0,
             kinds=kinds,
             sampled=sampled,
-            turns=turn_facts(known),
-            compactions=tuple(compaction_facts(record, info) for record in known.records),
-            lines=self.history_lines(shelf, view.fates(), start),
+            turns=_turn_facts(known),
+            compactions=tuple(_compaction_facts(record, info) for record in known.records),
+            lines=self._history(reader, view.fates(), start),
         )
 
     def messages(self, name: str, start: int | None, sees: Sees) -> MessageList:
-        info = self.must(name, sees)
-        shelf, records = MessageReader(self.store, info), self.store.records(name) if info.compactions else []
-        return self.history_lines(shelf, shelf.now(records).fates(), start)
+        info = self._info(name, sees)
+        reader, records = MessageReader(self.store, info), self.store.records(name) if info.compactions else []
+        return self._history(reader, reader.now(records).fates(), start)
 
-    def history_lines(self, shelf: MessageReader, fates: Fates, start: int | None) -> MessageList:
+    def _history(self, reader: MessageReader, fates: Fates, start: int | None) -> MessageList:
         """Messages as they were said; the newest if no start is given."""
-        total = shelf.info.count
+        total = reader.info.count
         newest = max(total - 1, 0) // LINES_PER_PAGE * LINES_PER_PAGE
-        return self.lines(shelf, shelf.history(), fates, newest if start is None else start)
+        start = newest if start is None else start
+        chosen = reader.history().between(start, start + LINES_PER_PAGE)
+        return self._lines_at(reader, list(enumerate(chosen, start)), fates, start, total)
 
-    def lines(self, shelf: MessageReader, places: MessageRuns, fates: Fates, start: int) -> MessageList:
-        total = len(places)
-        chosen = places.between(start, start + LINES_PER_PAGE)
-        return self.lines_of(shelf, list(enumerate(chosen, start)), fates, start, total)
-
-    def lines_of(
-        self, shelf: MessageReader, numbered: list[tuple[int, MessagePlace]], fates: Fates, start: int, total: int
+    def _lines_at(
+        self, reader: MessageReader, numbered: list[tuple[int, MessagePlace]], fates: Fates, start: int, total: int
     ) -> MessageList:
-        show = self.show(shelf.info)
-        found = shelf.read([place for _, place in numbered])
+        formatter = self._formatter(reader.info)
+        found = reader.read([place for _, place in numbered])
         return MessageList(
-            session=shelf.info.name,
+            session=reader.info.name,
             start=start,
             total=total,
             lines=tuple(
-                show.line(index, item, fates.of(place)) for (index, place), item in zip(numbered, found, strict=True)
+                formatter.line(index, item, fates.of(place))
+                for (index, place), item in zip(numbered, found, strict=True)
             ),
         )
 
-    def show(self, info: SessionInfo) -> MessageFormatter:
-        return MessageFormatter(self.glances.gauge.meter(info.model), self.sessions.redactor)
+    def _formatter(self, info: SessionInfo) -> MessageFormatter:
+        return MessageFormatter(self.statistics.sizes.meter(info.model), self.sessions.redactor)
 
     def turns(self, name: str, sees: Sees) -> TurnList:
-        return TurnList(session=name, turns=turn_facts(self.glances.one(self.must(name, sees))))
+        return TurnList(session=name, turns=_turn_facts(self.statistics.one(self._info(name, sees))))
 
     def compactions(self, name: str, sees: Sees) -> CompactionList:
-        info = self.must(name, sees)
+        info = self._info(name, sees)
         records = self.store.records(name)
-        return CompactionList(session=name, compactions=tuple(compaction_facts(record, info) for record in records))
+        return CompactionList(session=name, compactions=tuple(_compaction_facts(record, info) for record in records))
+
+    # One compaction, and the originals behind it
+
+    def _record(self, name: str, seq: int, sees: Sees) -> tuple[SessionInfo, Record, list[Record]]:
+        info = self._info(name, sees)
+        records = self.store.records(name)
+        record = next((record for record in records if record.seq == seq), None)
+        if record is None:
+            raise NotStored(f"the session has no compaction {seq}")
+        return info, record, records
+
+    def receipt(self, name: str, seq: int, sees: Sees) -> ReceiptPage:
+        info, record, _ = self._record(name, seq, sees)
+        return ReceiptPage(session=name, compaction=_compaction_facts(record, info), receipt=record.receipt)
+
+    def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> CompactionPage:
+        info, record, records = self._record(name, seq, sees)
+        reader = MessageReader(self.store, info)
+        before, after = reader.before(record, records), reader.after(record)
+        fates = after.fates()
+        moved = [(index, place, fates.of(place)) for index, place in enumerate(before)]
+        chosen = [(index, place) for index, place, fate in moved if not shown or fate == shown]
+        if shown == AFTER:
+            chosen, fates = list(enumerate(after)), Fates.standing(after.pieces)
+        counts = Counter(fate for _, _, fate in moved)
+        view = reader.read(after)
+        segments = _segments_before_and_after(record, moved, view, self._formatter(info))
+        receipt, numbers = record.receipt, [one.seq for one in records]
+        return CompactionPage(
+            session=name,
+            compaction=_compaction_facts(record, info),
+            previous=max((number for number in numbers if number < seq), default=None),
+            next=min((number for number in numbers if number > seq), default=None),
+            before=segments[0],
+            after=segments[1],
+            counts={fate: counts[fate] for fate in FATES},
+            handoff=_handoff(view, self.sessions.redactor, receipt.fold),
+            fold=receipt.fold,
+            changes=msgspec.convert(receipt.digests, tuple[Change, ...], from_attributes=True),
+            shown=shown,
+            lines=self._lines_at(reader, chosen[start : start + LINES_PER_PAGE], fates, start, len(chosen)),
+        )
+
+    def message(self, name: str, position: int, sees: Sees) -> OriginalsPage:
+        info = self._info(name, sees)
+        if not 0 <= position < info.count:
+            raise NotStored(f"the session has no message {position}")
+        reader = MessageReader(self.store, info)
+        first = max(position - ORIGINALS_PER_PAGE, 0)
+        found = reader.read(reader.history().between(first, position + 1))
+        shown = self._formatter(info).original(found[-1], _tool_names(found))
+        return OriginalsPage(
+            session=name,
+            handle=shown.handle,
+            start=0,
+            total=1,
+            messages=(shown,),
+            next=position + 1 if position + 1 < info.count else None,
+        )
+
+    def unfold(self, name: str, handle: str, start: int, sees: Sees) -> OriginalsPage:
+        """The originals behind a handle of this session."""
+        info = self._info(name, sees)
+        reader, stop = MessageReader(self.store, info), start + ORIGINALS_PER_PAGE
+        places = self._places(info, handle)
+        if places is not None:
+            before = reader.read(places.between(max(start - ORIGINALS_PER_PAGE, 0), start))
+            page, total = reader.read(places.between(start, stop)), len(places)
+        else:
+            messages = self.store.unfold(name, handle)
+            found = [StoredMessage(MessagePlace(None), message, message.role, None) for message in messages]
+            before, page, total = found[:start], found[start:stop], len(found)
+        formatter, names = self._formatter(info), _tool_names([*before, *page])
+        shown = tuple(formatter.original(item, names) for item in page)
+        return OriginalsPage(session=name, handle=handle, start=start, total=total, messages=shown)
+
+    def _places(self, info: SessionInfo, handle: str) -> MessageRuns | None:
+        """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
+        records = self.store.records(info.name) if info.compactions else []
+        seq = max((record.seq for record in records if handle in record.receipt.handles), default=None)
+        if seq is None:
+            return None
+        rows = self.store.database.rows("handles", session=info.id, seq=seq)
+        pieces = [
+            Piece(first, count, None if first is not None else body)
+            for one, _, _, first, count, body in rows
+            if one == handle
+        ]
+        return MessageRuns(pieces) if pieces else None
+
+    def raw(self, name: str, handle: str, sees: Sees) -> bytes:
+        """The same as a JSON array, byte for byte and not redacted."""
+        self._info(name, sees)
+        return b"[" + b",".join(source_bytes(message) for message in self.store.unfold(name, handle)) + b"]"
 
 
-def turn_facts(known: SessionStatistics) -> tuple[TurnFacts, ...]:
+def _turn_facts(known: SessionStatistics) -> tuple[TurnFacts, ...]:
     return tuple(
         TurnFacts(
             at=turn.at,
@@ -237,7 +340,7 @@ def turn_facts(known: SessionStatistics) -> tuple[TurnFacts, ...]:
     )
 
 
-def compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
+def _compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
     receipt = record.receipt
     return CompactionFacts(
         seq=record.seq,
@@ -257,10 +360,6 @@ def compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
         summary=receipt.summary.source,
         failure=receipt.summary.failure,
     )
-
-
-def _by_level(finding: Finding) -> int:
-    return LEVELS.index(finding.level)
 
 
 def _days(known: Iterable[SessionStatistics], now: float) -> tuple[Day, ...]:
@@ -286,53 +385,38 @@ def _days(known: Iterable[SessionStatistics], now: float) -> tuple[Day, ...]:
     )
 
 
-# A compaction as two strips of tokens: which stretches there were, which there are.
-#
-# What stayed is counted. What was folded is what is left of the receipt's total, so a long fold need not be read.
-
-
-CHARACTERS_PER_TOKEN = 4
-PlacedFate = tuple[int, MessagePlace, Fate]
-SizedSegment = tuple[SegmentName, int]
-
-
-class Strips(NamedTuple):
-    before: tuple[Segment, ...]
-    after: tuple[Segment, ...]
-
-
-def segments_before_and_after(
-    record: Record, told: Sequence[PlacedFate], view: Sequence[StoredMessage], show: MessageFormatter
-) -> Strips:
-    """`told` is every message before with its fate, `view` what there was afterwards."""
+def _segments_before_and_after(
+    record: Record, moved: Sequence[PlacedFate], view: Sequence[StoredMessage], formatter: MessageFormatter
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """`moved` is every message before with its fate, `view` what there was afterwards."""
     receipt = record.receipt
-    counted = [show.tokens(item.message) for item in view]
+    counted = [formatter.tokens(item.message) for item in view]
     said = receipt.new_tokens - receipt.fixed_tokens
     scale = said / sum(counted) if sum(counted) and said > 0 else 1.0
     sizes = [round(scale * tokens) for tokens in counted]
-    names = _segment_names(told)
+    names = _segment_names(moved)
     by_place = {item.place.position: size for item, size in zip(view, sizes, strict=True)}
-    stayed = sum(by_place.get(place.position, 0) for _, place, fate in told if fate != "folded")
+    stayed = sum(by_place.get(place.position, 0) for _, place, fate in moved if fate != "folded")
     longer = _longer(receipt, max(receipt.old_tokens - receipt.fixed_tokens - stayed, 0), folds="folded" in names)
     old = [
         (names[index], 0 if fate == "folded" else by_place.get(place.position, 0) + longer[index])
-        for index, place, fate in told
+        for index, place, fate in moved
     ]
-    where = {place.position: names[index] for index, place, _ in told}
+    where = {place.position: names[index] for index, place, _ in moved}
     new = [(_segment_name(item, where, receipt), size) for item, size in zip(view, sizes, strict=True)]
     left = receipt.old_tokens - receipt.fixed_tokens - sum(size for _, size in old)
-    return Strips(_segments(old, receipt.fixed_tokens, max(left, 0)), _segments(new, receipt.fixed_tokens, 0))
+    return _segments(old, receipt.fixed_tokens, max(left, 0)), _segments(new, receipt.fixed_tokens, 0)
 
 
-def _segment_names(told: Sequence[PlacedFate]) -> list[SegmentName]:
+def _segment_names(moved: Sequence[PlacedFate]) -> list[SegmentName]:
     """Head before the first folded message, tail after the last, what stands between them is pinned."""
-    folded = [index for index, _, fate in told if fate == "folded"]
+    folded = [index for index, _, fate in moved if fate == "folded"]
     if not folded:
-        return ["kept"] * len(told)
+        return ["kept"] * len(moved)
     first, last = folded[0], folded[-1]
     return [
         "folded" if fate == "folded" else "head" if index < first else "tail" if index > last else "pinned"
-        for index, _, fate in told
+        for index, _, fate in moved
     ]
 
 
@@ -365,125 +449,6 @@ def _segments(sized: Iterable[SizedSegment], fixed: int, folded: int) -> tuple[S
         tokens = round(folded * len(sizes) / messages) if what == "folded" and messages else sum(sizes)
         made.append(Segment(what=what, messages=len(sizes), tokens=tokens))
     return tuple(made)
-
-
-# Reads one compaction for pages: before and after, its receipt, and the originals behind its handles.
-
-
-ORIGINALS_PER_PAGE = 20
-AFTER = "after"
-"""Instead of a fate: the messages that were there afterwards."""
-FATES: tuple[Fate, ...] = ("folded", "changed", "kept")
-
-
-class Folds:
-    """The compactions of the sessions of a store."""
-
-    def __init__(self, reader: Lookup) -> None:
-        self.reader, self.store = reader, reader.store
-
-    def _record(self, name: str, seq: int, sees: Sees) -> tuple[SessionInfo, Record, list[Record]]:
-        info = self.reader.must(name, sees)
-        records = self.store.records(name)
-        record = next((record for record in records if record.seq == seq), None)
-        if record is None:
-            raise NotStored(f"the session has no compaction {seq}")
-        return info, record, records
-
-    def receipt(self, name: str, seq: int, sees: Sees) -> ReceiptPage:
-        info, record, _ = self._record(name, seq, sees)
-        return ReceiptPage(session=name, compaction=compaction_facts(record, info), receipt=record.receipt)
-
-    def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> CompactionPage:
-        info, record, records = self._record(name, seq, sees)
-        shelf = MessageReader(self.store, info)
-        before, after = shelf.before(record, records), shelf.after(record)
-        fates = after.fates()
-        told = [(index, place, fates.of(place)) for index, place in enumerate(before)]
-        chosen = [(index, place) for index, place, fate in told if not shown or fate == shown]
-        if shown == AFTER:
-            chosen, fates = list(enumerate(after)), Fates.standing(after.pieces)
-        counts = Counter(fate for _, _, fate in told)
-        view = shelf.read(after)
-        strips = segments_before_and_after(record, told, view, self.reader.show(info))
-        receipt, numbers = record.receipt, [one.seq for one in records]
-        return CompactionPage(
-            session=name,
-            compaction=compaction_facts(record, info),
-            previous=max((number for number in numbers if number < seq), default=None),
-            next=min((number for number in numbers if number > seq), default=None),
-            before=strips.before,
-            after=strips.after,
-            counts={fate: counts[fate] for fate in FATES},
-            handoff=_handoff(view, self.reader.sessions.redactor, receipt.fold),
-            fold=receipt.fold,
-            changes=tuple(
-                Change(
-                    kind=digest.kind,
-                    tool=digest.tool,
-                    characters_before=digest.characters_before,
-                    characters_after=digest.characters_after,
-                    handle=digest.handle,
-                )
-                for digest in receipt.digests
-            ),
-            shown=shown,
-            lines=self.reader.lines_of(shelf, chosen[start : start + LINES_PER_PAGE], fates, start, len(chosen)),
-        )
-
-    # OriginalsPage
-
-    def message(self, name: str, position: int, sees: Sees) -> OriginalsPage:
-        info = self.reader.must(name, sees)
-        if not 0 <= position < info.count:
-            raise NotStored(f"the session has no message {position}")
-        shelf = MessageReader(self.store, info)
-        first = max(position - ORIGINALS_PER_PAGE, 0)
-        found = shelf.read(shelf.history().between(first, position + 1))
-        shown = self.reader.show(info).original(found[-1], _tool_names(found))
-        return OriginalsPage(
-            session=name,
-            handle=shown.handle,
-            start=0,
-            total=1,
-            messages=(shown,),
-            next=position + 1 if position + 1 < info.count else None,
-        )
-
-    def unfold(self, name: str, handle: str, start: int, sees: Sees) -> OriginalsPage:
-        """The originals behind a handle of this session."""
-        info = self.reader.must(name, sees)
-        shelf, stop = MessageReader(self.store, info), start + ORIGINALS_PER_PAGE
-        places = self._places(info, handle)
-        if places is not None:
-            before = shelf.read(places.between(max(start - ORIGINALS_PER_PAGE, 0), start))
-            page, total = shelf.read(places.between(start, stop)), len(places)
-        else:
-            messages = self.store.unfold(name, handle)
-            found = [StoredMessage(MessagePlace(None), message, message.role, None) for message in messages]
-            before, page, total = found[:start], found[start:stop], len(found)
-        show, names = self.reader.show(info), _tool_names([*before, *page])
-        shown = tuple(show.original(item, names) for item in page)
-        return OriginalsPage(session=name, handle=handle, start=start, total=total, messages=shown)
-
-    def _places(self, info: SessionInfo, handle: str) -> MessageRuns | None:
-        """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
-        records = self.store.records(info.name) if info.compactions else []
-        seq = max((record.seq for record in records if handle in record.receipt.handles), default=None)
-        if seq is None:
-            return None
-        rows = self.store.database.rows("handles", session=info.id, seq=seq)
-        pieces = [
-            Piece(first, count, None if first is not None else body)
-            for one, _, _, first, count, body in rows
-            if one == handle
-        ]
-        return MessageRuns(pieces) if pieces else None
-
-    def raw(self, name: str, handle: str, sees: Sees) -> bytes:
-        """The same as a JSON array, byte for byte and not redacted."""
-        self.reader.must(name, sees)
-        return b"[" + b",".join(source_bytes(message) for message in self.store.unfold(name, handle)) + b"]"
 
 
 def _tool_names(found: list[StoredMessage]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Where the messages of a view are, without reading them: a long conversation is looked at a page at a time."""
+"""Messages of a session: where those of a view are, reading a page of them, and showing them redacted.
+
+A long conversation is looked at a page at a time: places are known without reading what stands there.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,14 @@ from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
+
+LONGEST_LINE = 240
+REDACTED = 4_000
+"""Characters redacted before a line is cut: a secret that begins inside it is still one."""
+LONGEST_BLOCK = 60_000
+LONGEST_ARGUMENTS = 200_000
+_SPACE = re.compile(r"\s+")
+Redact = Callable[[str], str]
 
 
 class MessagePlace(NamedTuple):
@@ -152,18 +163,6 @@ class MessageReader:
 def _run_key(index: int, place: MessagePlace) -> int | None:
     """The same for neighbours of the history; None for bodies."""
     return None if place.body is not None or place.position is None else place.position - index
-
-
-# Messages for people: redacted, the beginning of them in lists, their parts on a page of their own.
-
-
-LONGEST_LINE = 240
-REDACTED = 4_000
-"""Characters redacted before a line is cut: a secret that begins inside it is still one."""
-LONGEST_BLOCK = 60_000
-LONGEST_ARGUMENTS = 200_000
-_SPACE = re.compile(r"\s+")
-Redact = Callable[[str], str]
 
 
 class MessageFormatter:

@@ -129,10 +129,10 @@ class Recorder:
             while len(batch) < MOST_AT_ONCE and not self._waiting.empty():
                 batch.append(self._waiting.get())
             ended = None in batch
-            self._written([item for item in batch if item is not None])
+            self._write_batch([item for item in batch if item is not None])
             batch.clear()  # while it waits for the next request, the bodies of the last ones are not kept
 
-    def _written(self, batch: Sequence[_Waiting]) -> None:
+    def _write_batch(self, batch: Sequence[_Waiting]) -> None:
         rows = [row for item in batch if (row := self._row(item)) is not None]
         # In one order everywhere: gateways that write at once wait for each other and do not stand in each other's way.
         rows.sort(key=lambda row: (row.names[-1], row.item.at))
@@ -146,7 +146,7 @@ class Recorder:
                     self._write([row])
                 except StoreError as error:
                     self._drop(1, error)
-        self._tidied(len(rows))
+        self._tidy(len(rows))
 
     def _drop(self, number: int, error: StoreError) -> None:
         self.dropped += number
@@ -157,7 +157,7 @@ class Recorder:
         named = None
         if sighting is not None:
             self._done += sighting.held
-            named = _named(sighting)
+            named = _name(sighting)
         if item.session is not None:
             return _Row((item.session,), None if named is None else named.messages, item)
         return None if named is None else _Row(named.names, named.messages, item)
@@ -175,7 +175,7 @@ class Recorder:
 
         self.sessions.store.database.write(write)
 
-    def _tidied(self, number: int) -> None:
+    def _tidy(self, number: int) -> None:
         self._since_tidy += number
         if self._since_tidy < TIDY_AFTER:
             return
@@ -218,7 +218,7 @@ def _record(tx: Tx, row: _Row) -> None:
         put(tx, sketch, item.model)
 
 
-def _named(sighting: Sighting) -> Named | None:
+def _name(sighting: Sighting) -> Named | None:
     try:
         return sighting.named()
     except Exception as error:  # noqa: BLE001 - one odd request must not end the thread that all others wait for

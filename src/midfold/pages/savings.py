@@ -1,4 +1,4 @@
-"""What folding saved, and what the cache did, priced by what providers reported.
+"""What folding saved, what the cache did and why it missed, priced by what providers reported.
 
 Rules of this file:
 1. The comparison is with the same requests, nothing folded: each prompt plus what the folds in force had taken out,
@@ -7,6 +7,8 @@ Rules of this file:
    ours was cold because a fold had changed the prefix, it was warm unless its cache had expired by then.
 3. A fold pays for its summary. Folds without a model cost nothing.
 4. A price that is not known makes the sum unknown, never zero.
+5. Why a prompt was read from the cache, or not, is the session's own account where there is one. For the other turns
+   `midfold.cache.health` infers it from the model and the compaction in force; tools and system prompts are not known.
 """
 
 from __future__ import annotations
@@ -22,6 +24,19 @@ from midfold.store.protocol import Record
 from midfold.turns import Turn
 
 MILLION = 1_000_000
+ORDER: tuple[Kind, ...] = (
+    "hit",
+    "cold_start",
+    "compacted",
+    "expired",
+    "model_changed",
+    "tools_changed",
+    "system_changed",
+    "history_changed",
+    "uncached",
+    "unexpected",
+)
+UNPRICED = Prices()
 
 
 class Retrieval(NamedTuple):
@@ -213,27 +228,6 @@ def sum_cache_use(parts: Iterable[CacheUse]) -> CacheUse:
 def _total(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-# Why prompts were read from the cache, or not: the session's own account where there is one, else inferred.
-#
-# `midfold.cache.health` knows the rules. Whoever records a turn and saw its prompt says what it was; for the others the
-# model and the compaction in force are known, and nothing of tools and system prompts.
-
-
-ORDER: tuple[Kind, ...] = (
-    "hit",
-    "cold_start",
-    "compacted",
-    "expired",
-    "model_changed",
-    "tools_changed",
-    "system_changed",
-    "history_changed",
-    "uncached",
-    "unexpected",
-)
-UNPRICED = Prices()
 
 
 class CauseOfTurn(NamedTuple):

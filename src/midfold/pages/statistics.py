@@ -1,4 +1,9 @@
-"""Sessions at a glance. What was worked out is kept until the session changes."""
+"""Figures of sessions: how large each is, what was saved, what deserves a look.
+
+What was worked out is kept until the session changes. A size is found without reading all of a session: what the
+provider counted last is exact, and so nearly is what the last compaction left; only what came after either is counted.
+Where that is very much, some of it is counted and the rest inferred.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +43,161 @@ from midfold.transcript.message import Message, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 from midfold.turns import Turn, Turns
 
-# How large a session is now, without reading all of it.
-#
-# What the provider counted last is exact, and so nearly is what the last compaction left; only what came after either
-# is
-# counted here. Where that is very much, some of it is counted and the rest inferred.
-
-
 MOST_COUNTED = 400
 """Messages that are counted for one answer."""
 MOST_MODELS = 256
 """Names of models that are looked up once only."""
 BLOCK = 40
 """Messages of a sample are neighbours, so that it takes few queries."""
+NEARLY_FULL = 0.95
+FEWEST_REQUESTS = 5
+POOR_HIT_RATE = 0.5
+FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
+LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
+Observations = Iterator[tuple[Level, str]]
+MOST_KEPT = 200_000
+"""Turns, receipts and what they list, over all sessions that are remembered."""
+LEAST_ASKED = 500
+RETRIEVING = ("context_unfold", "context_search")
+"""The tools by which a model gets originals back."""
+ANSWERS = 8
+"""Messages after a call among which its answer is looked for."""
+
+
+class SessionStatistics(NamedTuple):
+    """A session, worked out: what it is, and each prompt as it would have been without folds."""
+
+    version: tuple[object, ...]
+    facts: SessionFacts
+    records: tuple[Record, ...]
+    turns: tuple[Turn, ...]
+    without: tuple[int, ...]
+    sketch: Sketch | None = None
+    """Its last request, where a gateway has noted it."""
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.turns) + sum(20 + len(record.receipt.digests) for record in self.records)
+
+
+class Statistics:
+    """Works sessions out, and remembers."""
+
+    def __init__(self, sessions: Sessions, config: Config, clock: Callable[[], float]) -> None:
+        self.sessions, self.clock = sessions, clock
+        self.store = sessions.store
+        self.sizes = SizeMeter(config)
+        self.turns = Turns(self.store)
+        self.sketches = Sketches(self.store.database)
+        self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
+        self._kept: OrderedDict[int, SessionStatistics] = OrderedDict()
+        self._weight = 0
+        self._lock = Lock()
+
+    def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
+        if len(infos) < 2:
+            return [self.one(info) for info in infos]
+        most = max(2 * len(infos), LEAST_ASKED)
+        newest, sketches = self.turns.newest(most), self.sketches.newest(most)
+        return [self._one(info, newest.get(info.id), sketches.get(info.id)) for info in infos]
+
+    def one(self, info: SessionInfo) -> SessionStatistics:
+        return self._one(info, None, None)
+
+    def _one(self, info: SessionInfo, newest: int | None, sketch: Sketch | None) -> SessionStatistics:
+        """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
+        turns = None if newest is not None else self.turns.of(info)
+        last = newest if turns is None else turns[-1].id if turns else 0
+        sketch = sketch or self.sketches.of(info.id)
+        version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last, sketch)
+        with self._lock:
+            kept = self._kept.get(info.id)
+            if kept is not None and kept.version == version and kept.facts.name == info.name:
+                self._kept.move_to_end(info.id)
+                return self._refresh(kept, info)
+        made = self._measure(info, self.turns.of(info) if turns is None else turns, sketch, version)
+        with self._lock:
+            self._forget(info.id)
+            self._kept[info.id] = made
+            self._weight += made.weight
+            while self._weight > MOST_KEPT and len(self._kept) > 1:
+                self._forget(next(iter(self._kept)))
+        return made
+
+    def _forget(self, session: int) -> None:
+        known = self._kept.pop(session, None)
+        self._weight -= known.weight if known is not None else 0
+
+    def _refresh(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
+        """Cooldowns end by themselves."""
+        facts = known.facts
+        found = findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes, self._now())
+        if found == facts.findings:
+            return known
+        return known._replace(facts=msgspec.structs.replace(facts, findings=found))
+
+    def _measure(
+        self, info: SessionInfo, turns: list[Turn], sketch: Sketch | None, version: tuple[object, ...]
+    ) -> SessionStatistics:
+        reader = MessageReader(self.store, info)
+        records = self.store.records(info.name) if info.compactions else []
+        size = self.sizes.size(reader, records, turns[-1] if turns else None, sketch)
+        retrieved = self.retrievals(reader) if info.compactions and turns else []
+        comparison = compare(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
+        cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
+        health = memory_of(info).health
+        if not turns and health.turns:
+            cache, why = cache_use_of_health(health, self.prices.prompts(info.model)), causes_of_health(health)
+        facts = SessionFacts(
+            key=key_of(info.name),
+            name=info.name,
+            kind=info.kind,
+            parent=info.parent,
+            model=info.model,
+            dialect=info.dialect,
+            created=info.created,
+            updated=info.updated,
+            ended=info.ended,
+            messages=max(info.count, sketch.count if sketch is not None else 0),
+            stored=info.count,
+            compaction=info.compaction,
+            compactions=info.compactions,
+            size=size,
+            saved=comparison.saved,
+            cache=cache,
+            causes=why,
+            findings=findings(info, records, size, comparison.saved, cache, why, self._now()),
+        )
+        return SessionStatistics(version, facts, tuple(records), tuple(turns), comparison.without, sketch)
+
+    def retrievals(self, reader: MessageReader) -> list[Retrieval]:
+        """Answers of the tools that bring originals back; the search index knows where they were called."""
+        meter = self.sizes.meter(reader.info.model)
+        made: dict[int, Retrieval] = {}
+        for tool in RETRIEVING:
+            for hit in self.store.find(tool, name=reader.info.name, role="assistant"):
+                called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
+                if not called:
+                    continue
+                answers = reader.read(message_run(hit.position + 1, ANSWERS).between(0, ANSWERS))
+                for found in answers:
+                    if _answers(found, called):
+                        position = found.place.position or 0
+                        made[position] = Retrieval(position, meter.tokens(meter.units(found.message), 1))
+        return sorted(made.values())
+
+    def _now(self) -> int:
+        return int(self.clock() * 1000)
+
+
+def _prompt_prices(config: Config, model: str | None) -> Prices | None:
+    if believe(model, config).model.input_price is None:
+        return None
+    return prices_for(model, config.prompt_caching.cache_ttl, overrides_of(config))
+
+
+def _answers(found: StoredMessage, called: set[str]) -> bool:
+    return any(isinstance(part, ToolResult) and part.call_id in called for part in found.message.parts)
 
 
 def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:
@@ -76,17 +223,19 @@ class SizeMeter:
         return meter_for(self.belief(model))
 
     def size(
-        self, shelf: MessageReader, records: Sequence[Record], newest: Turn | None = None, sketch: Sketch | None = None
+        self, reader: MessageReader, records: Sequence[Record], newest: Turn | None = None, sketch: Sketch | None = None
     ) -> Size:
         """A gateway notes its last request, in a sketch or a turn, long before it stores what was said."""
-        info = shelf.info
-        tokens, basis = self._noted(info, newest, sketch) or self._tokens(shelf, records)
+        info = reader.info
+        tokens, basis = self._last_request(info, newest, sketch) or self._tokens(reader, records)
         window, threshold = self._limits(info, records)
         if sketch is not None:
             window, threshold = sketch.window, sketch.threshold
         return Size(tokens=tokens, basis=basis, window=window, threshold=threshold, share=round(tokens / window, 4))
 
-    def _noted(self, info: SessionInfo, newest: Turn | None, sketch: Sketch | None) -> tuple[int, SizeBasis] | None:
+    def _last_request(
+        self, info: SessionInfo, newest: Turn | None, sketch: Sketch | None
+    ) -> tuple[int, SizeBasis] | None:
         if sketch is not None and _is_now(sketch.count, sketch.compaction, info):
             return sketch.tokens, "reported" if sketch.reported else "estimated"
         if newest is not None and _is_now(newest.count, newest.compaction, info):
@@ -101,9 +250,9 @@ class SizeMeter:
         window = self.model(info.model).context_window
         return window, budget_for(window, self.config.compression.output_reservation, self.config).threshold_tokens
 
-    def _tokens(self, shelf: MessageReader, records: Sequence[Record]) -> tuple[int, SizeBasis]:
-        info, memory, record = shelf.info, memory_of(shelf.info), in_force(shelf.info, records)
-        view = shelf.now(records)
+    def _tokens(self, reader: MessageReader, records: Sequence[Record]) -> tuple[int, SizeBasis]:
+        info, memory, record = reader.info, memory_of(reader.info), in_force(reader.info, records)
+        view = reader.now(records)
         start = 0
         basis: SizeBasis = "estimated"
         if memory.anchor is not None and 0 < memory.anchor.count <= len(view):
@@ -112,30 +261,30 @@ class SizeMeter:
             known, start = record.receipt.new_tokens, len(view) - (info.count - record.upto)
             basis = "calibrated" if memory.samples else record.receipt.token_basis
         else:
-            known = round(sum(self._beside(shelf).values()) * memory.ratio)
+            known = round(sum(self._prompt_kinds(reader).values()) * memory.ratio)
         new = len(view) - start
         if not new:
             return known, basis
         places, scale = sample(view, start)
         meter = self.meter(info.model)
-        found = shelf.read(places)
+        found = reader.read(places)
         units = sum(meter.units(item.message) for item in found)
         counted = round(meter.tokens(units, len(found)) * scale * memory.ratio)
         after: SizeBasis = "sampled" if scale > 1 else "calibrated" if memory.samples else "estimated"
         return known + counted, after
 
-    def _beside(self, shelf: MessageReader) -> dict[str, int]:
+    def _prompt_kinds(self, reader: MessageReader) -> dict[str, int]:
         """The system prompt and the tools that are stored beside the messages: reports and receipts include them."""
-        system, tools = values_of(shelf.store.prompt(shelf.info))
-        message = None if system is None else Message.over(system, shelf.dialect.read_system)
-        return by_kind((), self.meter(shelf.info.model), system=message, tools=tuple(map(tool_of, tools)))
+        system, tools = values_of(reader.store.prompt(reader.info))
+        message = None if system is None else Message.over(system, reader.dialect.read_system)
+        return by_kind((), self.meter(reader.info.model), system=message, tools=tuple(map(tool_of, tools)))
 
-    def kinds(self, shelf: MessageReader, records: Sequence[Record]) -> tuple[tuple[Share, ...], bool]:
+    def kinds(self, reader: MessageReader, records: Sequence[Record]) -> tuple[tuple[Share, ...], bool]:
         """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
-        places, scale = sample(shelf.now(records), 0)
-        messages = tuple(item.message for item in shelf.read(places))
-        sizes = Counter(self._beside(shelf))
-        for name, tokens in by_kind(messages, self.meter(shelf.info.model)).items():
+        places, scale = sample(reader.now(records), 0)
+        messages = tuple(item.message for item in reader.read(places))
+        sizes = Counter(self._prompt_kinds(reader))
+        for name, tokens in by_kind(messages, self.meter(reader.info.model)).items():
             sizes[name] += round(tokens * scale)
         kinds = [Share(name=name, tokens=tokens) for name, tokens in sizes.items() if tokens > 0]
         return tuple(sorted(kinds, key=lambda kind: -kind.tokens)), scale > 1
@@ -157,16 +306,6 @@ def message_run(first: int, count: int) -> MessageRuns:
     return MessageRuns([Piece(first, count)])
 
 
-# What deserves a look in a session, worst first.
-
-
-NEARLY_FULL = 0.95
-FEWEST_REQUESTS = 5
-POOR_HIT_RATE = 0.5
-FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
-LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
-
-
 def findings(
     info: SessionInfo,
     records: Sequence[Record],
@@ -186,9 +325,6 @@ def findings(
     ]
     found.sort(key=lambda item: LEVELS.index(item[0]))
     return tuple(Finding(level=level, what=what, session=info.name) for level, what in found)
-
-
-Observations = Iterator[tuple[Level, str]]
 
 
 def _fullness(info: SessionInfo, size: Size) -> Observations:
@@ -238,152 +374,3 @@ def _caching(cache: CacheUse, causes: Sequence[CauseFacts]) -> Observations:
 def _money(saved: Saved) -> Observations:
     if saved.net is not None and saved.net <= -0.01:
         yield "note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"
-
-
-MOST_KEPT = 200_000
-"""Turns, receipts and what they list, over all sessions that are remembered."""
-LEAST_ASKED = 500
-RETRIEVING = ("context_unfold", "context_search")
-"""The tools by which a model gets originals back."""
-ANSWERS = 8
-"""Messages after a call among which its answer is looked for."""
-
-
-class SessionStatistics(NamedTuple):
-    """A session, worked out: what it is, and each prompt as it would have been without folds."""
-
-    version: tuple[object, ...]
-    facts: SessionFacts
-    records: tuple[Record, ...]
-    turns: tuple[Turn, ...]
-    without: tuple[int, ...]
-    sketch: Sketch | None = None
-    """Its last request, where a gateway has noted it."""
-
-    @property
-    def weight(self) -> int:
-        return 1 + len(self.turns) + sum(20 + len(record.receipt.digests) for record in self.records)
-
-
-class Statistics:
-    """Works sessions out, and remembers."""
-
-    def __init__(self, sessions: Sessions, config: Config, clock: Callable[[], float]) -> None:
-        self.sessions, self.clock = sessions, clock
-        self.store = sessions.store
-        self.gauge = SizeMeter(config)
-        self.turns = Turns(self.store)
-        self.sketches = Sketches(self.store.database)
-        self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.gauge.model)
-        self._kept: OrderedDict[int, SessionStatistics] = OrderedDict()
-        self._weight = 0
-        self._lock = Lock()
-
-    def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
-        if len(infos) < 2:
-            return [self.one(info) for info in infos]
-        most = max(2 * len(infos), LEAST_ASKED)
-        newest, sketches = self.turns.newest(most), self.sketches.newest(most)
-        return [self._one(info, newest.get(info.id), sketches.get(info.id)) for info in infos]
-
-    def one(self, info: SessionInfo) -> SessionStatistics:
-        return self._one(info, None, None)
-
-    def _one(self, info: SessionInfo, newest: int | None, sketch: Sketch | None) -> SessionStatistics:
-        """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
-        turns = None if newest is not None else self.turns.of(info)
-        last = newest if turns is None else turns[-1].id if turns else 0
-        sketch = sketch or self.sketches.of(info.id)
-        version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last, sketch)
-        with self._lock:
-            kept = self._kept.get(info.id)
-            if kept is not None and kept.version == version and kept.facts.name == info.name:
-                self._kept.move_to_end(info.id)
-                return self._aged(kept, info)
-        made = self._made(info, self.turns.of(info) if turns is None else turns, sketch, version)
-        with self._lock:
-            self._forget(info.id)
-            self._kept[info.id] = made
-            self._weight += made.weight
-            while self._weight > MOST_KEPT and len(self._kept) > 1:
-                self._forget(next(iter(self._kept)))
-        return made
-
-    def _forget(self, session: int) -> None:
-        known = self._kept.pop(session, None)
-        self._weight -= known.weight if known is not None else 0
-
-    def _aged(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
-        """Cooldowns end by themselves."""
-        facts = known.facts
-        found = findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes, self._now())
-        if found == facts.findings:
-            return known
-        return known._replace(facts=_with(facts, found))
-
-    def _made(
-        self, info: SessionInfo, turns: list[Turn], sketch: Sketch | None, version: tuple[object, ...]
-    ) -> SessionStatistics:
-        shelf = MessageReader(self.store, info)
-        records = self.store.records(info.name) if info.compactions else []
-        size = self.gauge.size(shelf, records, turns[-1] if turns else None, sketch)
-        retrieved = self.retrievals(shelf) if info.compactions and turns else []
-        comparison = compare(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
-        cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
-        health = memory_of(info).health
-        if not turns and health.turns:
-            cache, why = cache_use_of_health(health, self.prices.prompts(info.model)), causes_of_health(health)
-        facts = SessionFacts(
-            key=key_of(info.name),
-            name=info.name,
-            kind=info.kind,
-            parent=info.parent,
-            model=info.model,
-            dialect=info.dialect,
-            created=info.created,
-            updated=info.updated,
-            ended=info.ended,
-            messages=max(info.count, sketch.count if sketch is not None else 0),
-            stored=info.count,
-            compaction=info.compaction,
-            compactions=info.compactions,
-            size=size,
-            saved=comparison.saved,
-            cache=cache,
-            causes=why,
-            findings=findings(info, records, size, comparison.saved, cache, why, self._now()),
-        )
-        return SessionStatistics(version, facts, tuple(records), tuple(turns), comparison.without, sketch)
-
-    def retrievals(self, shelf: MessageReader) -> list[Retrieval]:
-        """Answers of the tools that bring originals back; the search index knows where they were called."""
-        meter = self.gauge.meter(shelf.info.model)
-        made: dict[int, Retrieval] = {}
-        for tool in RETRIEVING:
-            for hit in self.store.find(tool, name=shelf.info.name, role="assistant"):
-                called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
-                if not called:
-                    continue
-                answers = shelf.read(message_run(hit.position + 1, ANSWERS).between(0, ANSWERS))
-                for found in answers:
-                    if _answers(found, called):
-                        position = found.place.position or 0
-                        made[position] = Retrieval(position, meter.tokens(meter.units(found.message), 1))
-        return sorted(made.values())
-
-    def _now(self) -> int:
-        return int(self.clock() * 1000)
-
-
-def _prompt_prices(config: Config, model: str | None) -> Prices | None:
-    if believe(model, config).model.input_price is None:
-        return None
-    return prices_for(model, config.prompt_caching.cache_ttl, overrides_of(config))
-
-
-def _answers(found: StoredMessage, called: set[str]) -> bool:
-    return any(isinstance(part, ToolResult) and part.call_id in called for part in found.message.parts)
-
-
-def _with(facts: SessionFacts, found: tuple[object, ...]) -> SessionFacts:
-    return msgspec.structs.replace(facts, findings=found)

@@ -1,10 +1,15 @@
-"""The routes: for every face a page and its JSON, with the headers that keep a stranger's text harmless.
+"""The web side: who may see what, what a request may ask, every page with its JSON, and their description.
 
 Rules of this file:
 1. Read-only: GET and HEAD. Nothing here changes a store.
-2. What messages say is shown as text. No script runs, nothing is loaded from elsewhere, no page is framed.
-3. The store is synchronous: whatever reads it runs in a thread.
-4. Errors are what `midfold.errors` says they are: a page for people, an object for programs.
+2. Every route asks its `Access` before it reads. What a caller may not see does not exist for it: the answer is the
+   same 404 as for a session that nobody ever had. Handles are looked up in a session the caller may see, never in the
+   whole store.
+3. Where no key is asked for, a request must be addressed to this machine: a page elsewhere could otherwise read a store
+   through a name of its own that leads here.
+4. What messages say is shown as text. No script runs, nothing is loaded from elsewhere, no page is framed.
+5. The store is synchronous: whatever reads it runs in a thread.
+6. Errors are what `midfold.errors` says they are: a page for people, an object for programs.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_type_hints
 
 import msgspec
 from starlette.applications import Starlette
@@ -26,28 +31,50 @@ from midfold import __version__
 from midfold.config import Config
 from midfold.errors import MidfoldError, NotStored
 from midfold.gateway.logs import place_of
-from midfold.pages import api_types
-from midfold.pages.api_types import ErrorAnswer
+from midfold.pages.api_types import (
+    Answer,
+    CachePage,
+    CompactionList,
+    CompactionPage,
+    ErrorAnswer,
+    MessageList,
+    OriginalsPage,
+    Overview,
+    ReceiptPage,
+    SearchPage,
+    SessionList,
+    SessionPage,
+    TurnList,
+)
 from midfold.pages.formatting import name_of
 from midfold.pages.html import ICON, ICON_PATH, STYLE, STYLE_PATH, Templates
-from midfold.pages.lookup import AFTER, FATES, Folds, Lookup, Sees
+from midfold.pages.lookup import AFTER, FATES, Lookup, Sees
 from midfold.service import Sessions
 from midfold.store.bodies import ROLES
 from midfold.transcript import jsonio
 
-# Who may see which sessions.
-#
-# Rules of this file:
-# 1. Every route asks before it reads. What a caller may not see does not exist for it: the answer is the same 404 as
-#    for
-#    a session that nobody ever had.
-# 2. Handles are looked up in a session the caller may see, never in the whole store.
-# 3. Where no key is asked for, a request must be addressed to this machine: a page elsewhere could otherwise read a
-#    store
-#    through a name of its own that leads here.
-
-
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LARGEST = 2**53 - 1
+LONGEST = 1_000
+REFERENCE = "#/components/schemas/{name}"
+ERRORS = {"400": "a parameter is not what was expected", "404": "there is no such thing, or not for this caller"}
+POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_log = logging.getLogger("midfold.pages")
+READING = ("GET", "HEAD")
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+"""All of them, so that those that would change something get an answer that says why not."""
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Access(Protocol):
@@ -89,13 +116,6 @@ class Under:
     def sees(self, request: Request, /) -> Sees:
         mine = self.owner(request)
         return lambda name: name.startswith(mine)
-
-
-# What a request asks for: parameters, checked against what the API says about them.
-
-
-LARGEST = 2**53 - 1
-LONGEST = 1_000
 
 
 class BadParameter(MidfoldError):
@@ -146,7 +166,7 @@ class RequestParameters:
             self.values[param.name] = param.value(source.get(param.name))
 
     @property
-    def name(self) -> str:
+    def session(self) -> str:
         """The session that was asked for."""
         name = name_of(self.values["key"])
         if name is None:
@@ -157,16 +177,9 @@ class RequestParameters:
         value: str = self.values[name]
         return value
 
-    def number(self, name: str, default: int = 0) -> int:
-        value: int | None = self.values[name]
-        return default if value is None else value
-
-    def number_if_given(self, name: str) -> int | None:
+    def number(self, name: str) -> int | None:
         value: int | None = self.values[name]
         return value
-
-
-# Everything there is to see, once: a page, its JSON under `/api`, and its line in the OpenAPI description.
 
 
 KEY = Param("key", "path", "the session: `key` of a list, which is its name unless that has unusual characters")
@@ -181,166 +194,128 @@ NAME = Param("q", "query", "a part of the names of sessions")
 SESSION = Param("session", "query", "only in the session of this name")
 ROLE = Param("role", "query", "only messages of this role", choices=tuple(ROLES))
 
-Make = Callable[[Lookup, Folds, RequestParameters], api_types.Answer]
+Make = Callable[[Lookup, RequestParameters], Answer | bytes]
 
 
 class Endpoint(NamedTuple):
-    """One thing to see."""
+    """One thing to see: a page, its JSON under `/api`, and its line in the OpenAPI description."""
 
     name: str
     path: str
+    params: tuple[Param, ...]
     template: str
     """Empty if it has no page of its own: it is on another one."""
     summary: str
-    answers: type[api_types.Answer]
+    answers: type[Answer | bytes]
+    """`bytes` for JSON that is passed on as it is stored."""
     make: Make
-    params: tuple[Param, ...] = ()
 
     @property
     def api_path(self) -> str:
         return "/api/overview" if self.path == "/" else f"/api{self.path}"
 
 
-ENDPOINTS = (
-    Endpoint(
-        "overview",
-        "/",
-        "overview.html",
-        "All sessions at a glance: how full they are, what was saved, what deserves a look.",
-        api_types.Overview,
-        lambda reader, folds, asked: reader.overview(asked.sees),
-    ),
-    Endpoint(
-        "sessions",
-        "/sessions",
-        "sessions.html",
-        "Sessions, those used last first.",
-        api_types.SessionList,
-        lambda reader, folds, asked: reader.sessions_like(asked.text("q"), asked.number("page"), asked.sees),
-        (NAME, PAGE),
-    ),
-    Endpoint(
-        "session",
-        "/sessions/{key}",
-        "session.html",
-        "One session: how it grew and was folded, where its tokens go, a page of its messages.",
-        api_types.SessionPage,
-        lambda reader, folds, asked: reader.session(asked.name, asked.number_if_given("start"), asked.sees),
-        (KEY, START),
-    ),
-    Endpoint(
-        "messages",
-        "/sessions/{key}/messages",
-        "",
-        "A page of the history, folded or not; the newest messages if no start is given.",
-        api_types.MessageList,
-        lambda reader, folds, asked: reader.messages(asked.name, asked.number_if_given("start"), asked.sees),
-        (KEY, START),
-    ),
-    Endpoint(
-        "turns",
-        "/sessions/{key}/turns",
-        "",
-        "Every request whose usage was reported.",
-        api_types.TurnList,
-        lambda reader, folds, asked: reader.turns(asked.name, asked.sees),
-        (KEY,),
-    ),
-    Endpoint(
-        "compactions",
-        "/sessions/{key}/compactions",
-        "",
-        "The compactions of a session, undone ones too.",
-        api_types.CompactionList,
-        lambda reader, folds, asked: reader.compactions(asked.name, asked.sees),
-        (KEY,),
-    ),
-    Endpoint(
-        "compaction",
-        "/sessions/{key}/compactions/{seq}",
-        "compaction.html",
-        "One compaction, before and after: what was folded, changed and kept.",
-        api_types.CompactionPage,
-        lambda reader, folds, asked: folds.compaction(
-            asked.name, asked.number("seq"), asked.number("start"), asked.text("show"), asked.sees
-        ),
-        (KEY, SEQ, START, SHOWN),
-    ),
-    Endpoint(
-        "receipt",
-        "/sessions/{key}/compactions/{seq}/receipt",
-        "receipt.html",
-        "The receipt of a compaction: every decision and its reason.",
-        api_types.ReceiptPage,
-        lambda reader, folds, asked: folds.receipt(asked.name, asked.number("seq"), asked.sees),
-        (KEY, SEQ),
-    ),
-    Endpoint(
-        "message",
-        "/sessions/{key}/messages/{position}",
-        "originals.html",
-        "One message of the history, whole and redacted.",
-        api_types.OriginalsPage,
-        lambda reader, folds, asked: folds.message(asked.name, asked.number("position"), asked.sees),
-        (KEY, POSITION),
-    ),
-    Endpoint(
-        "unfold",
-        "/sessions/{key}/unfold/{handle}",
-        "originals.html",
-        "The originals behind a handle, redacted.",
-        api_types.OriginalsPage,
-        lambda reader, folds, asked: folds.unfold(asked.name, asked.text("handle"), asked.number("start"), asked.sees),
-        (KEY, HANDLE, START),
-    ),
-    Endpoint(
-        "search",
-        "/search",
-        "search.html",
-        "Messages that have all the words, folded or not, the best first.",
-        api_types.SearchPage,
-        lambda reader, folds, asked: reader.search(
-            asked.text("q"), asked.sees, session=asked.text("session"), role=asked.text("role")
-        ),
-        (QUERY, SESSION, ROLE),
-    ),
-    Endpoint(
-        "cache",
-        "/cache",
-        "cache.html",
-        "How well the providers' prompt caches work.",
-        api_types.CachePage,
-        lambda reader, folds, asked: reader.cache(asked.sees),
-    ),
-)
-
-RAW = Endpoint(
-    "raw",
-    "/sessions/{key}/unfold/{handle}/raw",
-    "",
-    "The originals behind a handle as a JSON array, byte for byte and not redacted.",
-    api_types.Answer,
-    lambda reader, folds, asked: api_types.Answer(),
-    (KEY, HANDLE),
-)
+ENDPOINTS: list[Endpoint] = []
+"""Everything there is to see, once."""
 
 
-# The OpenAPI description, derived from the faces and the types they answer with.
+def _endpoint(path: str, *params: Param, template: str = "") -> Callable[[Make], Make]:
+    """Adds a function to the endpoints under its name; its docstring and its return type describe it."""
+
+    def add(make: Make) -> Make:
+        answers, name = get_type_hints(make)["return"], make.__name__.removeprefix("_")
+        ENDPOINTS.append(Endpoint(name, path, params, template, make.__doc__ or "", answers, make))
+        return make
+
+    return add
 
 
-REFERENCE = "#/components/schemas/{name}"
-ERRORS = {"400": "a parameter is not what was expected", "404": "there is no such thing, or not for this caller"}
+@_endpoint("/", template="overview.html")
+def _overview(lookup: Lookup, asked: RequestParameters) -> Overview:
+    """All sessions at a glance: how full they are, what was saved, what deserves a look."""
+    return lookup.overview(asked.sees)
+
+
+@_endpoint("/sessions", NAME, PAGE, template="sessions.html")
+def _sessions(lookup: Lookup, asked: RequestParameters) -> SessionList:
+    """Sessions, those used last first."""
+    return lookup.sessions_like(asked.text("q"), asked.number("page") or 0, asked.sees)
+
+
+@_endpoint("/sessions/{key}", KEY, START, template="session.html")
+def _session(lookup: Lookup, asked: RequestParameters) -> SessionPage:
+    """One session: how it grew and was folded, where its tokens go, a page of its messages."""
+    return lookup.session(asked.session, asked.number("start"), asked.sees)
+
+
+@_endpoint("/sessions/{key}/messages", KEY, START)
+def _messages(lookup: Lookup, asked: RequestParameters) -> MessageList:
+    """A page of the history, folded or not; the newest messages if no start is given."""
+    return lookup.messages(asked.session, asked.number("start"), asked.sees)
+
+
+@_endpoint("/sessions/{key}/turns", KEY)
+def _turns(lookup: Lookup, asked: RequestParameters) -> TurnList:
+    """Every request whose usage was reported."""
+    return lookup.turns(asked.session, asked.sees)
+
+
+@_endpoint("/sessions/{key}/compactions", KEY)
+def _compactions(lookup: Lookup, asked: RequestParameters) -> CompactionList:
+    """The compactions of a session, undone ones too."""
+    return lookup.compactions(asked.session, asked.sees)
+
+
+@_endpoint("/sessions/{key}/compactions/{seq}", KEY, SEQ, START, SHOWN, template="compaction.html")
+def _compaction(lookup: Lookup, asked: RequestParameters) -> CompactionPage:
+    """One compaction, before and after: what was folded, changed and kept."""
+    seq, start = asked.number("seq") or 0, asked.number("start") or 0
+    return lookup.compaction(asked.session, seq, start, asked.text("show"), asked.sees)
+
+
+@_endpoint("/sessions/{key}/compactions/{seq}/receipt", KEY, SEQ, template="receipt.html")
+def _receipt(lookup: Lookup, asked: RequestParameters) -> ReceiptPage:
+    """The receipt of a compaction: every decision and its reason."""
+    return lookup.receipt(asked.session, asked.number("seq") or 0, asked.sees)
+
+
+@_endpoint("/sessions/{key}/messages/{position}", KEY, POSITION, template="originals.html")
+def _message(lookup: Lookup, asked: RequestParameters) -> OriginalsPage:
+    """One message of the history, whole and redacted."""
+    return lookup.message(asked.session, asked.number("position") or 0, asked.sees)
+
+
+@_endpoint("/sessions/{key}/unfold/{handle}", KEY, HANDLE, START, template="originals.html")
+def _unfold(lookup: Lookup, asked: RequestParameters) -> OriginalsPage:
+    """The originals behind a handle, redacted."""
+    return lookup.unfold(asked.session, asked.text("handle"), asked.number("start") or 0, asked.sees)
+
+
+@_endpoint("/search", QUERY, SESSION, ROLE, template="search.html")
+def _search(lookup: Lookup, asked: RequestParameters) -> SearchPage:
+    """Messages that have all the words, folded or not, the best first."""
+    return lookup.search(asked.text("q"), asked.sees, session=asked.text("session"), role=asked.text("role"))
+
+
+@_endpoint("/cache", template="cache.html")
+def _cache(lookup: Lookup, asked: RequestParameters) -> CachePage:
+    """How well the providers' prompt caches work."""
+    return lookup.cache(asked.sees)
+
+
+@_endpoint("/sessions/{key}/unfold/{handle}/raw", KEY, HANDLE)
+def _raw(lookup: Lookup, asked: RequestParameters) -> bytes:
+    """The originals behind a handle as a JSON array, byte for byte and not redacted."""
+    return lookup.raw(asked.session, asked.text("handle"), asked.sees)
 
 
 @cache
 def description() -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
-    types = [*dict.fromkeys(face.answers for face in ENDPOINTS), ErrorAnswer]
+    """An OpenAPI 3.1 document of the endpoints and the types they answer with."""
+    types = [*dict.fromkeys(one.answers for one in ENDPOINTS if one.answers is not bytes), ErrorAnswer]
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
-    by_type = dict(zip(types, schemas, strict=True))
-    problem = by_type[ErrorAnswer]
-    paths = {face.api_path: _operation(face, by_type[face.answers], problem) for face in ENDPOINTS}
-    paths[RAW.api_path] = _operation(RAW, {"type": "array", "items": {}}, problem)
+    by_type: dict[type, dict[str, Any]] = {bytes: {"type": "array", "items": {}}}
+    by_type |= dict(zip(types, schemas, strict=True))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -349,23 +324,23 @@ def description() -> dict[str, Any]:
             "description": "What midfold's pages show, as JSON. Read-only. Times are milliseconds since 1970, sizes "
             "are tokens, money is US dollars. Texts are redacted, except for `raw`.",
         },
-        "paths": paths,
+        "paths": {one.api_path: _operation(one, by_type[one.answers], by_type[ErrorAnswer]) for one in ENDPOINTS},
         "components": {"schemas": components},
     }
 
 
-def _operation(face: Endpoint, schema: dict[str, Any], problem: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schema: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     errors = {
-        status: {"description": what, "content": {"application/json": {"schema": problem}}}
+        status: {"description": what, "content": {"application/json": {"schema": error}}}
         for status, what in ERRORS.items()
-        if status == "400" or any(param.where == "path" or param.name == "session" for param in face.params)
+        if status == "400" or any(param.where == "path" or param.name == "session" for param in endpoint.params)
     }
-    answer = {"description": face.summary, "content": {"application/json": {"schema": schema}}}
+    answer = {"description": endpoint.summary, "content": {"application/json": {"schema": schema}}}
     return {
         "get": {
-            "operationId": face.name,
-            "summary": face.summary,
-            "parameters": [_parameter(param) for param in face.params],
+            "operationId": endpoint.name,
+            "summary": endpoint.summary,
+            "parameters": [_parameter(param) for param in endpoint.params],
             "responses": {"200": answer, **errors},
         }
     }
@@ -383,23 +358,6 @@ def _parameter(param: Param) -> dict[str, Any]:
     return {**described, "required": False, "allowEmptyValue": True}
 
 
-POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}
-_log = logging.getLogger("midfold.pages")
-READING = ("GET", "HEAD")
-METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
-"""All of them, so that those that would change something get an answer that says why not."""
-Handler = Callable[[Request], Awaitable[Response]]
 Work = Callable[[RequestParameters], Response]
 
 
@@ -408,96 +366,79 @@ def routes(sessions: Sessions, *, config: Config | None = None, access: Access |
 
     Without an `access`, whoever asks by a name of this machine sees everything.
     """
-    return _routes(_Site(Lookup(sessions, config, sessions.clock), access or Everything()))
-
-
-def _routes(served: _Site) -> list[Route]:
-    made = [
-        Route(STYLE_PATH, _asset(STYLE, "text/css"), methods=METHODS),
-        Route(ICON_PATH, _asset(ICON, "image/svg+xml"), methods=METHODS),
-        Route("/api/openapi.json", served.openapi, methods=METHODS),
-        Route(RAW.api_path, served.raw(), methods=METHODS),
-    ]
-    for face in ENDPOINTS:
-        made.append(Route(face.api_path, served.api(face), methods=METHODS, name=f"api-{face.name}"))
-        if face.template:
-            made.append(Route(face.path, served.page(face), methods=METHODS, name=face.name))
-    for path in ("/api", "/api/{rest:path}"):
-        made.append(Route(path, served.nothing(as_page=False), methods=METHODS))
-    made.append(Route("/sessions/{rest:path}", served.nothing(as_page=True), methods=METHODS))
-    return made
+    return _Site(sessions, config, access).routes()
 
 
 def app(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> Starlette:
     """The pages alone."""
-    served = _Site(Lookup(sessions, config, sessions.clock), access or Everything())
-    served.pages.warm()
-    return Starlette(
-        routes=[*_routes(served), Route("/{rest:path}", served.nothing(as_page=True), methods=METHODS)],
-    )
+    site = _Site(sessions, config, access)
+    site.templates.warm()
+    return Starlette(routes=[*site.routes(), _route("/{rest:path}", site.missing(as_page=True))])
 
 
 class _Site:
-    """The endpoints of one store."""
+    """The pages of one store."""
 
-    def __init__(self, reader: Lookup, access: Access) -> None:
-        self.reader, self.pages, self.access = reader, Templates(reader.clock), access
-        self.folds = Folds(reader)
+    def __init__(self, sessions: Sessions, config: Config | None, access: Access | None) -> None:
+        self.lookup, self.access = Lookup(sessions, config, sessions.clock), access or Everything()
+        self.templates = Templates(sessions.clock)
 
-    def api(self, face: Endpoint) -> Handler:
-        return self._endpoint(face, lambda asked: _json(face.make(self.reader, self.folds, asked)), as_page=False)
+    def routes(self) -> list[Route]:
+        async def openapi(request: Request) -> Response:
+            return _json(description())
 
-    def page(self, face: Endpoint) -> Handler:
-        def work(asked: RequestParameters) -> Response:
-            facts = face.make(self.reader, self.folds, asked)
-            return _html(self.pages.render(face, facts, asked.values))
+        made = [
+            _route(STYLE_PATH, _asset(STYLE, "text/css")),
+            _route(ICON_PATH, _asset(ICON, "image/svg+xml")),
+            _route("/api/openapi.json", openapi),
+        ]
+        for endpoint in ENDPOINTS:
+            made.append(_route(endpoint.api_path, self._handler(endpoint, as_page=False), f"api-{endpoint.name}"))
+            if endpoint.template:
+                made.append(_route(endpoint.path, self._handler(endpoint, as_page=True), endpoint.name))
+        made += [_route(path, self.missing(as_page=False)) for path in ("/api", "/api/{rest:path}")]
+        return [*made, _route("/sessions/{rest:path}", self.missing(as_page=True))]
 
-        return self._endpoint(face, work, as_page=True)
+    def missing(self, *, as_page: bool) -> Handler:
+        async def handle(request: Request) -> Response:
+            return self._error("there is no such page", 404, as_page)
 
-    def raw(self) -> Handler:
-        def work(asked: RequestParameters) -> Response:
-            body = self.folds.raw(asked.name, asked.text("handle"), asked.sees)
-            return Response(body, media_type="application/json", headers=HEADERS)
+        return handle
 
-        return self._endpoint(RAW, work, as_page=False)
+    def _handler(self, endpoint: Endpoint, *, as_page: bool) -> Handler:
+        def work(request: Request) -> Response:
+            asked = RequestParameters(request, endpoint.params, self.access.sees(request))
+            answer = endpoint.make(self.lookup, asked)
+            return _html(self.templates.render(endpoint, answer, asked.values)) if as_page else _json(answer)
 
-    def nothing(self, *, as_page: bool) -> Handler:
-        async def endpoint(request: Request) -> Response:
-            return self._problem("there is no such page", 404, as_page)
-
-        return endpoint
-
-    async def openapi(self, request: Request) -> Response:
-        return _json(description())
-
-    def _endpoint(self, face: Endpoint, work: Work, *, as_page: bool) -> Handler:
-        def answer(request: Request) -> Response:
-            return work(RequestParameters(request, face.params, self.access.sees(request)))
-
-        async def endpoint(request: Request) -> Response:
+        async def handle(request: Request) -> Response:
             if request.method not in READING:
-                refused = self._problem("nothing can be changed here: expected GET", 405, as_page)
+                refused = self._error("nothing can be changed here: expected GET", 405, as_page)
                 refused.headers["allow"] = ", ".join(READING)
                 return refused
             try:
-                return await run_in_threadpool(answer, request)
+                return await run_in_threadpool(work, request)
             except NotStored as error:
-                return self._problem(str(error), 404, as_page)
+                return self._error(str(error), 404, as_page)
             except MidfoldError as error:
-                return self._problem(str(error), error.status, as_page)
+                return self._error(str(error), error.status, as_page)
             except HTTPException as error:
-                answered = self._problem(error.detail, error.status_code, as_page)
+                answered = self._error(error.detail, error.status_code, as_page)
                 answered.headers.update(error.headers or {})
                 return answered
             except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said
-                _log.error("%s could not be shown: %s %s", face.name, type(error).__name__, place_of(error))
-                return self._problem(f"this could not be shown ({type(error).__name__})", 500, as_page)
+                _log.error("%s could not be shown: %s %s", endpoint.name, type(error).__name__, place_of(error))
+                return self._error(f"this could not be shown ({type(error).__name__})", 500, as_page)
 
-        return endpoint
+        return handle
 
-    def _problem(self, what: str, status: int, as_page: bool) -> Response:
-        problem = ErrorAnswer(error=what, status=status)
-        return _html(self.pages.problem(problem), status) if as_page else _json(problem, status)
+    def _error(self, what: str, status: int, as_page: bool) -> Response:
+        error = ErrorAnswer(error=what, status=status)
+        return _html(self.templates.error(error), status) if as_page else _json(error, status)
+
+
+def _route(path: str, handler: Handler, name: str | None = None) -> Route:
+    return Route(path, handler, methods=METHODS, name=name)
 
 
 def _asset(data: bytes, kind: str) -> Handler:
@@ -510,7 +451,7 @@ def _asset(data: bytes, kind: str) -> Handler:
 def _json(value: Any, status: int = 200) -> Response:
     """Halves of characters, as clients leave them where they cut a text, are escaped: msgspec does not write them."""
     try:
-        data = msgspec.json.encode(value)
+        data = value if isinstance(value, bytes) else msgspec.json.encode(value)
     except UnicodeEncodeError:
         data = jsonio.encode(msgspec.to_builtins(value))
     return Response(data, status, HEADERS, "application/json")

@@ -19,7 +19,7 @@ from support.build import work
 LONG, SHORT = 10_000, 200
 MOST_CPU_SECONDS = 0.2
 SLOWER_MACHINES = 2
-FACE = next(face for face in ENDPOINTS if face.name == "session")
+SESSION = next(endpoint for endpoint in ENDPOINTS if endpoint.name == "session")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def cost(work: Callable[[], object]) -> float:
 def page(sessions: Sessions, name: str) -> str:
     """As the first request after a start would see it: nothing is remembered, only the template is compiled."""
     facts = Lookup(sessions).session(name, None, everything)
-    return PAGES.render(FACE, facts, {"key": name, "start": None})
+    return PAGES.render(SESSION, facts, {"key": name, "start": None})
 
 
 PAGES = Templates(time.time)

@@ -10,7 +10,7 @@ import midfold
 from midfold.errors import NotStored
 from midfold.fold.archive import handle_of
 from midfold.pages import statistics
-from midfold.pages.lookup import Folds, Lookup
+from midfold.pages.lookup import Lookup
 from midfold.pages.messages import MessagePlace as Place
 from midfold.pages.messages import MessageReader, MessageRuns
 from midfold.pages.statistics import MOST_COUNTED, SizeMeter, sample
@@ -102,7 +102,7 @@ def test_the_strips_of_a_compaction_that_only_shortened_results_add_up() -> None
         session = store.session("s", context_length=64_000)
         session.append([user("go"), *work(0, count=30, words=1_200), *work(30, count=20, words=20)])
         assert session.compact(force=True).receipt.status == "pruned"
-        page = Folds(Lookup(store)).compaction("s", 1, 0, "", everything)
+        page = Lookup(store).compaction("s", 1, 0, "", everything)
         assert {segment.what for segment in (*page.before, *page.after)} == {"kept"}
         assert page.counts["changed"] == len({change.handle for change in page.changes}) > 0
         assert page.before[0].tokens == pytest.approx(page.compaction.old_tokens, rel=0.01)
@@ -113,22 +113,24 @@ def test_before_and_after_are_the_views_the_store_gives(sessions: Sessions) -> N
     session = sessions.session(CODING)
     info, records = sessions.store.must(CODING), session.receipts()
     assert len(records) >= 3
-    shelf = MessageReader(sessions.store, info)
+    reader = MessageReader(sessions.store, info)
     for record in records:
         before = [*session.view(record.base).items] if record.base else []
         start = next((base.upto for base in records if base.seq == record.base), 0)
         said = [item.message for item in session.history(start, record.upto).items]
         expected = [item.message for item in before] + said
-        assert [found.message for found in shelf.read(shelf.before(record, records))] == expected
-        assert [found.message for found in shelf.read(shelf.after(record))] == list(session.view(record.seq).transcript)
+        assert [found.message for found in reader.read(reader.before(record, records))] == expected
+        assert [found.message for found in reader.read(reader.after(record))] == list(
+            session.view(record.seq).transcript
+        )
         assert len(expected) == record.receipt.old_messages
-    assert [found.message for found in shelf.read(shelf.now(records))] == list(session.view().transcript)
+    assert [found.message for found in reader.read(reader.now(records))] == list(session.view().transcript)
 
 
 def test_every_message_has_a_fate_and_tokens_add_up(sessions: Sessions) -> None:
-    folds = Folds(Lookup(sessions))
+    lookup = Lookup(sessions)
     for record in sessions.session(CODING).receipts():
-        page = folds.compaction(CODING, record.seq, 0, "", everything)
+        page = lookup.compaction(CODING, record.seq, 0, "", everything)
         receipt = record.receipt
         assert sum(page.counts.values()) == receipt.old_messages
         assert sum(segment.messages for segment in page.after) == receipt.new_messages
@@ -141,28 +143,28 @@ def test_every_message_has_a_fate_and_tokens_add_up(sessions: Sessions) -> None:
             assert "handoff" in {segment.what for segment in page.after}
             originals = sessions.store.unfold(CODING, page.fold)
             shown = [message for start in range(0, len(originals), 20) for message in
-                     folds.unfold(CODING, page.fold, start, everything).messages]  # fmt: skip
+                     lookup.unfold(CODING, page.fold, start, everything).messages]  # fmt: skip
             assert [message.handle for message in shown] == [handle_of(message) for message in originals]
 
 
 def test_what_was_folded_can_be_read_message_by_message(sessions: Sessions) -> None:
-    folds = Folds(Lookup(sessions))
-    page = folds.compaction(CODING, 1, 0, "folded", everything)
+    lookup = Lookup(sessions)
+    page = lookup.compaction(CODING, 1, 0, "folded", everything)
     assert {line.fate for line in page.lines.lines} == {"folded"}
     line = next(line for line in page.lines.lines if line.position is not None)
-    by_position = folds.message(CODING, line.position or 0, everything).messages[0]
-    by_handle = folds.unfold(CODING, line.handle, 0, everything).messages[0]
+    by_position = lookup.message(CODING, line.position or 0, everything).messages[0]
+    by_handle = lookup.unfold(CODING, line.handle, 0, everything).messages[0]
     assert by_position.blocks == by_handle.blocks
     assert by_position.blocks
-    after = folds.compaction(CODING, 1, 0, "after", everything)
+    after = lookup.compaction(CODING, 1, 0, "after", everything)
     assert after.lines.total == after.compaction.new_messages
 
 
 def test_the_size_is_the_one_the_session_knows(sessions: Sessions) -> None:
-    gauge = SizeMeter(midfold.Config())
+    sizes = SizeMeter(midfold.Config())
     for name in (CODING, "airline"):
         session = sessions.session(name, context_length=WINDOW if name == CODING else None)
-        size = gauge.size(MessageReader(sessions.store, sessions.store.must(name)), session.receipts())
+        size = sizes.size(MessageReader(sessions.store, sessions.store.must(name)), session.receipts())
         assert size.tokens == pytest.approx(session.size.tokens, rel=0.02)
         assert size.basis == session.size.basis
         assert size.window == session.host.window
@@ -175,9 +177,9 @@ def test_a_size_that_was_reported_since_is_believed_until_something_is_said() ->
         session.append([user("hello " * 500)])
         Turns(store.store).record(store.store.must("s"), Usage(prompt_tokens=7_777), at=1)
         reader = Lookup(store)
-        assert reader.glances.one(store.store.must("s")).facts.size.tokens == 7_777
+        assert reader.statistics.one(store.store.must("s")).facts.size.tokens == 7_777
         session.append([assistant("hi")])
-        size = reader.glances.one(store.store.must("s")).facts.size
+        size = reader.statistics.one(store.store.must("s")).facts.size
         assert (size.basis, size.tokens < 1_500) == ("estimated", True)
 
 
@@ -186,11 +188,11 @@ def test_a_session_without_reports_is_estimated_and_a_very_long_one_sampled() ->
         session = store.session("long")
         session.append(work(0, count=900, words=40))
         info = store.store.must("long")
-        shelf = MessageReader(store.store, info)
-        size = SizeMeter(midfold.Config()).size(shelf, [])
+        reader = MessageReader(store.store, info)
+        size = SizeMeter(midfold.Config()).size(reader, [])
         assert size.basis == "sampled"
         assert size.tokens == pytest.approx(session.size.tokens, rel=0.1)
-        places, scale = sample(shelf.history(), 0)
+        places, scale = sample(reader.history(), 0)
         assert len(places) == MOST_COUNTED
         assert scale == info.count / MOST_COUNTED
 
@@ -211,12 +213,12 @@ def test_usage_that_a_session_observed_is_shown_turn_by_turn_with_what_the_cache
 
 def test_what_is_remembered_is_bounded(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "MOST_KEPT", 60)
-    glances = Lookup(sessions).glances
+    kept = Lookup(sessions).statistics
     for _ in range(2):
         for info in sessions.all():
-            assert glances.one(info).facts.name == info.name
-            assert glances._weight == sum(known.weight for known in glances._kept.values())
-            assert glances._weight <= 60 or len(glances._kept) == 1
+            assert kept.one(info).facts.name == info.name
+            assert kept._weight == sum(known.weight for known in kept._kept.values())
+            assert kept._weight <= 60 or len(kept._kept) == 1
 
 
 def test_what_a_model_unfolded_again_is_found() -> None:
@@ -224,7 +226,7 @@ def test_what_a_model_unfolded_again_is_found() -> None:
         session = store.session("s")
         session.append([user("go"), *call(1, "context_unfold", {"handle": "mf-1"}, "word " * 200), assistant("done")])
         session.append([user("and now?"), *call(2, "terminal", {"command": "grep context_unfold"}, "three lines")])
-        found = Lookup(store).glances.retrievals(MessageReader(store.store, store.store.must("s")))
+        found = Lookup(store).statistics.retrievals(MessageReader(store.store, store.store.must("s")))
         assert [item.position for item in found] == [2]
         assert found[0].tokens > 150
 
@@ -233,11 +235,11 @@ def test_secrets_are_redacted_wherever_a_message_is_shown(sessions: Sessions) ->
     reader = Lookup(sessions)
     shown = [
         reader.session(HOSTILE, None, everything).lines.lines[0].text,
-        Folds(reader).message(HOSTILE, 0, everything).messages[0].blocks[0].text,
+        reader.message(HOSTILE, 0, everything).messages[0].blocks[0].text,
         reader.search("script alert", everything).hits[0].text,
     ]
     assert all(text and SECRET not in text for text in shown)
-    assert SECRET.encode() in Folds(reader).raw(HOSTILE, "mf-" + _digits(sessions), everything)
+    assert SECRET.encode() in reader.raw(HOSTILE, "mf-" + _digits(sessions), everything)
 
 
 def _digits(sessions: Sessions) -> str:
@@ -248,13 +250,13 @@ def test_what_is_not_there_is_named() -> None:
     with midfold.open("memory:") as store:
         session = store.session("s")
         session.append([user("hello")])
-        folds = Folds(Lookup(store))
+        lookup = Lookup(store)
         for ask in (
-            lambda: folds.receipt("s", 1, everything),
-            lambda: folds.message("s", 1, everything),
-            lambda: folds.unfold("s", "mf-123456789abc", 0, everything),
-            lambda: folds.receipt("t", 1, everything),
-            lambda: folds.receipt("s", 1, lambda name: False),
+            lambda: lookup.receipt("s", 1, everything),
+            lambda: lookup.message("s", 1, everything),
+            lambda: lookup.unfold("s", "mf-123456789abc", 0, everything),
+            lambda: lookup.receipt("t", 1, everything),
+            lambda: lookup.receipt("s", 1, lambda name: False),
         ):
             with pytest.raises(NotStored):
                 ask()

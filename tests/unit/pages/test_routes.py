@@ -14,8 +14,9 @@ from starlette.requests import Request
 
 import midfold
 from midfold.errors import StoreUnavailable
+from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
-from midfold.pages.web import ENDPOINTS, Sees, Under
+from midfold.pages.web import ENDPOINTS
 from midfold.service import Sessions
 from midfold.testing.fixtures import user
 from support.build import work
@@ -37,10 +38,10 @@ def web(sessions: Sessions) -> Iterator[Served]:
 
 
 def addresses(sessions: Sessions) -> dict[str, str]:
-    """A path of every face, filled in with what is there."""
+    """A path of every endpoint, filled in with what is there."""
     fold = sessions.session(CODING).receipts()[0].receipt.fold
     values = {"key": key_of(CODING), "seq": "1", "position": "3", "handle": fold}
-    return {face.name: face.path.format_map(values) for face in ENDPOINTS}
+    return {endpoint.name: endpoint.path.format_map(values) for endpoint in ENDPOINTS}
 
 
 class Tags(HTMLParser):
@@ -63,19 +64,19 @@ class Tags(HTMLParser):
         return {link for _, given in self.tags for link in (given.get("href"), given.get("action")) if link}
 
 
-def test_every_face_has_a_page_and_json_that_fits_its_description(sessions: Sessions, web: Served) -> None:
+def test_every_endpoint_has_a_page_and_json_that_fits_its_description(sessions: Sessions, web: Served) -> None:
     description = web.get("/api/openapi.json").json
     assert description["openapi"].startswith("3.1")
-    for face in ENDPOINTS:
-        path = addresses(sessions)[face.name]
+    for endpoint in ENDPOINTS:
+        path = addresses(sessions)[endpoint.name]
         api = web.get("/api/overview" if path == "/" else f"/api{path}")
-        assert (api.status, api.headers["content-type"]) == (200, "application/json"), face.name
-        operation = description["paths"][face.api_path]["get"]
+        assert (api.status, api.headers["content-type"]) == (200, "application/json"), endpoint.name
+        operation = description["paths"][endpoint.api_path]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         jsonschema.validate(api.json, {**schema, "components": description["components"]})
-        if face.template:
+        if endpoint.template:
             page = web.get(path)
-            assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), face.name
+            assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), endpoint.name
             assert f'href="/api{"/overview" if path == "/" else path}' in page.text
 
 
@@ -99,7 +100,7 @@ def _timeless(value: Any) -> Any:
 def test_the_description_is_one_that_tools_can_read(web: Served) -> None:
     description = web.get("/api/openapi.json").json
     ids = [item["get"]["operationId"] for item in description["paths"].values()]
-    assert len(set(ids)) == len(ids) == len(ENDPOINTS) + 1
+    assert len(set(ids)) == len(ids) == len(ENDPOINTS)
     for path, item in description["paths"].items():
         named = {param["name"] for param in item["get"]["parameters"] if param["in"] == "path"}
         assert named == set(re.findall(r"{(\w+)}", path))
