@@ -16,7 +16,7 @@ from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
 from midfold.cli.options import name_of, open_existing, read_file, settings, stored_session, with_config, with_json
 from midfold.cli.sessions import health_facts
-from midfold.cli.terminal import console, emit_json, make_table, styled
+from midfold.cli.terminal import console, emit_json, make_table, make_text
 from midfold.errors import StoreError, TranscriptError
 from midfold.transcript.document import Document, read, read_many
 from midfold.transcript.message import plain, read_usage
@@ -83,8 +83,8 @@ def _show(found: Difference, prices: Prices) -> None:
         out.print(f"{found.shared_tokens:,} tokens can be read from the cache.")
         return
     where = f"{found.block}{'.' if found.field and not found.field.startswith('[') else ''}{found.field}"
-    out.print(styled(f"First difference: {where}, byte {found.byte:,} of the block", "bold"))
-    out.print(styled(f"{found.what}; changed by: {found.who}"))
+    out.print(make_text(f"First difference: {where}, byte {found.byte:,} of the block", "bold"))
+    out.print(make_text(f"{found.what}; changed by: {found.who}"))
     out.print(
         f"{found.shared_tokens:,} tokens before it are shared, {found.lost_tokens:,} of the first request are lost,"
     )
@@ -119,10 +119,10 @@ def plan(file: str, provider: str, model: str | None, config: str | None, as_jso
         emit_json({"status": line, "hints": [msgspec.to_builtins(hint) for hint in hints]})
         return
     out = console()
-    out.print(styled(line, "bold"))
+    out.print(make_text(line, "bold"))
     for hint in hints:
         where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
-        out.print(styled(f"  {where}: {hint.reason}"))
+        out.print(make_text(f"  {where}: {hint.reason}"))
 
 
 @command.command()
@@ -178,5 +178,5 @@ def health_table(rows: list[tuple[str, Health]]) -> Table:
     for name, found in rows:
         misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
         cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${found.saved:,.2f}")
-        table.add_row(styled(str(name)), *cells, styled(misses))
+        table.add_row(make_text(str(name)), *cells, make_text(misses))
     return table

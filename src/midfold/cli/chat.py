@@ -85,7 +85,7 @@ def _interruptible(screen: Screen, work: Any) -> None:
     try:
         work()
     except KeyboardInterrupt:
-        screen.stopped()
+        screen.say_stopped()
     except (ModelFailed, EOFError):
         return
 

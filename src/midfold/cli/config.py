@@ -13,8 +13,8 @@ import msgspec
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.options import load_settings, with_config_path
-from midfold.cli.terminal import console, echo, emit_json, make_table, notice, visible
+from midfold.cli.options import load_settings, locate_config, with_config_path
+from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.config import Config
 from midfold.config.edit import render
 from midfold.config.table import field_at, split
@@ -61,10 +61,8 @@ def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
     if sys.stdout.isatty():
         _print_table(rows)
         return
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for *cells, meaning in rows:
-        padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        echo(f"{padded}  # {meaning}")
+    for line in pad_rows([(*cells, f"# {meaning}") for *cells, meaning in rows]):
+        echo(line)
 
 
 def _overrides(flags: Iterable[str]) -> dict[str, config.FlagText]:
@@ -129,9 +127,7 @@ def check(file: Path | None, flags: tuple[str, ...]) -> None:
 @with_config_path("read")
 def path(file: Path | None) -> None:
     """Print the path of the file that is read."""
-    found = config.locate(file)
-    if found is None:
-        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    found = locate_config(file)
     echo(str(found))
     if config.is_missing(found):
         notice("this file does not exist")

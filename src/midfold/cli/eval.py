@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
-from midfold.cli.terminal import console, emit_json, make_table, notice, progress_bar, styled
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
 from midfold.eval.chart import chart
 from midfold.eval.cuts import LEAST_PAST, Places, Split
 from midfold.eval.figures import Figure
@@ -166,7 +166,7 @@ def _headline(figures: list[Figure]) -> Table:
         cells = [
             _cell(figure, best=_mean(figure) == best[figure.budget]) for figure in figures if figure.method == method
         ]
-        table.add_row(styled(method), *cells)
+        table.add_row(make_text(method), *cells)
     return table
 
 
@@ -189,5 +189,5 @@ def _details(figures: list[Figure]) -> Table:
         shown = [figure.measures.get(name) for name in ("bound", *DETAILS)]
         marks = ["-" if mark is None else f"{mark.mean:.3f}" for mark in shown]
         percent = f"{figure.budget * 100:g} %"
-        table.add_row(styled(figure.method), percent, f"{figure.share:.1%}", over, *marks)
+        table.add_row(make_text(figure.method), percent, f"{figure.share:.1%}", over, *marks)
     return table

@@ -1,4 +1,4 @@
-"""The picture of a compaction: every message as wide as its tokens, before and after, on one scale."""
+"""The picture of a compaction, before and after on one scale: bars of tokens in a terminal, every message as SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.api import Compaction
-from midfold.cli.terminal import make_table, styled, visible
+from midfold.cli.terminal import make_table, make_text, visible
 from midfold.drawing import Canvas
 from midfold.fold.handoff import recognise
 from midfold.transcript.message import Transcript
@@ -44,9 +44,9 @@ def show_map(out: Console, result: Compaction) -> None:
     )
     out.print(f"threshold {report.threshold_tokens:,} of a {report.context_length:,}-token window")
     for line in (*report.notices, *report.impossible):
-        out.print(styled(line, "yellow"))
+        out.print(make_text(line, "yellow"))
     for line in filter(None, (report.summary.done, report.summary.next)):
-        out.print(styled(line, "yellow"))
+        out.print(make_text(line, "yellow"))
     if report.boundary is None:
         if report.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")

@@ -10,7 +10,7 @@ import click
 
 from midfold.api import overrides_of
 from midfold.cli.options import name_of, read_file, settings
-from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, styled, visible
+from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, make_text, visible
 from midfold.errors import TranscriptError
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.transcript.breakdown import by_kind, largest
@@ -147,9 +147,11 @@ def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     tokens = shown["tokens"]
     roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
-    out.print(styled(f"{shown['messages']:,} messages", "bold") + styled(f" in {shown['dialect']} shape: {roles}"))
+    out.print(
+        make_text(f"{shown['messages']:,} messages", "bold") + make_text(f" in {shown['dialect']} shape: {roles}")
+    )
     calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
-    out.print(styled(calls + _tools(shown["tools_used"])))
+    out.print(make_text(calls + _tools(shown["tools_used"])))
     _window_line(out, shown["model"], tokens)
     out.print()
     kinds_table(out, tokens["by_kind"])
@@ -158,7 +160,7 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
         for item in shown["largest"]:
             share = f"{item['tokens'] / (tokens['total'] or 1):.1%}"
             row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
-            table.add_row(*map(styled, row))
+            table.add_row(*map(make_text, row))
         out.print()
         out.print(table)
     _show_problems(out, shown["problems"])
@@ -167,7 +169,7 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
 def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, Any]) -> None:
     share = tokens["share_of_window"]
     colour = "red" if share >= 0.85 else "yellow" if share >= 0.5 else "green"
-    line = styled(f"{tokens['total']:,} tokens", "bold")
+    line = make_text(f"{tokens['total']:,} tokens", "bold")
     how = "estimated" if tokens["basis"] == "estimated" else f"counted with {tokens['counter']}"
     line.append(f" ({how}), ", style="default")
     line.append(f"{share:.1%}", style=colour)
@@ -193,7 +195,7 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
     for kind, amount in sorted(by_kind.items(), key=lambda item: -item[1]):
         if amount:
             share = amount / total
-            filled = styled(bar(share, ascii_only=not has_unicode(out)), COLOURS.get(kind, "white"))
+            filled = make_text(bar(share, ascii_only=not has_unicode(out)), COLOURS.get(kind, "white"))
             table.add_row(kind, f"{amount:,}", f"{share:.1%}", filled)
     out.print(table)
 
@@ -201,11 +203,11 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
 def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
     out.print()
     if not problems:
-        out.print(styled("No problems found.", "green"))
+        out.print(make_text("No problems found.", "green"))
         return
-    out.print(styled(f"{len(problems):,} problem(s) found:", "bold yellow"))
+    out.print(make_text(f"{len(problems):,} problem(s) found:", "bold yellow"))
     for problem in problems[:MOST_PROBLEMS]:
-        out.print(styled(f"  {problem['path']}: {problem['what']}"))
+        out.print(make_text(f"  {problem['path']}: {problem['what']}"))
     if len(problems) > MOST_PROBLEMS:
         out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; --json lists them all")
 
@@ -222,7 +224,7 @@ def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
     out.print(table)
     out.print()
     line = f"{totals['conversations']:,} conversations, {totals['messages']:,} messages, {totals['tokens']:,} tokens"
-    out.print(styled(line, "bold"))
+    out.print(make_text(line, "bold"))
     out.print()
     kinds_table(out, totals["by_kind"])
     out.print("\n--conversation N shows one of them.")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from midfold.cli.terminal import notice
-from midfold.config import Config, Loaded, load
-from midfold.errors import StoreError, TranscriptError
+from midfold.config import Config, Loaded, load, locate
+from midfold.errors import ConfigError, StoreError, TranscriptError
 
 if TYPE_CHECKING:
     from midfold.service import Sessions
@@ -43,6 +43,13 @@ def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[...,
     """The option --config of commands that read or write the file itself."""
     told = f"The file to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
     return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=told)
+
+
+def locate_config(file: Path | None) -> Path:
+    found = locate(file)
+    if found is None:
+        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    return found
 
 
 def load_settings(path: str | Path | None, flags: Mapping[str, Any] | None = None) -> Loaded:

@@ -13,8 +13,8 @@ import msgspec
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.options import load_settings, with_config_path, with_json
-from midfold.cli.terminal import console, echo, emit_json, make_table, notice, visible
+from midfold.cli.options import load_settings, locate_config, with_config_path, with_json
+from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.errors import ConfigError, PluginError
 from midfold.plugins import EngineInfo, engines_directory, list_engines, name_problem, resolve_engine
 
@@ -33,7 +33,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def active(self) -> str:
         return next(info.name for info in self.engines if info.active)
 
-    def named(self, name: str) -> list[EngineInfo]:
+    def engines_of(self, name: str) -> list[EngineInfo]:
         return [info for info in self.engines if info.name == name]
 
 
@@ -77,24 +77,21 @@ def _list(state: State, as_json: bool) -> None:
     elif sys.stdout.isatty():
         _print_table(state)
     else:
-        widths = [
-            max(len(visible(text)) for text in column) for column in zip(*map(_cells, state.engines), strict=True)
-        ]
-        for info in state.engines:
-            padded = (visible(cell).ljust(width) for cell, width in zip(_cells(info), widths, strict=True))
-            echo("  ".join(padded).rstrip())
+        for line in pad_rows([_cells(info) for info in state.engines]):
+            echo(line)
     _warn(state)
 
 
 def _cells(info: EngineInfo) -> tuple[str, str, str, str]:
-    return ("*" if info.active else " ", info.name, info.source, f"({info.problem})" if info.problem else "")
+    problem = visible(f"({info.problem})") if info.problem else ""
+    return ("*" if info.active else " ", visible(info.name), visible(info.source), problem)
 
 
 def _print_table(state: State) -> None:
     table = make_table("", "engine", "from", "")
     for info in state.engines:
         style = "bold green" if info.active else "dim" if info.problem else ""
-        mark, name, source, problem = (visible(cell) for cell in _cells(info))
+        mark, name, source, problem = _cells(info)
         table.add_row(Text(mark, style=style), Text(name, style=style), Text(source), Text(problem, style="yellow"))
     out = console()
     out.print(table)
@@ -105,7 +102,7 @@ def _print_table(state: State) -> None:
 def _warn(state: State) -> None:
     if state.active == state.configured:
         return
-    problems = [info.problem for info in state.named(state.configured) if info.problem]
+    problems = [info.problem for info in state.engines_of(state.configured) if info.problem]
     why = problems[0] if problems else "there is no engine of that name"
     notice(f"{KEY} is {visible(state.configured)} ({state.origin}), but {why}; the built-in {state.active} is used")
 
@@ -119,7 +116,7 @@ def _warn(state: State) -> None:
 def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load: bool) -> None:
     """Show where the engine NAME comes from and whether it is active; its code runs only with --load."""
     state = _state(file or parent)
-    rows = state.named(name)
+    rows = state.engines_of(name)
     if not rows and not load:
         raise PluginError(_unknown(name, state))
     shown: dict[str, Any] = {
@@ -133,10 +130,7 @@ def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load:
         shown["tools"] = [] if resolved.fell_back else [tool.name for tool in resolved.engine.tools()]
         for text in resolved.notices:
             notice(visible(text))
-    if as_json:
-        emit_json(shown)
-    else:
-        _print_engine(shown)
+    emit_json(shown) if as_json else _print_engine(shown)
     if load and not shown["loaded"]:
         click.get_current_context().exit(1)
 
@@ -157,10 +151,7 @@ def _print_engine(shown: dict[str, Any]) -> None:
 @click.pass_obj
 def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
     """Make NAME the active engine: sets context.engine in config.yaml and leaves every other byte as it is."""
-    named = file or parent
-    path = config.locate(named)
-    if path is None:
-        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    path = locate_config(file or parent)
     if problem := name_problem(name):
         raise PluginError(f'"{visible(name[:80])}" is no name of an engine: {problem}')
     engines = list_engines(path.parent, configured=name)
@@ -183,7 +174,7 @@ def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
 
 
 def _unknown(name: str, state: State) -> str:
-    rows = state.named(name)
+    rows = state.engines_of(name)
     if rows:
         return f'the engine "{name}" cannot be used: {rows[0].problem}'
     usable = list(dict.fromkeys(info.name for info in state.engines if not info.problem))

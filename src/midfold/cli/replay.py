@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
-from midfold.cli.terminal import console, emit_json, make_table, notice, progress_bar, styled
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
 from midfold.eval.cuts import Split
 from midfold.replay.chart import chart
 from midfold.replay.policy import BUILT_IN, Policy, load_policy
@@ -133,7 +133,7 @@ def _basis(result: Replay) -> str:
 
 
 def _show(out: Console, result: Replay) -> None:
-    out.print(styled(_basis(result), "bold"))
+    out.print(make_text(_basis(result), "bold"))
     for window in dict.fromkeys(total.window for total in result.totals):
         out.print()
         out.print(_window([total for total in result.totals if total.window == window], window))
@@ -153,7 +153,7 @@ def _window(totals: list[Total], window: int) -> Table:
         kept = "" if total.retention is None else f"{total.retention:.3f}"
         cells = [f"{amount / 1e6:,.1f}" for amount in (total.sent, total.read, total.written)]
         row = [*cells, f"{total.hit_rate:.0%}", cost, change, f"{total.folds:,}", kept, f"{total.overflows or ''}"]
-        table.add_row(styled(total.policy), *row)
+        table.add_row(make_text(total.policy), *row)
     return table
 
 
@@ -164,9 +164,9 @@ def _worst(out: Console, result: Replay) -> None:
         return
     worse = sum(row.ratio > 1.05 for row in rows)
     line = f"{last}: more than 5 % above the cheapest other policy on {worse} of {len(rows)} transcripts and windows"
-    out.print(styled(line, "bold"))
+    out.print(make_text(line, "bold"))
     for row in rows[:MOST_WORST]:
         name = row.recording.rpartition("/")[2]
         text = f"  {row.ratio - 1:+.1%}  {row.window:,} window, {row.folds} folds, against {row.best}: {name}"
-        out.print(styled(text))
+        out.print(make_text(text))
     out.print()

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from midfold.cache.health import Health
 from midfold.cli.options import name_of, read_file, stored_session, with_json, with_store
-from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make_table, notice, styled, visible
+from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make_table, make_text, notice, visible
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
@@ -287,15 +287,15 @@ def sessions_table(rows: list[dict[str, Any]]) -> None:
     table = make_table("session", "kind", "model", ">messages", ">compactions", "used")
     for row in rows:
         numbers = (f"{row['messages']:,}", str(row["compactions"]))
-        table.add_row(*map(styled, (row["name"], row["kind"], row["model"] or "", *numbers, row["used"])))
+        table.add_row(*map(make_text, (row["name"], row["kind"], row["model"] or "", *numbers, row["used"])))
     _print(table, rows, "no sessions")
 
 
 def session_page(facts: dict[str, Any]) -> None:
     out = console()
-    out.print(styled(facts["name"], "bold"))
+    out.print(make_text(facts["name"], "bold"))
     family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
-    out.print(styled(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
+    out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
     out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
     out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
     if facts["system_prompt"] or facts["tools"]:
@@ -327,7 +327,7 @@ def receipts_table(records: list[Record]) -> None:
             receipt.fold,
             state,
         )
-        table.add_row(*map(styled, cells))
+        table.add_row(*map(make_text, cells))
     _print(table, records, "no compactions")
 
 
@@ -340,7 +340,7 @@ def view_table(view: View) -> None:
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
         line = redact(item.message.text[: 10 * LONGEST_LINE]).replace("\n", " ")[:LONGEST_LINE]
         cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}", line)
-        table.add_row(*map(styled, cells))
+        table.add_row(*map(make_text, cells))
     _print(table, view.items, "no messages")
 
 
@@ -351,7 +351,7 @@ def hits_table(hits: list[Hit], *, named: bool = True) -> None:
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)
     for text, (first, *others) in alike.items():
-        head = styled(_place(first, named), "bold")
+        head = make_text(_place(first, named), "bold")
         out.print(head + Text(f"  {first.role}  {moment(first.at)}  {first.handle}", style="default"))
         for line in dedent(text).splitlines():
             out.print(Text(f"  {visible(line)}"))

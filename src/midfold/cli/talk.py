@@ -1,4 +1,4 @@
-"""What `chat` and `agent` share: their options, and the workshop they open."""
+"""What `chat` and `agent` share: their options, the workshop they open, and what a conversation looks like."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from midfold.agent import events as told
 from midfold.agent.tools.surroundings import hide_own_environment
 from midfold.agent.where import LOCAL, endpoint_for
 from midfold.cli.options import settings
-from midfold.cli.terminal import bar, styled, visible
+from midfold.cli.terminal import bar, has_unicode, make_text, visible
 from midfold.config import Config
 from midfold.errors import NotStored
 from midfold.fold.receipt import Receipt
@@ -113,12 +113,12 @@ class Screen:
         self.out = out
         self._in_text = False
         self._interrupted = False
-        self._unicode = out.encoding.lower().startswith("utf")
+        self._unicode = has_unicode(out)
 
     def __call__(self, event: told.Event) -> None:
         match event:
             case told.Said(text=text):
-                self._said(text)
+                self._say_words(text)
             case told.Calling(name=name, about=about):
                 self._line(
                     Text(self._sign("●", "*"), style="yellow"),
@@ -126,9 +126,9 @@ class Screen:
                     _cut_line(about),
                 )
             case told.Called():
-                self._called(event)
+                self._show_result(event)
             case told.Folded():
-                self._folded(event)
+                self._show_fold(event)
             case told.Preparing():
                 self._line(Text(f"{self._sign('◇', '-')} preparing a fold in the background", style="bright_black"))
             case told.Retrying(why=why, seconds=seconds):
@@ -137,12 +137,12 @@ class Screen:
                 named = f" It named a limit of {limit:,} tokens." if limit else ""
                 self._line(Text(f"The request was too large for the model.{named}", style="yellow"))
             case told.Finished(how=how, why=why):
-                self._finished(how, why)
+                self._show_end(how, why)
 
     def _sign(self, pretty: str, plain: str) -> str:
         return pretty if self._unicode else plain
 
-    def _said(self, text: str) -> None:
+    def _say_words(self, text: str) -> None:
         """Straight to the terminal: what a model says must not be able to steer it."""
         self._in_text = not text.endswith("\n")
         self.out.print(Text(visible(text, lines=True)), end="", soft_wrap=True)
@@ -157,7 +157,7 @@ class Screen:
             self.out.print()
             self._in_text = False
 
-    def _called(self, event: told.Called) -> None:
+    def _show_result(self, event: told.Called) -> None:
         lines = redact(event.text[:4_000]).splitlines()
         style = "red" if event.is_error else "bright_black"
         for number, line in enumerate(lines[:SHOWN_LINES]):
@@ -168,7 +168,7 @@ class Screen:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
 
-    def _folded(self, event: told.Folded) -> None:
+    def _show_fold(self, event: told.Folded) -> None:
         if event.trigger == "asked":
             return
         if event.status not in GOOD:
@@ -183,15 +183,15 @@ class Screen:
             Text(f"  ({how}; /undo takes it back)", style="bright_black"),
         )
 
-    def _finished(self, how: str, why: str) -> None:
+    def _show_end(self, how: str, why: str) -> None:
         self._end_text()
         if how == "interrupted":
             self._interrupted = True
             self._line(Text("interrupted", style="yellow"), Text("  (/quit or Ctrl-D leaves)", style="bright_black"))
         elif how in ("failed", "steps"):
-            self._line(styled(why, "red"))
+            self._line(make_text(why, "red"))
 
-    def stopped(self) -> None:
+    def say_stopped(self) -> None:
         """Ctrl-C ended something; a turn has said so itself."""
         if not self._interrupted:
             self._line(Text("stopped", style="yellow"))
@@ -203,14 +203,14 @@ class Screen:
         share = size.tokens / max(host.window, 1)
         colour = "red" if share >= 0.85 else "yellow" if size.tokens >= host.budget.threshold_tokens else "green"
         self._line(
-            styled(agent.model.endpoint.model, "bold"),
+            make_text(agent.model.endpoint.model, "bold"),
             "  ",
-            Text(self._filled(share, BAR), style=colour),
+            Text(self._fill_bar(share, BAR), style=colour),
             f" {size.tokens:,} of {host.window:,} ({share:.0%})",
             Text(f"  {self._cache(agent)}  {_compactions(agent)}", style="bright_black"),
         )
 
-    def _filled(self, share: float, width: int) -> str:
+    def _fill_bar(self, share: float, width: int) -> str:
         full = bar(share, width, ascii_only=not self._unicode)
         return full + ("░" if self._unicode else ".") * (width - len(full))
 
@@ -277,7 +277,7 @@ class Screen:
             self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
 
     def say(self, text: str, style: str = "") -> None:
-        self._line(styled(text, style))
+        self._line(make_text(text, style))
 
 
 def _cut_line(text: str) -> str:

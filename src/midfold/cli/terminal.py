@@ -18,7 +18,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -130,7 +130,7 @@ def notice(text: str) -> None:
     click.echo(f"midfold: {visible(text, lines=True)}", err=True)
 
 
-def styled(text: str, style: str = "") -> Text:
+def make_text(text: str, style: str = "") -> Text:
     """Text from anywhere on one line, with a colour of ours."""
     from rich.text import Text
 
@@ -145,6 +145,13 @@ def make_table(*columns: str, header_style: str = "bold", show_header: bool = Tr
     for name in columns:
         table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
     return table
+
+
+def pad_rows(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines whose cells stand below each other, for what is piped."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from rich.text import Text
 
 from midfold.cli.options import settings as load_config
-from midfold.cli.terminal import emit_json, harmless_console, make_table, notice, styled, visible
+from midfold.cli.terminal import emit_json, harmless_console, make_table, make_text, notice, visible
 from midfold.trajectory.files import STANDARD, replacing
 from midfold.trajectory.job import Finished, Job, Progress, run
 from midfold.trajectory.metrics import RecordMetrics
@@ -180,7 +180,7 @@ def _run(job: Job, reports: _Reports, *, as_json: bool) -> Finished:
             notice("interrupted; the same command goes on from here" if resumable else "interrupted")
             sys.exit(130)
     _write(finished, onlooker, reports)
-    emit_json(_plain(finished)) if as_json else _show(finished, reports.written())
+    emit_json(_plain(finished)) if as_json else _show(finished, reports.existing())
     return finished
 
 
@@ -193,7 +193,7 @@ class _Reports:
         self.records = _path(records, beside, ".records.jsonl")
         self.report = _path(report, beside, ".report.html")
 
-    def written(self) -> list[tuple[str, Path]]:
+    def existing(self) -> list[tuple[str, Path]]:
         """Those that there are."""
         all_of_them = (("report", self.report), ("metrics", self.metrics), ("records", self.records))
         return [(name, path) for name, path in all_of_them if path is not None and path.exists()]
@@ -247,9 +247,9 @@ def _show(finished: Finished, written: list[tuple[str, Path]]) -> None:
     out.print(Text(f"{totals.records:,} records", style="bold"), Text(took))
     out.print(table)
     for reason, count in sorted(totals.reasons.items(), key=lambda item: -item[1])[:5]:
-        out.print(styled(f"{count:,} x {reason}", "yellow"))
+        out.print(make_text(f"{count:,} x {reason}", "yellow"))
     for item in finished.failed_files:
-        out.print(styled(f"no output for {item.file}: {item.reason}", "red"))
+        out.print(make_text(f"no output for {item.file}: {item.reason}", "red"))
     for name, path in written:
         out.print(Text(f"{name:8}", style="bright_black"), Text(str(path)), soft_wrap=True)
 

@@ -21,11 +21,11 @@ SegmentName = Literal["fixed", "head", "folded", "pinned", "handoff", "tail", "k
 Level = Literal["problem", "warning", "note"]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ApiAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The base of them all."""
 
 
-class Size(Answer, frozen=True, kw_only=True):
+class Size(ApiAnswer, frozen=True, kw_only=True):
     """How large the next request is, against what fits."""
 
     tokens: int
@@ -36,7 +36,7 @@ class Size(Answer, frozen=True, kw_only=True):
     """Of the window."""
 
 
-class Saved(Answer, frozen=True, kw_only=True):
+class Saved(ApiAnswer, frozen=True, kw_only=True):
     """What the folds have saved: the requests that were sent against the same requests without any fold."""
 
     requests: int
@@ -55,7 +55,7 @@ class Saved(Answer, frozen=True, kw_only=True):
     """without_folds - paid - summaries"""
 
 
-class CacheUse(Answer, frozen=True, kw_only=True):
+class CacheUse(ApiAnswer, frozen=True, kw_only=True):
     """What providers said about their prompt cache."""
 
     requests: int
@@ -71,7 +71,7 @@ class CacheUse(Answer, frozen=True, kw_only=True):
     """uncached - paid: writes cost more than plain tokens, so it can be less than nothing."""
 
 
-class CauseFacts(Answer, frozen=True, kw_only=True):
+class CauseFacts(ApiAnswer, frozen=True, kw_only=True):
     """Requests that hit the cache, or missed it for one reason."""
 
     cause: Kind
@@ -82,7 +82,7 @@ class CauseFacts(Answer, frozen=True, kw_only=True):
     """What that cost beyond reading them."""
 
 
-class Finding(Answer, frozen=True, kw_only=True):
+class Finding(ApiAnswer, frozen=True, kw_only=True):
     """Something that deserves a look."""
 
     level: Level
@@ -90,7 +90,7 @@ class Finding(Answer, frozen=True, kw_only=True):
     session: str
 
 
-class SessionFacts(Answer, frozen=True, kw_only=True):
+class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
     """One session at a glance."""
 
     key: str
@@ -118,7 +118,7 @@ class SessionFacts(Answer, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-class Day(Answer, frozen=True, kw_only=True):
+class Day(ApiAnswer, frozen=True, kw_only=True):
     """What was sent on one day, and what was not."""
 
     day: str
@@ -127,7 +127,7 @@ class Day(Answer, frozen=True, kw_only=True):
     tokens_not_sent: int
 
 
-class Overview(Answer, frozen=True, kw_only=True):
+class Overview(ApiAnswer, frozen=True, kw_only=True):
     """All sessions at a glance; sums are over those listed."""
 
     sessions: tuple[SessionFacts, ...]
@@ -139,7 +139,7 @@ class Overview(Answer, frozen=True, kw_only=True):
     days: tuple[Day, ...]
 
 
-class SessionList(Answer, frozen=True, kw_only=True):
+class SessionList(ApiAnswer, frozen=True, kw_only=True):
     """Sessions, those used last first."""
 
     query: str
@@ -148,7 +148,7 @@ class SessionList(Answer, frozen=True, kw_only=True):
     more: bool
 
 
-class TurnFacts(Answer, frozen=True, kw_only=True):
+class TurnFacts(ApiAnswer, frozen=True, kw_only=True):
     """One request, as the provider counted it."""
 
     at: int
@@ -163,14 +163,14 @@ class TurnFacts(Answer, frozen=True, kw_only=True):
     """The prompt if nothing had ever been folded, at most the window."""
 
 
-class TurnList(Answer, frozen=True, kw_only=True):
+class TurnList(ApiAnswer, frozen=True, kw_only=True):
     """Every request whose usage was reported, the oldest first."""
 
     session: str
     turns: tuple[TurnFacts, ...]
 
 
-class CompactionFacts(Answer, frozen=True, kw_only=True):
+class CompactionFacts(ApiAnswer, frozen=True, kw_only=True):
     """One compaction at a glance."""
 
     seq: int
@@ -194,14 +194,14 @@ class CompactionFacts(Answer, frozen=True, kw_only=True):
     failure: str
 
 
-class CompactionList(Answer, frozen=True, kw_only=True):
+class CompactionList(ApiAnswer, frozen=True, kw_only=True):
     """The compactions of a session, undone ones too."""
 
     session: str
     compactions: tuple[CompactionFacts, ...]
 
 
-class MessageLine(Answer, frozen=True, kw_only=True):
+class MessageLine(ApiAnswer, frozen=True, kw_only=True):
     """One message in a list: the beginning of what it says, redacted."""
 
     index: int
@@ -220,7 +220,7 @@ class MessageLine(Answer, frozen=True, kw_only=True):
     text: str
 
 
-class MessageList(Answer, frozen=True, kw_only=True):
+class MessageList(ApiAnswer, frozen=True, kw_only=True):
     """Some messages of a longer list."""
 
     session: str
@@ -229,14 +229,14 @@ class MessageList(Answer, frozen=True, kw_only=True):
     lines: tuple[MessageLine, ...]
 
 
-class Share(Answer, frozen=True, kw_only=True):
+class Share(ApiAnswer, frozen=True, kw_only=True):
     """What tokens are spent on."""
 
     name: str
     tokens: int
 
 
-class SessionPage(Answer, frozen=True, kw_only=True):
+class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     """One session: how it grew and was folded, and where its tokens go now."""
 
     session: SessionFacts
@@ -252,7 +252,7 @@ class SessionPage(Answer, frozen=True, kw_only=True):
     lines: MessageList
 
 
-class Segment(Answer, frozen=True, kw_only=True):
+class Segment(ApiAnswer, frozen=True, kw_only=True):
     """A stretch of neighbours with the same fate."""
 
     what: SegmentName
@@ -260,7 +260,7 @@ class Segment(Answer, frozen=True, kw_only=True):
     tokens: int
 
 
-class Change(Answer, frozen=True, kw_only=True):
+class Change(ApiAnswer, frozen=True, kw_only=True):
     """A message that became shorter."""
 
     kind: str
@@ -270,7 +270,7 @@ class Change(Answer, frozen=True, kw_only=True):
     handle: str
 
 
-class CompactionPage(Answer, frozen=True, kw_only=True):
+class CompactionPage(ApiAnswer, frozen=True, kw_only=True):
     """Before and after."""
 
     session: str
@@ -290,7 +290,7 @@ class CompactionPage(Answer, frozen=True, kw_only=True):
     lines: MessageList
 
 
-class ReceiptPage(Answer, frozen=True, kw_only=True):
+class ReceiptPage(ApiAnswer, frozen=True, kw_only=True):
     """Every decision of one compaction and its reason."""
 
     session: str
@@ -298,7 +298,7 @@ class ReceiptPage(Answer, frozen=True, kw_only=True):
     receipt: Receipt
 
 
-class MessageBlock(Answer, frozen=True, kw_only=True):
+class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
     """A part of a message."""
 
     kind: Literal["text", "thinking", "tool call", "tool result", "media", "other"]
@@ -309,7 +309,7 @@ class MessageBlock(Answer, frozen=True, kw_only=True):
     """Characters that are not shown here; the raw form has them."""
 
 
-class Original(Answer, frozen=True, kw_only=True):
+class Original(ApiAnswer, frozen=True, kw_only=True):
     """A message as it was said, redacted."""
 
     position: int | None
@@ -320,7 +320,7 @@ class Original(Answer, frozen=True, kw_only=True):
     blocks: tuple[MessageBlock, ...]
 
 
-class OriginalsPage(Answer, frozen=True, kw_only=True):
+class OriginalsPage(ApiAnswer, frozen=True, kw_only=True):
     """What is behind a handle, or at a position."""
 
     session: str
@@ -332,7 +332,7 @@ class OriginalsPage(Answer, frozen=True, kw_only=True):
     """The position of the next message of the history, if this is one of it and there is another."""
 
 
-class HitFacts(Answer, frozen=True, kw_only=True):
+class HitFacts(ApiAnswer, frozen=True, kw_only=True):
     """One message that was found."""
 
     session: str
@@ -344,7 +344,7 @@ class HitFacts(Answer, frozen=True, kw_only=True):
     text: str
 
 
-class SearchPage(Answer, frozen=True, kw_only=True):
+class SearchPage(ApiAnswer, frozen=True, kw_only=True):
     """Messages that have all the words, folded or not, the best first."""
 
     query: str
@@ -354,7 +354,7 @@ class SearchPage(Answer, frozen=True, kw_only=True):
     more: bool
 
 
-class CacheSession(Answer, frozen=True, kw_only=True):
+class CacheSession(ApiAnswer, frozen=True, kw_only=True):
     """The cache of one session."""
 
     key: str
@@ -364,7 +364,7 @@ class CacheSession(Answer, frozen=True, kw_only=True):
     causes: tuple[CauseFacts, ...]
 
 
-class CachePage(Answer, frozen=True, kw_only=True):
+class CachePage(ApiAnswer, frozen=True, kw_only=True):
     """How well the prompt caches work."""
 
     sessions: tuple[CacheSession, ...]
@@ -372,7 +372,7 @@ class CachePage(Answer, frozen=True, kw_only=True):
     causes: tuple[CauseFacts, ...]
 
 
-class ErrorAnswer(Answer, frozen=True, kw_only=True):
+class ErrorAnswer(ApiAnswer, frozen=True, kw_only=True):
     """Why there is no answer."""
 
     error: str

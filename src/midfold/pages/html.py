@@ -18,7 +18,7 @@ from midfold.pages.api_types import ErrorAnswer
 from midfold.pages.lookup import LINES_PER_PAGE
 
 if TYPE_CHECKING:
-    from midfold.pages.web import Endpoint
+    from midfold.pages.web import WebEndpoint
 
 STYLE = (files("midfold.pages") / "static" / "style.css").read_bytes()
 STYLE_PATH = f"/assets/style-{blake2b(STYLE, digest_size=6).hexdigest()}.css"
@@ -64,7 +64,7 @@ class Templates:
         for name in self.environment.list_templates():
             self.environment.get_template(name)
 
-    def render(self, endpoint: Endpoint, answer: object, asked: Mapping[str, Any]) -> str:
+    def render(self, endpoint: WebEndpoint, answer: object, asked: Mapping[str, Any]) -> str:
         path = endpoint.api_path.format_map({name: value for name, value in asked.items() if value is not None})
         query = {param.name: asked[param.name] for param in endpoint.params if param.where == "query"}
         return self._fill(endpoint.template, answer, endpoint.name, formatting.with_query(path, **query))

@@ -19,28 +19,8 @@ from midfold.errors import NotStored
 from midfold.fold.archive import PREFIX, source_bytes
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import Receipt
-from midfold.pages.api_types import (
-    CachePage,
-    CacheSession,
-    Change,
-    CompactionFacts,
-    CompactionList,
-    CompactionPage,
-    Day,
-    Fate,
-    HitFacts,
-    MessageList,
-    OriginalsPage,
-    Overview,
-    ReceiptPage,
-    SearchPage,
-    Segment,
-    SegmentName,
-    SessionList,
-    SessionPage,
-    TurnFacts,
-    TurnList,
-)
+from midfold.pages import api_types as api
+from midfold.pages.api_types import Fate, Segment, SegmentName
 from midfold.pages.formatting import key_of
 from midfold.pages.messages import Fates, MessageFormatter, MessagePlace, MessageReader, MessageRuns, StoredMessage
 from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
@@ -98,12 +78,12 @@ class Lookup:
 
     # All sessions
 
-    def overview(self, sees: Sees) -> Overview:
+    def overview(self, sees: Sees) -> api.Overview:
         infos = self._infos(sees, AT_A_GLANCE + 1)
         known = self.statistics.of(infos[:AT_A_GLANCE])
         facts = tuple(item.facts for item in known)
         found = [finding for item in facts for finding in item.findings]
-        return Overview(
+        return api.Overview(
             sessions=facts,
             more=len(infos) > AT_A_GLANCE,
             saved=sum_savings(item.saved for item in facts),
@@ -112,41 +92,36 @@ class Lookup:
             days=_days(known, self.clock()),
         )
 
-    def sessions_like(self, query: str, page: int, sees: Sees) -> SessionList:
+    def sessions_like(self, query: str, page: int, sees: Sees) -> api.SessionList:
         first = page * SESSIONS_PER_PAGE
         infos = self._infos(sees, first + SESSIONS_PER_PAGE + 1, query)
         shown = self.statistics.of(infos[first : first + SESSIONS_PER_PAGE])
-        return SessionList(
+        return api.SessionList(
             query=query,
             sessions=tuple(item.facts for item in shown),
             page=page,
             more=len(infos) > first + SESSIONS_PER_PAGE,
         )
 
-    def cache(self, sees: Sees) -> CachePage:
-        known = [item for item in self.statistics.of(self._infos(sees, AT_A_GLANCE)) if item.facts.cache.requests]
+    def cache(self, sees: Sees) -> api.CachePage:
+        known = [item.facts for item in self.statistics.of(self._infos(sees, AT_A_GLANCE))]
         sessions = tuple(
-            CacheSession(
-                key=item.facts.key,
-                name=item.facts.name,
-                model=item.facts.model,
-                use=item.facts.cache,
-                causes=item.facts.causes,
-            )
-            for item in known
+            api.CacheSession(key=one.key, name=one.name, model=one.model, use=one.cache, causes=one.causes)
+            for one in known
+            if one.cache.requests
         )
-        return CachePage(
+        return api.CachePage(
             sessions=sessions,
             total=sum_cache_use(item.use for item in sessions),
             causes=sum_causes(item.causes for item in sessions),
         )
 
-    def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> SearchPage:
+    def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> api.SearchPage:
         if session:
             self._info(session, sees)
         hits = list(islice(self._hits(query, sees, session or None, role or None), HITS + 1))
         facts = tuple(
-            HitFacts(
+            api.HitFacts(
                 session=hit.session,
                 key=key_of(hit.session),
                 position=hit.position,
@@ -157,7 +132,7 @@ class Lookup:
             )
             for hit in hits[:HITS]
         )
-        return SearchPage(query=query, session=session, role=role, hits=facts, more=len(hits) > HITS)
+        return api.SearchPage(query=query, session=session, role=role, hits=facts, more=len(hits) > HITS)
 
     def _hits(self, query: str, sees: Sees, session: str | None, role: str | None) -> Iterator[Hit]:
         """Candidates that may not be seen are dropped before anything is made of them."""
@@ -172,13 +147,13 @@ class Lookup:
 
     # One session
 
-    def session(self, name: str, start: int | None, sees: Sees) -> SessionPage:
+    def session(self, name: str, start: int | None, sees: Sees) -> api.SessionPage:
         info = self._info(name, sees)
         known, reader = self.statistics.one(info), MessageReader(self.store, info)
         view = reader.now(known.records)
         kinds, sampled = self.statistics.sizes.kinds(reader, known.records)
         lease = self.store.database.row("lease", session=info.name)
-        return SessionPage(
+        return api.SessionPage(
             session=known.facts,
             view_messages=len(view) + known.facts.messages - info.count,
             compacting=lease is not None and lease[2] > 0,
@@ -186,15 +161,15 @@ class Lookup:
             sampled=sampled,
             turns=_turn_facts(known),
             compactions=tuple(_compaction_facts(record, info) for record in known.records),
-            lines=self._history(reader, view.fates(), start),
+            lines=self._history(reader, Fates(view), start),
         )
 
-    def messages(self, name: str, start: int | None, sees: Sees) -> MessageList:
+    def messages(self, name: str, start: int | None, sees: Sees) -> api.MessageList:
         info = self._info(name, sees)
         reader, records = MessageReader(self.store, info), self.store.records(name) if info.compactions else []
-        return self._history(reader, reader.now(records).fates(), start)
+        return self._history(reader, Fates(reader.now(records)), start)
 
-    def _history(self, reader: MessageReader, fates: Fates, start: int | None) -> MessageList:
+    def _history(self, reader: MessageReader, fates: Fates, start: int | None) -> api.MessageList:
         """Messages as they were said; the newest if no start is given."""
         total = reader.info.count
         newest = max(total - 1, 0) // LINES_PER_PAGE * LINES_PER_PAGE
@@ -204,10 +179,10 @@ class Lookup:
 
     def _lines_at(
         self, reader: MessageReader, numbered: list[tuple[int, MessagePlace]], fates: Fates, start: int, total: int
-    ) -> MessageList:
+    ) -> api.MessageList:
         formatter = self._formatter(reader.info)
         found = reader.read([place for _, place in numbered])
-        return MessageList(
+        return api.MessageList(
             session=reader.info.name,
             start=start,
             total=total,
@@ -220,13 +195,13 @@ class Lookup:
     def _formatter(self, info: SessionInfo) -> MessageFormatter:
         return MessageFormatter(self.statistics.sizes.meter(info.model), self.sessions.redactor)
 
-    def turns(self, name: str, sees: Sees) -> TurnList:
-        return TurnList(session=name, turns=_turn_facts(self.statistics.one(self._info(name, sees))))
+    def turns(self, name: str, sees: Sees) -> api.TurnList:
+        return api.TurnList(session=name, turns=_turn_facts(self.statistics.one(self._info(name, sees))))
 
-    def compactions(self, name: str, sees: Sees) -> CompactionList:
+    def compactions(self, name: str, sees: Sees) -> api.CompactionList:
         info = self._info(name, sees)
-        records = self.store.records(name)
-        return CompactionList(session=name, compactions=tuple(_compaction_facts(record, info) for record in records))
+        made = tuple(_compaction_facts(record, info) for record in self.store.records(name))
+        return api.CompactionList(session=name, compactions=made)
 
     # One compaction, and the originals behind it
 
@@ -238,24 +213,24 @@ class Lookup:
             raise NotStored(f"the session has no compaction {seq}")
         return info, record, records
 
-    def receipt(self, name: str, seq: int, sees: Sees) -> ReceiptPage:
+    def receipt(self, name: str, seq: int, sees: Sees) -> api.ReceiptPage:
         info, record, _ = self._record(name, seq, sees)
-        return ReceiptPage(session=name, compaction=_compaction_facts(record, info), receipt=record.receipt)
+        return api.ReceiptPage(session=name, compaction=_compaction_facts(record, info), receipt=record.receipt)
 
-    def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> CompactionPage:
+    def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> api.CompactionPage:
         info, record, records = self._record(name, seq, sees)
         reader = MessageReader(self.store, info)
         before, after = reader.before(record, records), reader.after(record)
-        fates = after.fates()
+        fates = Fates(after)
         moved = [(index, place, fates.of(place)) for index, place in enumerate(before)]
         chosen = [(index, place) for index, place, fate in moved if not shown or fate == shown]
         if shown == AFTER:
-            chosen, fates = list(enumerate(after)), Fates.standing(after.pieces)
+            chosen, fates = list(enumerate(after)), Fates.of_view(after)
         counts = Counter(fate for _, _, fate in moved)
         view = reader.read(after)
         segments = _segments_before_and_after(record, moved, view, self._formatter(info))
         receipt, numbers = record.receipt, [one.seq for one in records]
-        return CompactionPage(
+        return api.CompactionPage(
             session=name,
             compaction=_compaction_facts(record, info),
             previous=max((number for number in numbers if number < seq), default=None),
@@ -265,12 +240,12 @@ class Lookup:
             counts={fate: counts[fate] for fate in FATES},
             handoff=_handoff(view, self.sessions.redactor, receipt.fold),
             fold=receipt.fold,
-            changes=msgspec.convert(receipt.digests, tuple[Change, ...], from_attributes=True),
+            changes=msgspec.convert(receipt.digests, tuple[api.Change, ...], from_attributes=True),
             shown=shown,
             lines=self._lines_at(reader, chosen[start : start + LINES_PER_PAGE], fates, start, len(chosen)),
         )
 
-    def message(self, name: str, position: int, sees: Sees) -> OriginalsPage:
+    def message(self, name: str, position: int, sees: Sees) -> api.OriginalsPage:
         info = self._info(name, sees)
         if not 0 <= position < info.count:
             raise NotStored(f"the session has no message {position}")
@@ -278,7 +253,7 @@ class Lookup:
         first = max(position - ORIGINALS_PER_PAGE, 0)
         found = reader.read(reader.history().between(first, position + 1))
         shown = self._formatter(info).original(found[-1], _tool_names(found))
-        return OriginalsPage(
+        return api.OriginalsPage(
             session=name,
             handle=shown.handle,
             start=0,
@@ -287,7 +262,7 @@ class Lookup:
             next=position + 1 if position + 1 < info.count else None,
         )
 
-    def unfold(self, name: str, handle: str, start: int, sees: Sees) -> OriginalsPage:
+    def unfold(self, name: str, handle: str, start: int, sees: Sees) -> api.OriginalsPage:
         """The originals behind a handle of this session."""
         info = self._info(name, sees)
         reader, stop = MessageReader(self.store, info), start + ORIGINALS_PER_PAGE
@@ -301,7 +276,7 @@ class Lookup:
             before, page, total = found[:start], found[start:stop], len(found)
         formatter, names = self._formatter(info), _tool_names([*before, *page])
         shown = tuple(formatter.original(item, names) for item in page)
-        return OriginalsPage(session=name, handle=handle, start=start, total=total, messages=shown)
+        return api.OriginalsPage(session=name, handle=handle, start=start, total=total, messages=shown)
 
     def _places(self, info: SessionInfo, handle: str) -> MessageRuns | None:
         """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
@@ -323,9 +298,9 @@ class Lookup:
         return b"[" + b",".join(source_bytes(message) for message in self.store.unfold(name, handle)) + b"]"
 
 
-def _turn_facts(known: SessionStatistics) -> tuple[TurnFacts, ...]:
+def _turn_facts(known: SessionStatistics) -> tuple[api.TurnFacts, ...]:
     return tuple(
-        TurnFacts(
+        api.TurnFacts(
             at=turn.at,
             messages=turn.count,
             compaction=turn.compaction,
@@ -340,9 +315,9 @@ def _turn_facts(known: SessionStatistics) -> tuple[TurnFacts, ...]:
     )
 
 
-def _compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
+def _compaction_facts(record: Record, info: SessionInfo) -> api.CompactionFacts:
     receipt = record.receipt
-    return CompactionFacts(
+    return api.CompactionFacts(
         seq=record.seq,
         base=record.base,
         at=record.at,
@@ -362,7 +337,7 @@ def _compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
     )
 
 
-def _days(known: Iterable[SessionStatistics], now: float) -> tuple[Day, ...]:
+def _days(known: Iterable[SessionStatistics], now: float) -> tuple[api.Day, ...]:
     """The last two weeks in which something was sent, day by day (UTC); a day without requests is a day too."""
     sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for item in known:
@@ -375,7 +350,7 @@ def _days(known: Iterable[SessionStatistics], now: float) -> tuple[Day, ...]:
         return ()
     last = max(sums)
     return tuple(
-        Day(
+        api.Day(
             day=datetime.fromtimestamp(number * 86_400, UTC).date().isoformat(),
             requests=sums[number][0],
             tokens_sent=sums[number][1],

@@ -72,18 +72,15 @@ class MessageRuns:
             begin += piece.count
         return made
 
-    def fates(self) -> Fates:
-        return Fates(self.pieces)
-
 
 class Fates:
     """What became of messages: whether a view has them, has something else in their place, or does not have them."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, view: MessageRuns) -> None:
         self.kept: set[int] = set()
         self.instead: dict[int, int] = {}
         self.written: set[int] = set()
-        for piece in pieces:
+        for piece in view.pieces:
             if piece.body is None and piece.first is not None:
                 self.kept.update(range(piece.first, piece.first + piece.count))
             elif piece.body is not None and piece.first is not None:
@@ -92,9 +89,9 @@ class Fates:
                 self.written.add(piece.body)
 
     @classmethod
-    def standing(cls, pieces: Iterable[Piece]) -> Fates:
+    def of_view(cls, view: MessageRuns) -> Fates:
         """Of a view's own messages: in a shorter form, or as they were said."""
-        made = cls(pieces)
+        made = cls(view)
         made.instead = dict.fromkeys(made.instead, -1)
         return made
 

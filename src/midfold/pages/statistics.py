@@ -317,17 +317,17 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Sorted by level."""
     found = [
-        *_fullness(info, size),
-        *_folding(info, now_ms),
-        *_summary(in_force(info, records)),
-        *_caching(cache, causes),
-        *_money(saved),
+        *_size_findings(info, size),
+        *_fold_findings(info, now_ms),
+        *_summary_findings(in_force(info, records)),
+        *_cache_findings(cache, causes),
+        *_cost_findings(saved),
     ]
     found.sort(key=lambda item: LEVELS.index(item[0]))
     return tuple(Finding(level=level, what=what, session=info.name) for level, what in found)
 
 
-def _fullness(info: SessionInfo, size: Size) -> Observations:
+def _size_findings(info: SessionInfo, size: Size) -> Observations:
     if info.ended is not None:
         return
     if size.share >= NEARLY_FULL:
@@ -336,7 +336,7 @@ def _fullness(info: SessionInfo, size: Size) -> Observations:
         yield "warning", f"{size.tokens:,} tokens, above the {size.threshold:,} at which it should be folded"
 
 
-def _folding(info: SessionInfo, now_ms: int) -> Observations:
+def _fold_findings(info: SessionInfo, now_ms: int) -> Observations:
     memory = memory_of(info)
     if memory.state.ineffective >= MOST_STRIKES:
         yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
@@ -345,7 +345,7 @@ def _folding(info: SessionInfo, now_ms: int) -> Observations:
         yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
 
 
-def _summary(record: Record | None) -> Observations:
+def _summary_findings(record: Record | None) -> Observations:
     if record is None:
         return
     receipt, summary = record.receipt, record.receipt.summary
@@ -362,7 +362,7 @@ def _summary(record: Record | None) -> Observations:
         )
 
 
-def _caching(cache: CacheUse, causes: Sequence[CauseFacts]) -> Observations:
+def _cache_findings(cache: CacheUse, causes: Sequence[CauseFacts]) -> Observations:
     uses = cache.read_tokens or cache.written_tokens
     if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
         yield "warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"
@@ -371,6 +371,6 @@ def _caching(cache: CacheUse, causes: Sequence[CauseFacts]) -> Observations:
         yield "warning", f"{unexpected.requests:,} requests missed the cache for no reason that is known"
 
 
-def _money(saved: Saved) -> Observations:
+def _cost_findings(saved: Saved) -> Observations:
     if saved.net is not None and saved.net <= -0.01:
         yield "note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"

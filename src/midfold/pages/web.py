@@ -31,21 +31,8 @@ from midfold import __version__
 from midfold.config import Config
 from midfold.errors import MidfoldError, NotStored
 from midfold.gateway.logs import place_of
-from midfold.pages.api_types import (
-    Answer,
-    CachePage,
-    CompactionList,
-    CompactionPage,
-    ErrorAnswer,
-    MessageList,
-    OriginalsPage,
-    Overview,
-    ReceiptPage,
-    SearchPage,
-    SessionList,
-    SessionPage,
-    TurnList,
-)
+from midfold.pages import api_types as api
+from midfold.pages.api_types import ApiAnswer, ErrorAnswer
 from midfold.pages.formatting import name_of
 from midfold.pages.html import ICON, ICON_PATH, STYLE, STYLE_PATH, Templates
 from midfold.pages.lookup import AFTER, FATES, Lookup, Sees
@@ -194,10 +181,10 @@ NAME = Param("q", "query", "a part of the names of sessions")
 SESSION = Param("session", "query", "only in the session of this name")
 ROLE = Param("role", "query", "only messages of this role", choices=tuple(ROLES))
 
-Make = Callable[[Lookup, RequestParameters], Answer | bytes]
+Make = Callable[[Lookup, RequestParameters], ApiAnswer | bytes]
 
 
-class Endpoint(NamedTuple):
+class WebEndpoint(NamedTuple):
     """One thing to see: a page, its JSON under `/api`, and its line in the OpenAPI description."""
 
     name: str
@@ -206,7 +193,7 @@ class Endpoint(NamedTuple):
     template: str
     """Empty if it has no page of its own: it is on another one."""
     summary: str
-    answers: type[Answer | bytes]
+    answers: type[ApiAnswer | bytes]
     """`bytes` for JSON that is passed on as it is stored."""
     make: Make
 
@@ -215,7 +202,7 @@ class Endpoint(NamedTuple):
         return "/api/overview" if self.path == "/" else f"/api{self.path}"
 
 
-ENDPOINTS: list[Endpoint] = []
+ENDPOINTS: list[WebEndpoint] = []
 """Everything there is to see, once."""
 
 
@@ -224,81 +211,81 @@ def _endpoint(path: str, *params: Param, template: str = "") -> Callable[[Make],
 
     def add(make: Make) -> Make:
         answers, name = get_type_hints(make)["return"], make.__name__.removeprefix("_")
-        ENDPOINTS.append(Endpoint(name, path, params, template, make.__doc__ or "", answers, make))
+        ENDPOINTS.append(WebEndpoint(name, path, params, template, make.__doc__ or "", answers, make))
         return make
 
     return add
 
 
 @_endpoint("/", template="overview.html")
-def _overview(lookup: Lookup, asked: RequestParameters) -> Overview:
+def _overview(lookup: Lookup, asked: RequestParameters) -> api.Overview:
     """All sessions at a glance: how full they are, what was saved, what deserves a look."""
     return lookup.overview(asked.sees)
 
 
 @_endpoint("/sessions", NAME, PAGE, template="sessions.html")
-def _sessions(lookup: Lookup, asked: RequestParameters) -> SessionList:
+def _sessions(lookup: Lookup, asked: RequestParameters) -> api.SessionList:
     """Sessions, those used last first."""
     return lookup.sessions_like(asked.text("q"), asked.number("page") or 0, asked.sees)
 
 
 @_endpoint("/sessions/{key}", KEY, START, template="session.html")
-def _session(lookup: Lookup, asked: RequestParameters) -> SessionPage:
+def _session(lookup: Lookup, asked: RequestParameters) -> api.SessionPage:
     """One session: how it grew and was folded, where its tokens go, a page of its messages."""
     return lookup.session(asked.session, asked.number("start"), asked.sees)
 
 
 @_endpoint("/sessions/{key}/messages", KEY, START)
-def _messages(lookup: Lookup, asked: RequestParameters) -> MessageList:
+def _messages(lookup: Lookup, asked: RequestParameters) -> api.MessageList:
     """A page of the history, folded or not; the newest messages if no start is given."""
     return lookup.messages(asked.session, asked.number("start"), asked.sees)
 
 
 @_endpoint("/sessions/{key}/turns", KEY)
-def _turns(lookup: Lookup, asked: RequestParameters) -> TurnList:
+def _turns(lookup: Lookup, asked: RequestParameters) -> api.TurnList:
     """Every request whose usage was reported."""
     return lookup.turns(asked.session, asked.sees)
 
 
 @_endpoint("/sessions/{key}/compactions", KEY)
-def _compactions(lookup: Lookup, asked: RequestParameters) -> CompactionList:
+def _compactions(lookup: Lookup, asked: RequestParameters) -> api.CompactionList:
     """The compactions of a session, undone ones too."""
     return lookup.compactions(asked.session, asked.sees)
 
 
 @_endpoint("/sessions/{key}/compactions/{seq}", KEY, SEQ, START, SHOWN, template="compaction.html")
-def _compaction(lookup: Lookup, asked: RequestParameters) -> CompactionPage:
+def _compaction(lookup: Lookup, asked: RequestParameters) -> api.CompactionPage:
     """One compaction, before and after: what was folded, changed and kept."""
     seq, start = asked.number("seq") or 0, asked.number("start") or 0
     return lookup.compaction(asked.session, seq, start, asked.text("show"), asked.sees)
 
 
 @_endpoint("/sessions/{key}/compactions/{seq}/receipt", KEY, SEQ, template="receipt.html")
-def _receipt(lookup: Lookup, asked: RequestParameters) -> ReceiptPage:
+def _receipt(lookup: Lookup, asked: RequestParameters) -> api.ReceiptPage:
     """The receipt of a compaction: every decision and its reason."""
     return lookup.receipt(asked.session, asked.number("seq") or 0, asked.sees)
 
 
 @_endpoint("/sessions/{key}/messages/{position}", KEY, POSITION, template="originals.html")
-def _message(lookup: Lookup, asked: RequestParameters) -> OriginalsPage:
+def _message(lookup: Lookup, asked: RequestParameters) -> api.OriginalsPage:
     """One message of the history, whole and redacted."""
     return lookup.message(asked.session, asked.number("position") or 0, asked.sees)
 
 
 @_endpoint("/sessions/{key}/unfold/{handle}", KEY, HANDLE, START, template="originals.html")
-def _unfold(lookup: Lookup, asked: RequestParameters) -> OriginalsPage:
+def _unfold(lookup: Lookup, asked: RequestParameters) -> api.OriginalsPage:
     """The originals behind a handle, redacted."""
     return lookup.unfold(asked.session, asked.text("handle"), asked.number("start") or 0, asked.sees)
 
 
 @_endpoint("/search", QUERY, SESSION, ROLE, template="search.html")
-def _search(lookup: Lookup, asked: RequestParameters) -> SearchPage:
+def _search(lookup: Lookup, asked: RequestParameters) -> api.SearchPage:
     """Messages that have all the words, folded or not, the best first."""
     return lookup.search(asked.text("q"), asked.sees, session=asked.text("session"), role=asked.text("role"))
 
 
 @_endpoint("/cache", template="cache.html")
-def _cache(lookup: Lookup, asked: RequestParameters) -> CachePage:
+def _cache(lookup: Lookup, asked: RequestParameters) -> api.CachePage:
     """How well the providers' prompt caches work."""
     return lookup.cache(asked.sees)
 
@@ -329,7 +316,7 @@ def description() -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schema: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: WebEndpoint, schema: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     errors = {
         status: {"description": what, "content": {"application/json": {"schema": error}}}
         for status, what in ERRORS.items()
@@ -358,9 +345,6 @@ def _parameter(param: Param) -> dict[str, Any]:
     return {**described, "required": False, "allowEmptyValue": True}
 
 
-Work = Callable[[RequestParameters], Response]
-
-
 def routes(sessions: Sessions, *, config: Config | None = None, access: Access | None = None) -> list[Route]:
     """The pages and `/api` over the sessions of a store, to be put into any Starlette application.
 
@@ -373,7 +357,7 @@ def app(sessions: Sessions, *, config: Config | None = None, access: Access | No
     """The pages alone."""
     site = _Site(sessions, config, access)
     site.templates.warm()
-    return Starlette(routes=[*site.routes(), _route("/{rest:path}", site.missing(as_page=True))])
+    return Starlette(routes=[*site.routes(), _route("/{rest:path}", site.not_found(as_page=True))])
 
 
 class _Site:
@@ -396,16 +380,16 @@ class _Site:
             made.append(_route(endpoint.api_path, self._handler(endpoint, as_page=False), f"api-{endpoint.name}"))
             if endpoint.template:
                 made.append(_route(endpoint.path, self._handler(endpoint, as_page=True), endpoint.name))
-        made += [_route(path, self.missing(as_page=False)) for path in ("/api", "/api/{rest:path}")]
-        return [*made, _route("/sessions/{rest:path}", self.missing(as_page=True))]
+        made += [_route(path, self.not_found(as_page=False)) for path in ("/api", "/api/{rest:path}")]
+        return [*made, _route("/sessions/{rest:path}", self.not_found(as_page=True))]
 
-    def missing(self, *, as_page: bool) -> Handler:
+    def not_found(self, *, as_page: bool) -> Handler:
         async def handle(request: Request) -> Response:
             return self._error("there is no such page", 404, as_page)
 
         return handle
 
-    def _handler(self, endpoint: Endpoint, *, as_page: bool) -> Handler:
+    def _handler(self, endpoint: WebEndpoint, *, as_page: bool) -> Handler:
         def work(request: Request) -> Response:
             asked = RequestParameters(request, endpoint.params, self.access.sees(request))
             answer = endpoint.make(self.lookup, asked)

@@ -11,8 +11,8 @@ from midfold.errors import NotStored
 from midfold.fold.archive import handle_of
 from midfold.pages import statistics
 from midfold.pages.lookup import Lookup
+from midfold.pages.messages import Fates, MessageReader, MessageRuns
 from midfold.pages.messages import MessagePlace as Place
-from midfold.pages.messages import MessageReader, MessageRuns
 from midfold.pages.statistics import MOST_COUNTED, SizeMeter, sample
 from midfold.pages.web import everything
 from midfold.service import Sessions
@@ -81,7 +81,7 @@ def test_places_are_what_lists_would_be() -> None:
 
 
 def test_a_message_is_kept_changed_or_folded() -> None:
-    fates = MessageRuns([Piece(0, 2), Piece(5, 1, 8), Piece(None, 1, 7)]).fates()
+    fates = Fates(MessageRuns([Piece(0, 2), Piece(5, 1, 8), Piece(None, 1, 7)]))
     told = [
         Place(1),
         Place(2),
