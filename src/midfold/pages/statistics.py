@@ -7,10 +7,9 @@ Where that is very much, some of it is counted and the rest inferred.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from threading import Lock
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +19,7 @@ from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
 from midfold.fold.engine import MOST_STRIKES
 from midfold.live import memory_of
+from midfold.lru import LRU
 from midfold.models import Model
 from midfold.pages.api_types import CacheUse, CauseFacts, Finding, Level, Saved, SessionFacts, Share, Size, SizeBasis
 from midfold.pages.formatting import key_of, percent
@@ -35,7 +35,7 @@ from midfold.pages.savings import (
 )
 from midfold.service import Sessions
 from midfold.store.given import values_of
-from midfold.store.protocol import Piece, Record, SessionInfo
+from midfold.store.protocol import Record, SessionInfo
 from midfold.store.sketches import Sketch, Sketches
 from midfold.transcript.breakdown import by_kind
 from midfold.transcript.document import tool_of
@@ -54,7 +54,7 @@ FEWEST_REQUESTS = 5
 POOR_HIT_RATE = 0.5
 FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
 LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
-Observations = Iterator[tuple[Level, str]]
+MOST_SESSIONS = 20_000
 MOST_KEPT = 200_000
 """Turns, receipts and what they list, over all sessions that are remembered."""
 LEAST_ASKED = 500
@@ -72,8 +72,6 @@ class SessionStatistics(NamedTuple):
     records: tuple[Record, ...]
     turns: tuple[Turn, ...]
     without: tuple[int, ...]
-    sketch: Sketch | None = None
-    """Its last request, where a gateway has noted it."""
 
     @property
     def weight(self) -> int:
@@ -90,9 +88,9 @@ class Statistics:
         self.turns = Turns(self.store)
         self.sketches = Sketches(self.store.database)
         self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
-        self._kept: OrderedDict[int, SessionStatistics] = OrderedDict()
-        self._weight = 0
-        self._lock = Lock()
+        self.kept: LRU[int, SessionStatistics] = LRU(
+            MOST_SESSIONS, most_bytes=MOST_KEPT, size=lambda known: known.weight
+        )
 
     def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
         if len(infos) < 2:
@@ -110,23 +108,12 @@ class Statistics:
         last = newest if turns is None else turns[-1].id if turns else 0
         sketch = sketch or self.sketches.of(info.id)
         version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last, sketch)
-        with self._lock:
-            kept = self._kept.get(info.id)
-            if kept is not None and kept.version == version and kept.facts.name == info.name:
-                self._kept.move_to_end(info.id)
-                return self._refresh(kept, info)
+        kept = self.kept.get(info.id)
+        if kept is not None and kept.version == version and kept.facts.name == info.name:
+            return self._refresh(kept, info)
         made = self._measure(info, self.turns.of(info) if turns is None else turns, sketch, version)
-        with self._lock:
-            self._forget(info.id)
-            self._kept[info.id] = made
-            self._weight += made.weight
-            while self._weight > MOST_KEPT and len(self._kept) > 1:
-                self._forget(next(iter(self._kept)))
+        self.kept.put(info.id, made)
         return made
-
-    def _forget(self, session: int) -> None:
-        known = self._kept.pop(session, None)
-        self._weight -= known.weight if known is not None else 0
 
     def _refresh(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
         """Cooldowns end by themselves."""
@@ -168,7 +155,7 @@ class Statistics:
             causes=why,
             findings=findings(info, records, size, comparison.saved, cache, why, self._now()),
         )
-        return SessionStatistics(version, facts, tuple(records), tuple(turns), comparison.without, sketch)
+        return SessionStatistics(version, facts, tuple(records), tuple(turns), comparison.without)
 
     def retrievals(self, reader: MessageReader) -> list[Retrieval]:
         """Answers of the tools that bring originals back; the search index knows where they were called."""
@@ -179,7 +166,8 @@ class Statistics:
                 called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
                 if not called:
                     continue
-                answers = reader.read(message_run(hit.position + 1, ANSWERS).between(0, ANSWERS))
+                first = hit.position + 1
+                answers = reader.read(reader.history().between(first, first + ANSWERS))
                 for found in answers:
                     if _answers(found, called):
                         position = found.place.position or 0
@@ -302,10 +290,6 @@ def sample(view: MessageRuns, start: int) -> tuple[list[MessagePlace], float]:
     return chosen, total / len(chosen)
 
 
-def message_run(first: int, count: int) -> MessageRuns:
-    return MessageRuns([Piece(first, count)])
-
-
 def findings(
     info: SessionInfo,
     records: Sequence[Record],
@@ -315,28 +299,25 @@ def findings(
     causes: Sequence[CauseFacts],
     now_ms: int,
 ) -> tuple[Finding, ...]:
-    """Sorted by level."""
-    found = [
-        *_size_findings(info, size),
-        *_fold_findings(info, now_ms),
-        *_summary_findings(in_force(info, records)),
-        *_cache_findings(cache, causes),
-        *_cost_findings(saved),
-    ]
+    """What deserves a look in a session, worst first."""
+    found = [*_findings_of_state(info, size, now_ms), *_findings_of_summary(in_force(info, records))]
+    uses = cache.read_tokens or cache.written_tokens
+    if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
+        found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"))
+    unexpected = sum(one.requests for one in causes if one.cause == "unexpected")
+    if unexpected >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
+        found.append(("warning", f"{unexpected:,} requests missed the cache for no reason that is known"))
+    if saved.net is not None and saved.net <= -0.01:
+        found.append(("note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"))
     found.sort(key=lambda item: LEVELS.index(item[0]))
     return tuple(Finding(level=level, what=what, session=info.name) for level, what in found)
 
 
-def _size_findings(info: SessionInfo, size: Size) -> Observations:
-    if info.ended is not None:
-        return
-    if size.share >= NEARLY_FULL:
+def _findings_of_state(info: SessionInfo, size: Size, now_ms: int) -> Iterator[tuple[Level, str]]:
+    if info.ended is None and size.share >= NEARLY_FULL:
         yield "problem", f"{percent(size.share)} of its window is full"
-    elif size.tokens >= size.threshold:
+    elif info.ended is None and size.tokens >= size.threshold:
         yield "warning", f"{size.tokens:,} tokens, above the {size.threshold:,} at which it should be folded"
-
-
-def _fold_findings(info: SessionInfo, now_ms: int) -> Observations:
     memory = memory_of(info)
     if memory.state.ineffective >= MOST_STRIKES:
         yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
@@ -345,32 +326,15 @@ def _fold_findings(info: SessionInfo, now_ms: int) -> Observations:
         yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
 
 
-def _summary_findings(record: Record | None) -> Observations:
+def _findings_of_summary(record: Record | None) -> Iterator[tuple[Level, str]]:
     if record is None:
         return
-    receipt, summary = record.receipt, record.receipt.summary
-    if not receipt.recoverable:
-        yield "problem", f"compaction {record.seq} cannot be unfolded"
+    named, summary = f"compaction {record.seq}", record.receipt.summary
+    if not record.receipt.recoverable:
+        yield "problem", f"{named} cannot be unfolded"
     if summary.facts_lost:
-        yield "problem", f"compaction {record.seq} lost {summary.facts_lost:,} facts"
+        yield "problem", f"{named} lost {summary.facts_lost:,} facts"
     if summary.failure:
-        yield "warning", f"compaction {record.seq} had no model for its summary: {summary.failure}"
+        yield "warning", f"{named} had no model for its summary: {summary.failure}"
     if summary.unverified:
-        yield (
-            "note",
-            f"{summary.unverified:,} names in the summary of compaction {record.seq} are not in what it folded",
-        )
-
-
-def _cache_findings(cache: CacheUse, causes: Sequence[CauseFacts]) -> Observations:
-    uses = cache.read_tokens or cache.written_tokens
-    if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
-        yield "warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"
-    unexpected = next((one for one in causes if one.cause == "unexpected"), None)
-    if unexpected is not None and unexpected.requests >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
-        yield "warning", f"{unexpected.requests:,} requests missed the cache for no reason that is known"
-
-
-def _cost_findings(saved: Saved) -> Observations:
-    if saved.net is not None and saved.net <= -0.01:
-        yield "note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"
+        yield "note", f"{summary.unverified:,} names in the summary of {named} are not in what it folded"

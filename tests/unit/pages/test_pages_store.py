@@ -217,8 +217,7 @@ def test_what_is_remembered_is_bounded(sessions: Sessions, monkeypatch: pytest.M
     for _ in range(2):
         for info in sessions.all():
             assert kept.one(info).facts.name == info.name
-            assert kept._weight == sum(known.weight for known in kept._kept.values())
-            assert kept._weight <= 60 or len(kept._kept) == 1
+            assert kept.kept.bytes <= 60
 
 
 def test_what_a_model_unfolded_again_is_found() -> None:
