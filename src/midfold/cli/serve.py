@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -53,12 +55,12 @@ def command(
     given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
     known = settings(config, {key: value for key, value in given.items() if value is not None})
     try:
-        import uvicorn
-
         from midfold.gateway import create_app
         from midfold.gateway.front import Later
         from midfold.gateway.operating import Operations, check_door
         from midfold.pages import Recorder
+
+        run = make_server(known)
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
     if any(find_spec(name) is None for name in LATER_IMPORTED):
@@ -79,27 +81,30 @@ def command(
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
-            uvicorn.run(operations.around(app), **server_options(known))
+            run(operations.around(app))
         finally:
             recorder.close()
 
 
-def server_options(config: Config) -> dict[str, Any]:
+def make_server(config: Config) -> Callable[[Any], None]:
     """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
+    import uvicorn
+
     from midfold.gateway.patience import PatientProtocol
 
-    return {
-        "http": PatientProtocol,
-        "host": config.gateway.host,
-        "port": config.gateway.port,
-        "log_level": "warning",
-        "access_log": False,
-        "server_header": False,
-        "date_header": False,
-        "proxy_headers": False,
-        "ws": "none",
-        "timeout_graceful_shutdown": 30,
-    }
+    return partial(
+        uvicorn.run,
+        http=PatientProtocol,
+        host=config.gateway.host,
+        port=config.gateway.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=30,
+    )
 
 
 def _pages(config: Config, sessions: Sessions) -> list[Any]:
