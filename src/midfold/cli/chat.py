@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import click
 
 from midfold.agent import Agent, ModelClient
-from midfold.agent.answers import Call
 from midfold.agent.hands import Consent, agree
-from midfold.agent.shapes import DIALECT, caching_provider
+from midfold.agent.shapes import caching_provider
 from midfold.cache import status_line
 from midfold.cli.talk import Screen, Talk, with_talk
 from midfold.cli.terminal import ask, console
 from midfold.errors import MidfoldError, ModelFailed
-from midfold.providers import resolve
+from midfold.model.endpoint import resolve
+from midfold.recall import original
 from midfold.transcript.message import ToolCall
 
 MOST_SESSIONS = 20
@@ -70,7 +70,7 @@ class Asking:
         self.allowed: set[str] = set()
         self.screen = screen
 
-    def __call__(self, call: Call, about: str) -> bool:
+    def __call__(self, call: ToolCall, about: str) -> bool:
         if call.name in self.allowed:
             return True
         self.screen.whole(about)
@@ -115,17 +115,15 @@ def _greet(chat: Chat) -> None:
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
-    endpoint, host = agent.model.endpoint, agent.session.host
+    endpoint, setup = agent.model.endpoint, agent.session.setup
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
-    folds = f"folds at {host.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
-    screen.say(f"window of {host.window:,} tokens, {folds}; session {agent.session.name}")
+    folds = f"folds at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
+    screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
     caching = config.prompt_caching
-    line = status_line(
-        caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, DIALECT[endpoint.wire]
-    )
+    line = status_line(caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, endpoint.dialect)
     screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")
     local = chat.talk.workshop.sessions.summarizer is not None
-    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).told
+    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).description
     screen.say(f"summaries by {told}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
@@ -202,7 +200,7 @@ def _search(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import hits_table
 
     if not rest:
-        chat.screen.say("what for? /search WORDS; all of them must occur", "yellow")
+        chat.screen.say("what for? /search WORDS", "yellow")
         return
     hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
 
@@ -214,8 +212,7 @@ def _unfold(chat: Chat, rest: str) -> None:
         return
     for message in session.store.unfold(session.name, rest.split()[0]):
         chat.screen.say(message.role, "bold")
-        calls = [f"{part.name} {part.arguments}" for part in message.parts if isinstance(part, ToolCall)]
-        shown = "\n".join(filter(None, [message.text, *calls]))
+        shown = original(message).partition("\n")[2]
         for line in shown[:LONGEST_SHOWN].splitlines():
             chat.screen.say(f"  {line.expandtabs()}")
         if len(shown) > LONGEST_SHOWN:
@@ -242,7 +239,7 @@ def _model(chat: Chat, rest: str) -> None:
         return
     if words:
         chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
-    endpoint, window = chat.agent.model.endpoint, chat.agent.session.host.window
+    endpoint, window = chat.agent.model.endpoint, chat.agent.session.setup.window
     chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
 
 

@@ -11,12 +11,13 @@ import click
 import msgspec
 
 from midfold.api import Compaction, compact
-from midfold.cli.options import name_of, read_file, settings, with_config
+from midfold.cli.options import engine_settings, name_of, read_file, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.errors import TranscriptError
-from midfold.providers import resolve
-from midfold.summarize import Summarizer, local_summarizer
+from midfold.model import Summarizer, local_summarizer
+from midfold.model.endpoint import resolve
+from midfold.model.summaries import ModelSummarizer
 from midfold.transcript.document import read
 
 
@@ -66,7 +67,7 @@ def command(
         raise click.UsageError("--keep and --here exclude each other")
     if local and summarizer is not None:
         raise click.UsageError("--local and --summarizer exclude each other")
-    content, loaded = read_file(file), settings(config)
+    content, loaded = read_file(file), engine_settings(config)
     own_model = model or read(content, name=name_of(file)).model
     result = compact(
         content,
@@ -77,7 +78,7 @@ def command(
         focus=focus,
         force=force,
         config=loaded,
-        summarizer=choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
+        summarizer=_choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
         from midfold.cli.fold_picture import draw_svg
@@ -103,11 +104,10 @@ def _show(result: Compaction, *, preview: bool, as_json: bool) -> None:
 
 def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
     """The receipt, the state and the messages as plain values."""
-    import msgspec
-
     from midfold.transcript.splice import message_value
 
-    shown: dict[str, Any] = {"report": result.report.to_dict(), "state": msgspec.to_builtins(result.state)}
+    receipt = result.receipt.to_dict()
+    shown: dict[str, Any] = {"receipt": receipt, "report": receipt, "state": msgspec.to_builtins(result.state)}
     if with_messages:
         shown["messages"] = [message_value(message, result.dialect) for message in result.transcript]
     return shown
@@ -132,16 +132,14 @@ def _atomically(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
+def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
     """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
     found = resolve(_with_provider(config, asked), os.environ, model)
     if found.endpoint is None:
         if found.missing or found.unused:
-            notice(f"summary by {found.told}{'; --summarizer NAME does it once' if found.unused else ''}")
+            notice(f"summary by {found.description}{'; --summarizer NAME does it once' if found.unused else ''}")
         return local_summarizer
-    from midfold.summarize.client import ModelSummarizer
-
-    notice(f"summary by {found.told}; --local makes it without a model")
+    notice(f"summary by {found.description}; --local makes it without a model")
     return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.text import Text
 
 from midfold import config
 from midfold.cli.options import load_settings, locate_config, with_config_path
 from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
-from midfold.config import Config
 from midfold.config.edit import render
+from midfold.config.schema import SECTIONS
 from midfold.config.table import field_at, split
 from midfold.errors import ConfigError
 
@@ -52,7 +51,7 @@ def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
             {
                 "path": str(loaded.path) if loaded.path else None,
                 "notices": list(loaded.notices),
-                "values": msgspec.to_builtins(loaded.config),
+                "values": loaded.config.values(),
                 "origins": dict(loaded.origins),
             }
         )
@@ -92,7 +91,7 @@ def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
 
 
 def _rows(loaded: config.Loaded) -> list[tuple[str, str, str, str]]:
-    values = msgspec.to_builtins(loaded.config)
+    values = loaded.config.values()
     rows = []
     for key, origin in sorted(loaded.origins.items(), key=lambda item: _section(item[0])):
         path = split(key)
@@ -105,7 +104,7 @@ def _rows(loaded: config.Loaded) -> list[tuple[str, str, str, str]]:
 
 
 def _section(key: str) -> int:
-    return Config.__struct_fields__.index(split(key)[0])
+    return SECTIONS.index(split(key)[0])
 
 
 @command.command()

@@ -15,6 +15,7 @@ import click
 from midfold.cli.terminal import notice
 from midfold.config import Config, Loaded, load, locate
 from midfold.errors import ConfigError, StoreError, TranscriptError
+from midfold.plugins import configured_engine
 
 if TYPE_CHECKING:
     from midfold.service import Sessions
@@ -62,6 +63,14 @@ def load_settings(path: str | Path | None, flags: Mapping[str, Any] | None = Non
 
 def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
     return load_settings(path, flags).config
+
+
+def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
+    """The same, for a command that runs the context engine: what is wrong with that one is told as well."""
+    config = settings(path, flags)
+    for text in configured_engine(config).notices:
+        notice(text)
+    return config
 
 
 def read_file(file: str) -> bytes:

@@ -14,11 +14,10 @@ from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
-from midfold.eval.cuts import Split
-from midfold.replay.chart import chart
-from midfold.replay.policy import BUILT_IN, Policy, load_policy
-from midfold.replay.run import MODEL, WINDOWS, Replay, Total, replay
-from midfold.replay.transcripts import MOST_EXAMS, STATED_GAP
+from midfold.lab.recorded_sessions import Split
+from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
+from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
+from midfold.lab.replays import MODEL, WINDOWS, PolicyTotal, Replay, cost_chart, replay
 
 MOST_WORST = 5
 LEGEND = (
@@ -43,7 +42,7 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     "policies",
     multiple=True,
     metavar="NAME|FILE.yaml",
-    help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in BUILT_IN)}) or a YAML file; default: all "
+    help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in POLICIES)}) or a YAML file; default: all "
     "built-in ones. May be given several times; several YAML files may follow one --policy.",
 )
 @click.option(
@@ -93,7 +92,7 @@ def command(
     transcripts = tuple(file for file in files if file not in policies)
     if not transcripts:
         raise click.UsageError("no transcripts were given, only policies")
-    chosen: list[Policy] = [load_policy(place) for place in policies] or list(BUILT_IN.values())
+    chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     with progress_bar("transcripts") as progress:
         result = replay(
             list(files_of(transcripts)),
@@ -109,7 +108,7 @@ def command(
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(chart(result.totals, subtitle=_basis(result)), encoding="utf-8")
+        plot.write_text(cost_chart(result.totals, subtitle=_basis(result)), encoding="utf-8")
         notice(f"chart written to {plot}")
     emit_json(_plain(result)) if as_json else _show(console(), result)
 
@@ -143,7 +142,7 @@ def _show(out: Console, result: Replay) -> None:
         out.print(Text(line, style="dim"))
 
 
-def _window(totals: list[Total], window: int) -> Table:
+def _window(totals: list[PolicyTotal], window: int) -> Table:
     figures = ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over")
     table = make_table(f"{window:,} window", *(f">{name}" for name in figures))
     first = totals[0]

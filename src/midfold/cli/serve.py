@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from midfold.cli.options import settings, with_config
+from midfold.cli.options import engine_settings, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.errors import MissingExtra
-from midfold.providers import resolve
+from midfold.model.endpoint import resolve
 from midfold.service import Sessions, open_sessions
 
 OWN_PATHS = (
@@ -53,7 +53,7 @@ def command(
     Originals stay in the store: `midfold sessions` shows them.
     """
     given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
-    known = settings(config, {key: value for key, value in given.items() if value is not None})
+    known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
         from midfold.gateway import create_app
         from midfold.gateway.front import Later
@@ -77,6 +77,8 @@ def command(
             app.gateway.watchers.append(recorder.see)
         else:
             app.gateway.accountants.append(recorder)
+        for text in app.gateway.recall.engine_tools.notices if app.gateway.recall is not None else ():
+            notice(text)
         _greet(known, sessions)
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -127,7 +129,7 @@ def _writer(config: Config) -> str:
     task = config.auxiliary.compression
     if task.provider == "main":
         return f"{task.model or 'the model of each conversation'} (auxiliary.compression.provider is main)"
-    return resolve(config, os.environ, None).told
+    return resolve(config, os.environ, None).description
 
 
 def _greet(config: Config, sessions: Sessions) -> None:

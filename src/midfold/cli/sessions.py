@@ -21,9 +21,9 @@ from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
+from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
-from midfold.store.ranking import Hit
 from midfold.store.views import View
 from midfold.transcript.tokens import Meter
 
@@ -114,7 +114,8 @@ def search(
     """Search the originals, folded or not.
 
     All words must occur: parts of paths and of identifiers count as words. "In quotes" means literally, beginning*
-    means any word that begins so. A hit's handle can be given to unfold.
+    means any word that begins so. Where no message has all of the words, the nearest ones are shown. A hit's handle can
+    be given to unfold.
     """
 
     def when(age: str | None) -> int | None:
@@ -347,6 +348,8 @@ def view_table(view: View) -> None:
 def hits_table(hits: list[Hit], *, named: bool = True) -> None:
     """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
     out = console()
+    if hits and not hits[0].has_every_word:
+        out.print("no message has all of these words; the nearest:")
     alike: dict[str, list[Hit]] = {}
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)

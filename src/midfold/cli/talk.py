@@ -15,15 +15,14 @@ from rich.text import Text
 from midfold.agent import Agent, Workshop
 from midfold.agent import events as told
 from midfold.agent.tools.surroundings import hide_own_environment
-from midfold.agent.where import LOCAL, endpoint_for
-from midfold.cli.options import settings
-from midfold.cli.terminal import bar, has_unicode, make_text, visible
+from midfold.cli.options import engine_settings
+from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
 from midfold.config import Config
 from midfold.errors import NotStored
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
-from midfold.summarize import local_summarizer
-from midfold.summarize.endpoint import Endpoint
+from midfold.model import local_summarizer
+from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
 from midfold.transcript.breakdown import by_kind
 
 OPTIONS = (
@@ -62,7 +61,7 @@ class Talk(NamedTuple):
 
     def other(self, model: str, provider: str | None = None) -> Endpoint:
         """Another model: of this provider, or else at the same address if one was given."""
-        if self.endpoint.name == LOCAL and provider is None:
+        if self.endpoint.name == UNNAMED and provider is None:
             return msgspec.structs.replace(self.endpoint, model=model)
         return endpoint_for(self.config, os.environ, model=model, provider=provider)
 
@@ -85,10 +84,12 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         hide_own_environment()
-        known = settings(config)
+        known = engine_settings(config)
         endpoint = endpoint_for(known, os.environ, model=model, provider=provider, base_url=base_url, wire=wire)
         summarizer = local_summarizer if local else None
         workshop = Workshop(folder, known, os.environ, store=store, window=context_length, summarizer=summarizer)
+        for text in workshop.engine_tools.notices:
+            notice(text)
         with workshop:
             return command(Talk(workshop, endpoint, _session_name(workshop, resume), known), **rest)
 
@@ -199,14 +200,14 @@ class Screen:
 
     def status(self, agent: Agent) -> None:
         """Model, window, cache and compactions in one line."""
-        size, host = agent.room.size, agent.session.host
-        share = size.tokens / max(host.window, 1)
-        colour = "red" if share >= 0.85 else "yellow" if size.tokens >= host.budget.threshold_tokens else "green"
+        size, setup = agent.room.size, agent.session.setup
+        share = size.tokens / max(setup.window, 1)
+        colour = "red" if share >= 0.85 else "yellow" if size.tokens >= setup.budget.threshold_tokens else "green"
         self._line(
             make_text(agent.model.endpoint.model, "bold"),
             "  ",
             Text(self._fill_bar(share, BAR), style=colour),
-            f" {size.tokens:,} of {host.window:,} ({share:.0%})",
+            f" {size.tokens:,} of {setup.window:,} ({share:.0%})",
             Text(f"  {self._cache(agent)}  {_compactions(agent)}", style="bright_black"),
         )
 
@@ -225,23 +226,23 @@ class Screen:
         from midfold.cli.inspect import COLOURS, kinds_table
         from midfold.transcript.document import tool_of
 
-        session, host = agent.session, agent.session.host
+        session, setup = agent.session, agent.session.setup
         view, size = session.view(), agent.room.size
-        tools = tuple(tool_of(tool) for tool in host.tools)
-        kinds = by_kind(view.transcript, host.meter, system=view.prompt, tools=tools)
+        tools = tuple(tool_of(tool) for tool in setup.tools)
+        kinds = by_kind(view.transcript, setup.meter, system=view.prompt, tools=tools)
         strip = Text()
         for kind, tokens in kinds.items():
-            cells = round(tokens / host.window * CONTEXT_BAR)
+            cells = round(tokens / setup.window * CONTEXT_BAR)
             strip.append(self._sign("█", "#") * cells, style=COLOURS.get(kind, "white"))
         room = max(CONTEXT_BAR - len(strip), 0)
-        threshold = max(round(host.budget.threshold_tokens / host.window * CONTEXT_BAR) - len(strip), 0)
+        threshold = max(round(setup.budget.threshold_tokens / setup.window * CONTEXT_BAR) - len(strip), 0)
         strip.append(self._sign("░", ".") * min(threshold, room), style="bright_black")
         strip.append(self._sign("│", "|") if threshold < room else "", style="yellow")
         strip.append(self._sign("░", ".") * max(room - threshold - 1, 0), style="bright_black")
         self._line(strip)
         self._line(
             Text(f"{size.tokens:,}", style="bold"),
-            f" of {host.window:,} tokens ({size.basis}); a fold begins at {host.budget.threshold_tokens:,}. ",
+            f" of {setup.window:,} tokens ({size.basis}); a fold begins at {setup.budget.threshold_tokens:,}. ",
             f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
         )
         self.out.print()

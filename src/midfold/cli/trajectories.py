@@ -16,11 +16,11 @@ from rich.text import Text
 
 from midfold.cli.options import settings as load_config
 from midfold.cli.terminal import emit_json, harmless_console, make_table, make_text, notice, visible
-from midfold.trajectory.files import STANDARD, replacing
-from midfold.trajectory.job import Finished, Job, Progress, run
-from midfold.trajectory.metrics import RecordMetrics
-from midfold.trajectory.report import STATUSES, page
-from midfold.trajectory.settings import FIRSTS, TOKENIZERS, Kind, Settings
+from midfold.lab.trajectory_files import STANDARD, replace_file
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_report import STATUSES, report_page
+from midfold.lab.trajectory_run import TrajectoryAccount, TrajectoryJob, TrajectoryProgress, compress_trajectories
+from midfold.lab.trajectory_settings import FIRSTS, TOKENIZERS, TrajectorySettings, TurnKind
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -35,7 +35,7 @@ def command() -> None:
     """Compress recorded runs of agents, for training and evaluation."""
 
 
-def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Kind, ...]:
+def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[TurnKind, ...]:
     names = [name.strip() for name in value.split(",") if name.strip()]
     unknown = [name for name in names if name not in FIRSTS]
     if unknown:
@@ -51,7 +51,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
         target_tokens: int,
         summary_tokens: int,
         protect_last: int,
-        protect_first: tuple[Kind, ...],
+        protect_first: tuple[TurnKind, ...],
         turn_tokens: int,
         tokenizer: str,
         summarizer: str,
@@ -62,7 +62,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
         retention: bool,
         **rest: Any,
     ) -> None:
-        chosen = Settings(
+        chosen = TrajectorySettings(
             target_tokens=target_tokens,
             summary_tokens=summary_tokens,
             protect_last=protect_last,
@@ -131,7 +131,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--json", "as_json", is_flag=True, help="Write the counts to standard output as JSON.")
 @_with_settings
 def compress(
-    settings: Settings,
+    settings: TrajectorySettings,
     source: str,
     target: str,
     workers: int | None,
@@ -155,7 +155,7 @@ def compress(
         raise click.UsageError("--ray-address needs --executor ray")
     if as_json and target == STANDARD:
         raise click.UsageError("--json and OUT - both write to standard output; use --metrics FILE")
-    job = Job(
+    job = TrajectoryJob(
         source=source,
         target=target,
         settings=settings,
@@ -170,10 +170,10 @@ def compress(
         sys.exit(1)
 
 
-def _run(job: Job, reports: _Reports, *, as_json: bool) -> Finished:
+def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryAccount:
     with Onlooker(reports.records) as onlooker:
         try:
-            finished = run(job, onlooker)
+            finished = compress_trajectories(job, onlooker)
         except KeyboardInterrupt:
             onlooker.close()
             resumable = STANDARD not in (job.source, job.target)
@@ -203,16 +203,16 @@ def _path(given: str | None, beside: str, suffix: str) -> Path | None:
     return Path(given) if given is not None else Path(f"{beside}{suffix}") if beside else None
 
 
-def _write(finished: Finished, onlooker: Onlooker, reports: _Reports) -> None:
+def _write(finished: TrajectoryAccount, onlooker: Onlooker, reports: _Reports) -> None:
     if reports.metrics is not None:
-        with replacing(reports.metrics) as stream:
+        with replace_file(reports.metrics) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(_plain(finished)), indent=2) + b"\n")
     if reports.report is not None:
-        with replacing(reports.report) as stream:
-            stream.write(page(finished, onlooker.troubled).encode("utf-8", "replace"))
+        with replace_file(reports.report) as stream:
+            stream.write(report_page(finished, onlooker.troubled).encode("utf-8", "replace"))
 
 
-def _plain(finished: Finished) -> dict[str, Any]:
+def _plain(finished: TrajectoryAccount) -> dict[str, Any]:
     """Everything that was counted, as plain values; no content of a record. Only `run` differs between equal runs."""
     target = finished.settings.target_tokens
     return {
@@ -224,7 +224,7 @@ def _plain(finished: Finished) -> dict[str, Any]:
     }
 
 
-def _show(finished: Finished, written: list[tuple[str, Path]]) -> None:
+def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
     """On standard error if the records themselves went to standard output."""
     is_seen = sys.stdout.isatty()
     out = harmless_console(stderr=not written and not is_seen, width=None if is_seen else 110)
@@ -285,7 +285,7 @@ class Onlooker:
             self._bar.stop()
             self._bar = None
 
-    def progress(self, progress: Progress, /) -> None:
+    def progress(self, progress: TrajectoryProgress, /) -> None:
         if self._bar is None:
             return
         totals = progress.totals
@@ -304,7 +304,7 @@ class Onlooker:
     def record_lines(self, lines: Iterator[bytes], /) -> None:
         if self._records is None:
             return
-        with replacing(self._records) as stream:
+        with replace_file(self._records) as stream:
             for line in lines:
                 stream.write(line)
                 troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line

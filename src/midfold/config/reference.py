@@ -17,6 +17,7 @@ def json_schema() -> dict[str, Any]:
     """A JSON Schema (draft 2020-12) of config.yaml."""
     _, definitions = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
     root = definitions.pop("Config")
+    del root["properties"]["folder"]
     for definition in (root, *definitions.values()):
         definition.pop("required", None)
     return {

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct, inspect
 
 from midfold.config.kinds import LARGEST
-from midfold.config.schema import Config
+from midfold.config.schema import SECTIONS, Config
 
 Path = tuple[str, ...]
 Kind = Literal["boolean", "integer", "number", "text", "choice"]
@@ -120,6 +120,8 @@ def _fields(path: Path, kind: inspect.Type, default: Any) -> Iterator[Field]:
         yield _leaf(path, kind, default)
         return
     for field in bare.fields:
+        if not path and field.name not in SECTIONS:
+            continue
         yield from _fields((*path, field.encode_name), field.type, field.default)
 
 

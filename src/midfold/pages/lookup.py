@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby
 
 import msgspec
 
@@ -25,9 +26,9 @@ from midfold.pages.formatting import key_of
 from midfold.pages.messages import Fates, MessageFormatter, MessagePlace, MessageReader, MessageRuns, StoredMessage
 from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
 from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
+from midfold.recall import search
 from midfold.service import Sessions
 from midfold.store.protocol import Piece, Record, SessionInfo
-from midfold.store.ranking import MOST_CANDIDATES, Hit, ranked
 from midfold.transcript.message import ToolCall
 
 Sees = Callable[[str], bool]
@@ -119,7 +120,8 @@ class Lookup:
     def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> api.SearchPage:
         if session:
             self._info(session, sees)
-        hits = list(islice(self._hits(query, sees, session or None, role or None), HITS + 1))
+        find = partial(self.store.find, name=session or None, role=role or None)
+        hits = search(find, query, self.sessions.redactor, HITS + 1, wanted=lambda found: sees(found.session))
         facts = tuple(
             api.HitFacts(
                 session=hit.session,
@@ -132,18 +134,10 @@ class Lookup:
             )
             for hit in hits[:HITS]
         )
-        return api.SearchPage(query=query, session=session, role=role, hits=facts, more=len(hits) > HITS)
-
-    def _hits(self, query: str, sees: Sees, session: str | None, role: str | None) -> Iterator[Hit]:
-        """Candidates that may not be seen are dropped before anything is made of them."""
-        most = 200
-        while True:
-            found = self.store.find(query, name=session, role=role, most=most)
-            seen = [item for item in found if sees(item.session)]
-            hits = ranked(seen, query, self.sessions.redactor, HITS + 1)
-            if len(hits) > HITS or len(found) < most or most >= MOST_CANDIDATES:
-                return iter(hits)
-            most *= 5
+        nearest = bool(hits) and not hits[0].has_every_word
+        return api.SearchPage(
+            query=query, session=session, role=role, hits=facts, more=len(hits) > HITS, nearest=nearest
+        )
 
     # One session
 

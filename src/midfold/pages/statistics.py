@@ -17,8 +17,7 @@ import msgspec
 from midfold.api import believe, budget_for, meter_for, overrides_of
 from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
-from midfold.fold.engine import MOST_STRIKES
-from midfold.live import memory_of
+from midfold.decide import MOST_STRIKES
 from midfold.lru import LRU
 from midfold.models import Model
 from midfold.pages.api_types import CacheUse, CauseFacts, Finding, Level, Saved, SessionFacts, Share, Size, SizeBasis
@@ -33,7 +32,9 @@ from midfold.pages.savings import (
     causes_of_health,
     compare,
 )
+from midfold.recall import NAMES
 from midfold.service import Sessions
+from midfold.session import memory_of
 from midfold.store.given import values_of
 from midfold.store.protocol import Record, SessionInfo
 from midfold.store.sketches import Sketch, Sketches
@@ -58,8 +59,6 @@ MOST_SESSIONS = 20_000
 MOST_KEPT = 200_000
 """Turns, receipts and what they list, over all sessions that are remembered."""
 LEAST_ASKED = 500
-RETRIEVING = ("context_unfold", "context_search")
-"""The tools by which a model gets originals back."""
 ANSWERS = 8
 """Messages after a call among which its answer is looked for."""
 
@@ -161,7 +160,7 @@ class Statistics:
         """Answers of the tools that bring originals back; the search index knows where they were called."""
         meter = self.sizes.meter(reader.info.model)
         made: dict[int, Retrieval] = {}
-        for tool in RETRIEVING:
+        for tool in sorted(NAMES):
             for hit in self.store.find(tool, name=reader.info.name, role="assistant"):
                 called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
                 if not called:
@@ -321,7 +320,7 @@ def _findings_of_state(info: SessionInfo, size: Size, now_ms: int) -> Iterator[t
     memory = memory_of(info)
     if memory.state.ineffective >= MOST_STRIKES:
         yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
-    cooling = max(memory.cooldown, int(memory.state.cooldown_until * 1000))
+    cooling = int(memory.state.cooldown_until * 1000)
     if cooling > now_ms:
         yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
 

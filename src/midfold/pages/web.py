@@ -280,7 +280,7 @@ def _unfold(lookup: Lookup, asked: RequestParameters) -> api.OriginalsPage:
 
 @_endpoint("/search", QUERY, SESSION, ROLE, template="search.html")
 def _search(lookup: Lookup, asked: RequestParameters) -> api.SearchPage:
-    """Messages that have all the words, folded or not, the best first."""
+    """Messages that have all the words, folded or not, the best first; else the nearest."""
     return lookup.search(asked.text("q"), asked.sees, session=asked.text("session"), role=asked.text("role"))
 
 

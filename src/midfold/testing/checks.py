@@ -10,13 +10,13 @@ import msgspec
 from hypothesis import strategies as st
 
 from midfold.api import request_for
+from midfold.engine import ContextEngine
 from midfold.fold.archive import handle_of
 from midfold.fold.boundary import latest_human, latest_visible_answer
-from midfold.fold.engine import ContextEngine
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import receipt_schema
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer
-from midfold.summarize import drive, local_summarizer
+from midfold.model import drive, local_summarizer
 from midfold.testing import strategies
 from midfold.testing.conversations import rounds
 from midfold.transcript import jsonio

@@ -43,7 +43,7 @@ class ScriptedSummarizer:
         return line
 
     async def later(self, ask: SummaryAsk) -> str | SummaryAnswer:
-        """The same, to be awaited: `drive_async(flow, summarizer.later)`."""
+        """The same, to be awaited: `await host.compress_async(messages)`."""
         return self(ask)
 
 

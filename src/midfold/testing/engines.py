@@ -5,7 +5,7 @@ from midfold.testing.engines import EngineContract
 class TestMine(EngineContract):
     engine = MyEngine()         # an instance, the class, or a pytest fixture called `engine`
 
-Needs pytest and hypothesis. What may be expected of an engine is in `midfold.fold.engine`; what makes a transcript
+Needs pytest and hypothesis. What may be expected of an engine is in `midfold.engine`; what makes a transcript
 legal is in `midfold.transcript.laws`. An engine that never folds keeps the contract, too.
 """
 
@@ -27,13 +27,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from midfold.engine import ContextEngine
+from midfold.engine.job import with_size
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.budget import Pressure
-from midfold.fold.engine import ContextEngine
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
+from midfold.model import drive, local_summarizer
 from midfold.plugins import name_problem
-from midfold.summarize import drive, local_summarizer
 from midfold.testing import strategies
 from midfold.testing.checks import (
     Run,
@@ -116,7 +117,11 @@ class EngineContract:
 
     def test_every_answer_is_a_pressure(self, subject: ContextEngine, dialect: str) -> None:
         def check(messages: list[Any]) -> None:
-            assert isinstance(subject.should_compress(request(read(messages, dialect=dialect))), Pressure)
+            asked = with_size(request(read(messages, dialect=dialect)))
+            answer = subject.should_compress(asked)
+            assert isinstance(answer, Pressure)
+            if not subject.reads_messages:
+                assert subject.should_compress(msgspec.structs.replace(asked, messages=())) is answer
 
         check([])
         check(long_conversation(dialect))

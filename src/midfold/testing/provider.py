@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.answers import Answer, error
 from midfold.testing.doubles import ScriptEnded
 from midfold.transcript import jsonio

@@ -283,6 +283,8 @@ class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, Removal
         assert found("E1234") == found("10.0.0.17") == [3]
         assert found("garden*") == [5] and found("garden") == []
         assert found("parser gardening") == []
+        some = [hit.position for hit in store.find("parser gardening zebra", name=name, every=False)]
+        assert some == [5, 0]
         assert found("") == found("!!!") == []
 
     def test_filters(self, store: Store, name: str) -> None:

@@ -27,7 +27,7 @@ def test_widths_are_in_the_ratio_of_tokens() -> None:
     result = compact(CODING.read_bytes(), context_length=32_000)
     svg = draw_svg(result, "a session")
     before, after = boxes(svg, FILLS["tail"], least=12)
-    scale = (PICTURE_WIDTH - LEFT - RIGHT) / result.report.old_tokens
+    scale = (PICTURE_WIDTH - LEFT - RIGHT) / result.receipt.old_tokens
     assert after < before
     assert abs(sum(boxes(svg, FILLS["fold"], least=12)) / scale - 24_383) < 300
 
@@ -37,7 +37,7 @@ def test_it_tells_its_figures_in_words() -> None:
     root = ElementTree.fromstring(draw_svg(result, "<a & b>"))
     assert (
         root.findtext(f"{SVG}title")
-        == f"<a & b>: {result.report.old_tokens:,} tokens become {result.report.new_tokens:,}"
+        == f"<a & b>: {result.receipt.old_tokens:,} tokens become {result.receipt.new_tokens:,}"
     )
     assert "handoff 2 messages" in (root.findtext(f"{SVG}desc") or "")
 
