@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from midfold.dashboard.openapi import description
+from midfold.pages.web import description
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "http.md"
 INTRODUCTION = """# HTTP API of the pages

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midfold.dashboard.links import session_path
+from midfold.pages.formatting import session_path
 from midfold.service import Sessions, open_sessions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def pictures(sessions: Sessions) -> Iterator[tuple[str, str, dict[str, int], str
 def served(sessions: Sessions) -> Iterator[str]:
     import uvicorn
 
-    from midfold.dashboard import app
+    from midfold.pages import app
 
     server = uvicorn.Server(uvicorn.Config(app(sessions), port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)

@@ -23,6 +23,7 @@ MOVED = {
     "midfold.core.laws": "midfold.transcript.laws",
     "midfold.core.message": "midfold",
     "midfold.core.redact": "midfold",
+    "midfold.dashboard": "midfold.pages",
     "midfold.engines": "midfold",
     "midfold.engines.assemble": "midfold.engine.assemble",
     "midfold.engines.job": "midfold.engine.job",

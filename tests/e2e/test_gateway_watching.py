@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.dashboard import Recorder
-from midfold.dashboard.access import Sees, everything
-from midfold.dashboard.facts import SessionFacts
-from midfold.dashboard.reader import Reader
+from midfold.pages import Recorder
+from midfold.pages.api_types import SessionFacts
+from midfold.pages.lookup import Lookup
+from midfold.pages.web import Sees, everything
 from midfold.service import Sessions
 from midfold.store.usage import LastRequests
 from midfold.testing.answers import Answer, events, raw
@@ -51,7 +51,7 @@ class Watched:
         """The overview, when everything has been written."""
         time.sleep(0.05)
         self.recorder.close()
-        return list(Reader(self.sessions).overview(sees).sessions)
+        return list(Lookup(self.sessions).overview(sees).sessions)
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def test_what_was_noted_before_the_first_fold_belongs_to_the_folded_session() ->
             it.ask(talk(turns, word="a longer sentence that is said again and again " * 5))
         (only,) = it.seen()
         assert (only.compactions, only.saved.requests, only.messages, only.stored) == (1, 3, 899, 899)
-        page = Reader(it.sessions).session(only.name, None, everything)
+        page = Lookup(it.sessions).session(only.name, None, everything)
         assert [turn.messages for turn in page.turns] == [3, 39, 899]
         assert [turn.compaction for turn in page.turns] == [0, 0, 1]
         assert it.sessions.check(deep=True) == []

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.dashboard.links import key_of, name_of
+from midfold.pages.formatting import key_of, name_of
 
 NAMES = st.text(min_size=1, max_size=60) | st.sampled_from([".", "..", "a/b", "%2e%2e", "!", "!2F", "~1", "a b", "?#"])
 

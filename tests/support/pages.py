@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from midfold.dashboard import Access, app
+from midfold.pages import Access, app
 from midfold.service import Sessions, open_sessions
 from support.data import ROOT
 from tools.pages_demo import Clock, replay

@@ -10,9 +10,8 @@ import msgspec
 
 from midfold.agent.events import Event, Finished
 from midfold.agent.hands import agree, refuse
-from midfold.cli.chat_screen import Screen
-from midfold.cli.output import emit_exact, emit_words, harmless_console
-from midfold.cli.talking import Talk, with_talk
+from midfold.cli.talk import Screen, Talk, with_talk
+from midfold.cli.terminal import emit_exact, emit_words, harmless_console
 from midfold.errors import ModelFailed
 
 INTERRUPTED = 130
@@ -44,7 +43,7 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     def watch(event: Event) -> None:
         if isinstance(event, Finished):
             last.append(event)
-        _written(event) if screen is None else screen(event)
+        _write_event(event) if screen is None else screen(event)
 
     session = talk.workshop.session(talk.endpoint, talk.resume)
     agent = talk.workshop.agent(session, talk.endpoint, watch=watch, consent=agree if yes else refuse)
@@ -64,6 +63,6 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     sys.exit(code)
 
 
-def _written(event: Any) -> None:
+def _write_event(event: Any) -> None:
     emit_exact(msgspec.json.encode(event))
     sys.stdout.flush()

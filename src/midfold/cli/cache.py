@@ -14,19 +14,14 @@ from midfold.api import believe, meter_for, overrides_of
 from midfold.cache.health import Health, Seen
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
-from midfold.cli.inspect import name_of, read_file
-from midfold.cli.output import console, emit_json
-from midfold.cli.render import clean
-from midfold.cli.session_tables import health_facts
-from midfold.cli.sessions import existing, opened
-from midfold.cli.settings import settings
+from midfold.cli.options import name_of, open_existing, read_file, settings, stored_session, with_config, with_json
+from midfold.cli.sessions import health_facts
+from midfold.cli.terminal import console, emit_json, make_table, make_text
 from midfold.errors import StoreError, TranscriptError
 from midfold.transcript.document import Document, read, read_many
 from midfold.transcript.message import plain, read_usage
 from midfold.transcript.tokens import Meter, RunningTally
 
-with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
 with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
 
 
@@ -70,8 +65,8 @@ def _request(place: str) -> Document:
 
 
 def _views(name: str, url: str | None, config: str | None, asked: tuple[str, str]) -> tuple[Document, Document]:
-    with opened(url, config) as sessions:
-        session = existing(sessions, name)
+    with open_existing(url, config) as sessions:
+        session = stored_session(sessions, name)
         found = []
         for place in asked:
             if place != "now" and not place.isdigit():
@@ -88,8 +83,8 @@ def _show(found: Difference, prices: Prices) -> None:
         out.print(f"{found.shared_tokens:,} tokens can be read from the cache.")
         return
     where = f"{found.block}{'.' if found.field and not found.field.startswith('[') else ''}{found.field}"
-    out.print(Text(clean(f"First difference: {where}, byte {found.byte:,} of the block"), style="bold"))
-    out.print(Text(clean(f"{found.what}; changed by: {found.who}")))
+    out.print(make_text(f"First difference: {where}, byte {found.byte:,} of the block", "bold"))
+    out.print(make_text(f"{found.what}; changed by: {found.who}"))
     out.print(
         f"{found.shared_tokens:,} tokens before it are shared, {found.lost_tokens:,} of the first request are lost,"
     )
@@ -124,10 +119,10 @@ def plan(file: str, provider: str, model: str | None, config: str | None, as_jso
         emit_json({"status": line, "hints": [msgspec.to_builtins(hint) for hint in hints]})
         return
     out = console()
-    out.print(Text(clean(line), style="bold"))
+    out.print(make_text(line, "bold"))
     for hint in hints:
         where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
-        out.print(Text(clean(f"  {where}: {hint.reason}")))
+        out.print(make_text(f"  {where}: {hint.reason}"))
 
 
 @command.command()
@@ -142,7 +137,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     for number, document in enumerate(read_many(read_file(file), name=name_of(file)), 1):
         chosen = model or document.model
         prices = prices_for(chosen, known.prompt_caching.cache_ttl, overrides_of(known))
-        found = _recorded(document, chosen, prices)
+        found = _health_of(document, chosen, prices)
         if found.turns:
             rows.append((document.setting("id") or f"conversation {number}", found))
     if not rows:
@@ -153,7 +148,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     console().print(health_table(rows))
 
 
-def _recorded(document: Document, model: str | None, prices: Prices) -> Health:
+def _health_of(document: Document, model: str | None, prices: Prices) -> Health:
     found, tally = Health(), RunningTally(Meter())
     folds = 0
     for message in document.messages:
@@ -179,13 +174,9 @@ def _seconds(stamp: Any) -> float:
 
 
 def health_table(rows: list[tuple[str, Health]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("session", overflow="fold")
-    for name in ("turns", "hit rate", "saved, net of writes"):
-        table.add_column(name, justify="right")
-    table.add_column("misses")
+    table = make_table("session", ">turns", ">hit rate", ">saved, net of writes", "misses")
     for name, found in rows:
         misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
         cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${found.saved:,.2f}")
-        table.add_row(Text(clean(str(name))), *cells, Text(clean(misses)))
+        table.add_row(make_text(str(name)), *cells, make_text(misses))
     return table

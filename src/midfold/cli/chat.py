@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from midfold.agent import Agent
+from midfold.agent import Agent, ModelClient
 from midfold.agent.hands import Consent, agree
 from midfold.agent.shapes import caching_provider
 from midfold.cache import status_line
-from midfold.cli.chat_commands import Chat, run
-from midfold.cli.chat_screen import Screen
-from midfold.cli.consent import answered
-from midfold.cli.output import console
-from midfold.cli.talking import Talk, with_talk
-from midfold.errors import ModelFailed
+from midfold.cli.talk import Screen, Talk, with_talk
+from midfold.cli.terminal import ask, console
+from midfold.errors import MidfoldError, ModelFailed
 from midfold.model.endpoint import resolve
+from midfold.recall import original
 from midfold.transcript.message import ToolCall
 
+MOST_SESSIONS = 20
+MOST_HITS = 8
+LONGEST_SHOWN = 4_000
 PROMPT = "> "
 CONTINUED = "\\"
 ANSWERS = {"y": "yes", "n": "no", "a": "always"}
@@ -52,7 +54,7 @@ def command(talk: Talk, yes: bool) -> None:
         if line is None:
             break
         if line.startswith("/") and "\n" not in line:
-            _interruptible(screen, lambda line=line: run(chat, line))
+            _interruptible(screen, lambda line=line: run_command(chat, line))
         elif line.strip():
             _interruptible(screen, lambda line=line: chat.agent.run(line))
             screen.status(chat.agent)
@@ -72,7 +74,7 @@ class Asking:
         if call.name in self.allowed:
             return True
         self.screen.whole(about)
-        answer = answered(f"  run this {call.name}? [y]es, [n]o, [a]lways: ", ANSWERS)
+        answer = ask(f"  run this {call.name}? [y]es, [n]o, [a]lways: ", ANSWERS)
         if answer == "a":
             self.allowed.add(call.name)
         return answer in ("y", "a")
@@ -83,7 +85,7 @@ def _interruptible(screen: Screen, work: Any) -> None:
     try:
         work()
     except KeyboardInterrupt:
-        screen.stopped()
+        screen.say_stopped()
     except (ModelFailed, EOFError):
         return
 
@@ -127,3 +129,135 @@ def _greet(chat: Chat) -> None:
     if agent.session.info is not None:
         screen.say(f"resumed with {len(agent.session.history()):,} messages", "bright_black")
         screen.status(agent)
+
+
+class Chat:
+    """A conversation at work: what the commands act on."""
+
+    def __init__(self, talk: Talk, screen: Screen, make: Callable[[str | None, Talk], Agent]) -> None:
+        self.talk, self.screen = talk, screen
+        self._make = make
+        self.agent = make(talk.resume, talk)
+        self.over = False
+
+    def use(self, talk: Talk) -> None:
+        """Goes on with another model, in the same session."""
+        before = self.agent
+        self.agent = self._make(before.session.name if before.session.info is not None else None, talk)
+        self.talk = talk
+        if isinstance(before.model, ModelClient):
+            before.model.close()
+
+
+class Command(NamedTuple):
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+
+
+def run_command(chat: Chat, line: str) -> None:
+    """Carries out a line that begins with a slash."""
+    name, _, rest = line[1:].partition(" ")
+    matching = [known for known in COMMANDS if known == name] or [known for known in COMMANDS if known.startswith(name)]
+    if len(matching) != 1 or not name:
+        chat.screen.say(f"there is no command /{name}; /help lists them", "yellow")
+        return
+    try:
+        COMMANDS[matching[0]].run(chat, rest.strip())
+    except MidfoldError as error:
+        chat.screen.say(str(error), "red")
+
+
+def _help(chat: Chat, rest: str) -> None:
+    for command in COMMANDS.values():
+        chat.screen.say(f"  {command.usage:34} {command.help}")
+    chat.screen.say("Ctrl-C stops the model or a command that runs. A line that ends with \\ goes on in the next.")
+
+
+def _compress(chat: Chat, rest: str) -> None:
+    words = rest.split()
+    preview = "--preview" in words
+    words = [word for word in words if word != "--preview"]
+    keep, focus = None, " ".join(words) or None
+    if words[:1] == ["here"] and (len(words) == 1 or (len(words) == 2 and words[1].isdecimal())):
+        keep, focus = max(int(words[1]), 1) if len(words) == 2 else 1, None
+    if preview:
+        chat.screen.receipt(chat.agent.session.preview(force=True, focus=focus, keep_last_exchanges=keep), preview=True)
+        return
+    done = chat.agent.room.fold("asked", force=True, focus=focus, keep_last_exchanges=keep)
+    chat.screen.receipt(done.receipt)
+
+
+def _here(chat: Chat, rest: str) -> None:
+    _compress(chat, f"here {rest}")
+
+
+def _context(chat: Chat, rest: str) -> None:
+    chat.screen.context(chat.agent)
+
+
+def _search(chat: Chat, rest: str) -> None:
+    from midfold.cli.sessions import hits_table
+
+    if not rest:
+        chat.screen.say("what for? /search WORDS", "yellow")
+        return
+    hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
+
+
+def _unfold(chat: Chat, rest: str) -> None:
+    session = chat.agent.session
+    if not rest:
+        chat.screen.say("which handle? /unfold mf-...; /search and receipts name them", "yellow")
+        return
+    for message in session.store.unfold(session.name, rest.split()[0]):
+        chat.screen.say(message.role, "bold")
+        shown = original(message).partition("\n")[2]
+        for line in shown[:LONGEST_SHOWN].splitlines():
+            chat.screen.say(f"  {line.expandtabs()}")
+        if len(shown) > LONGEST_SHOWN:
+            chat.screen.say(f"  and {len(shown) - LONGEST_SHOWN:,} more characters", "bright_black")
+
+
+def _undo(chat: Chat, rest: str) -> None:
+    record = chat.agent.session.undo()
+    size = chat.agent.session.size.tokens
+    chat.screen.say(f"compaction {record.seq} is undone; the conversation has {size:,} tokens again")
+
+
+def _sessions(chat: Chat, rest: str) -> None:
+    from midfold.cli.sessions import session_facts, sessions_table
+
+    sessions_table([session_facts(info) for info in chat.talk.workshop.sessions.all(MOST_SESSIONS)])
+    chat.screen.say(f"this one is {chat.agent.session.name}; midfold chat --resume ID goes on with one", "bright_black")
+
+
+def _model(chat: Chat, rest: str) -> None:
+    words = rest.split()
+    if len(words) > 2:
+        chat.screen.say("/model NAME, or /model NAME PROVIDER", "yellow")
+        return
+    if words:
+        chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
+    endpoint, window = chat.agent.model.endpoint, chat.agent.session.setup.window
+    chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
+
+
+def _quit(chat: Chat, rest: str) -> None:
+    chat.over = True
+
+
+COMMANDS = {
+    "compress": Command(
+        "/compress [FOCUS] [--preview]", "fold now; with a focus, the summary gives it most room", _compress
+    ),
+    "here": Command("/compress here [N] [--preview]", "fold everything before the last N exchanges (1)", _here),
+    "context": Command("/context", "where the tokens go", _context),
+    "search": Command("/search WORDS", "search this conversation, folded or not", _search),
+    "unfold": Command("/unfold HANDLE", "show the originals behind a handle", _unfold),
+    "undo": Command("/undo", "take the last compaction back", _undo),
+    "sessions": Command("/sessions", "list the stored conversations", _sessions),
+    "model": Command("/model [NAME [PROVIDER]]", "show the model, or go on with another one", _model),
+    "help": Command("/help", "this list", _help),
+    "quit": Command("/quit", "leave; the session is kept", _quit),
+}

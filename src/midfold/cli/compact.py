@@ -11,9 +11,8 @@ import click
 import msgspec
 
 from midfold.api import Compaction, compact
-from midfold.cli.inspect import name_of, read_file
-from midfold.cli.output import notice
-from midfold.cli.settings import engine_settings
+from midfold.cli.options import engine_settings, name_of, read_file, with_config
+from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.errors import TranscriptError
 from midfold.model import Summarizer, local_summarizer
@@ -38,7 +37,7 @@ from midfold.transcript.document import read
     "--summarizer", metavar="NAME", help="Who writes it: local, main (the file's own model), or a provider's name."
 )
 @click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
+@with_config
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
     file: str,
@@ -82,31 +81,29 @@ def command(
         summarizer=_choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
-        from midfold.cli.fold_picture import draw_fold
+        from midfold.cli.fold_picture import draw_svg
 
-        Path(picture).write_text(draw_fold(result, Path(name_of(file)).stem), encoding="utf-8")
+        Path(picture).write_text(draw_svg(result, Path(name_of(file)).stem), encoding="utf-8")
     _show(result, preview=preview, as_json=as_json)
     if output is not None and not preview:
         _write(result, output, name_of(file))
 
 
 def _show(result: Compaction, *, preview: bool, as_json: bool) -> None:
-    from midfold.cli import fold_map
-    from midfold.cli.output import console, emit_json
+    from midfold.cli import fold_picture
+    from midfold.cli.terminal import console, emit_json
 
     if as_json:
-        emit_json(facts(result, with_messages=not preview))
+        emit_json(plain_result(result, with_messages=not preview))
         return
     out = console()
-    fold_map.show(out, result)
+    fold_picture.show_map(out, result)
     if not preview:
-        fold_map.handoff(out, result)
+        fold_picture.show_handoff(out, result)
 
 
-def facts(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
+def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
     """The receipt, the state and the messages as plain values."""
-    import msgspec
-
     from midfold.transcript.splice import message_value
 
     receipt = result.receipt.to_dict()

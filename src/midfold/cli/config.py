@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.output import console, echo, emit_json, notice
-from midfold.cli.visible import visible
+from midfold.cli.options import load_settings, locate_config, with_config_path
+from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.config.edit import render
 from midfold.config.schema import SECTIONS
 from midfold.config.table import field_at, split
@@ -22,14 +21,6 @@ from midfold.errors import ConfigError
 
 WIDE = 120
 WIDEST_KEY = 54
-with_file = click.option(
-    "--config",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The file to read instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml.",
-)
-
 with_flags = click.option(
     "--set",
     "flags",
@@ -49,14 +40,12 @@ def command() -> None:
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 @with_flags
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: path, notices, values and origins.")
 def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
     """Show every effective value and where it came from."""
-    loaded = config.load(file, overrides=_overrides(flags))
-    for text in loaded.notices:
-        notice(text)
+    loaded = load_settings(file, _overrides(flags))
     if as_json:
         emit_json(
             {
@@ -71,10 +60,8 @@ def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
     if sys.stdout.isatty():
         _print_table(rows)
         return
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for *cells, meaning in rows:
-        padded = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        echo(f"{padded}  # {meaning}")
+    for line in pad_rows([(*cells, f"# {meaning}") for *cells, meaning in rows]):
+        echo(line)
 
 
 def _overrides(flags: Iterable[str]) -> dict[str, config.FlagText]:
@@ -91,7 +78,7 @@ def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
     """Nothing is cut: keys stay on one line where they can, other columns fold, and meanings need a wide terminal."""
     out = console()
     longest = max(len(key) for key, *_ in rows)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = make_table()
     table.add_column("key", overflow="fold", width=min(longest, WIDEST_KEY))
     columns = ["value", "from", "meaning"][: 3 if out.width >= WIDE else 2]
     for name in columns:
@@ -127,30 +114,26 @@ def schema() -> None:
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 @with_flags
 def check(file: Path | None, flags: tuple[str, ...]) -> None:
     """Check the file, the environment and the flags; every problem is printed, and the exit code is 2."""
-    loaded = config.load(file, overrides=_overrides(flags))
-    for text in loaded.notices:
-        notice(text)
+    loaded = load_settings(file, _overrides(flags))
     echo(f"{loaded.path or 'no configuration file, and the environment'}: no problems")
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 def path(file: Path | None) -> None:
     """Print the path of the file that is read."""
-    found = config.locate(file)
-    if found is None:
-        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    found = locate_config(file)
     echo(str(found))
     if config.is_missing(found):
         notice("this file does not exist")
 
 
 @command.command()
-@with_file
+@with_config_path("read")
 @click.option("--dry-run", is_flag=True, help="Show what would change; write nothing.")
 @click.option("--no-backup", is_flag=True, help="Do not keep the old text as config.yaml.bak.")
 def migrate(file: Path | None, dry_run: bool, no_backup: bool) -> None:

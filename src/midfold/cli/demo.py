@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from midfold.cli.output import console, emit_json
+from midfold.cli.options import with_json
+from midfold.cli.terminal import console, emit_json, make_table
 from midfold.config import Config
 from midfold.config.schema import Gateway, ModelSettings
 from midfold.errors import MissingExtra
@@ -24,7 +25,7 @@ BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
-class Run(msgspec.Struct, kw_only=True):
+class DemoRun(msgspec.Struct, kw_only=True):
     """One session: how far it came, and what it cost at the provider."""
 
     turns: int
@@ -44,7 +45,7 @@ class Run(msgspec.Struct, kw_only=True):
 @click.option(
     "--window", default=32_768, show_default=True, type=click.IntRange(8_192, 1_000_000), help="The model's window."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_json
 def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
     """Show what midfold does, on a made-up conversation: no key, no network, nothing is kept.
 
@@ -59,16 +60,16 @@ def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
 
 def _fold(as_json: bool) -> None:
     from midfold.api import compact
-    from midfold.cli import fold_map
-    from midfold.cli.compact import facts
+    from midfold.cli import fold_picture
+    from midfold.cli.compact import plain_result
 
     example = _testing("fixtures").long_tool_heavy_conversation()
     result = compact(example.messages, **example.settings)
     if as_json:
-        emit_json(facts(result, with_messages=False))
+        emit_json(plain_result(result, with_messages=False))
         return
-    fold_map.show(console(), result)
-    fold_map.handoff(console(), result)
+    fold_picture.show_map(console(), result)
+    fold_picture.show_handoff(console(), result)
 
 
 def _testing(name: str) -> Any:
@@ -92,7 +93,7 @@ def _gateway(turns: int, window: int, as_json: bool) -> None:
         sys.exit(1)
 
 
-def session(turns: int, window: int, *, through_gateway: bool, advance: Callable[[int], None]) -> Run:
+def session(turns: int, window: int, *, through_gateway: bool, advance: Callable[[int], None]) -> DemoRun:
     """The coding session against a provider of its own; `advance` is told how many turns were made."""
     from midfold.gateway import create_app
     from midfold.service import open_sessions
@@ -118,7 +119,7 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
         advance(turns - work.done)
         bills = provider.bills
     prompt = sum(bill.prompt for bill in bills)
-    return Run(
+    return DemoRun(
         turns=turns,
         done=work.done,
         refused=len(provider.rejected),
@@ -139,8 +140,7 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
-def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
-    from rich.table import Table
+def _show(out: Console, window: int, alone: DemoRun, ours: DemoRun) -> None:
     from rich.text import Text
 
     out.print(Text(f"A coding session of {ours.turns} turns, a window of {window:,} tokens", style="bold"))
@@ -150,10 +150,8 @@ def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
             "and bills by a model of its prompt cache. Nothing leaves this machine.\n"
         )
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "directly", "through midfold"):
-        table.add_column(name, justify="right" if name else "left")
-    rows: tuple[tuple[str, Callable[[Run], str]], ...] = (
+    table = make_table("", ">directly", ">through midfold")
+    rows: tuple[tuple[str, Callable[[DemoRun], str]], ...] = (
         ("turns finished", lambda run: f"{run.done} of {run.turns}"),
         ("requests refused", lambda run: f"{run.refused}"),
         ("largest prompt, tokens", lambda run: f"{max(run.prompts, default=0):,}"),
@@ -172,7 +170,7 @@ def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
         out.print(Text(f"\nThe provider's answer without midfold: {alone.error}"))
 
 
-def _curve(run: Run, window: int) -> str:
+def _curve(run: DemoRun, window: int) -> str:
     """The size of the prompt over the session, one column for several turns."""
     columns = min(WIDTH, run.turns)
     places = [place * run.turns // columns for place in range(columns)]

@@ -5,21 +5,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import click
 
-from midfold.cli.doctor_server import Finding, findings
+from midfold.cli.options import with_config
+from midfold.config import Config
+from midfold.errors import ConfigError, MidfoldError
 
-if TYPE_CHECKING:
-    from midfold.config import Config
-
+PATIENCE = 10.0
 EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
 MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
 
 
 @click.command(name="doctor")
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
+@with_config
 @click.option("--model", help="The conversation's own model.")
 @click.option(
     "--probe",
@@ -35,7 +36,7 @@ def command(context: click.Context, config: str | None, model: str | None, probe
     """
     found = [*_installation(), *_settings(config, model, probe=probe)]
     if as_json:
-        from midfold.cli.output import emit_json
+        from midfold.cli.terminal import emit_json
 
         emit_json([finding._asdict() for finding in found])
     else:
@@ -44,21 +45,20 @@ def command(context: click.Context, config: str | None, model: str | None, probe
         context.exit(1)
 
 
-def _show(found: list[Finding]) -> None:
+def _show(found: list[Check]) -> None:
     from rich.text import Text
 
-    from midfold.cli.output import console
-    from midfold.cli.render import clean
+    from midfold.cli.terminal import console, visible
 
     colours = {"ok": "green", "note": "cyan", "problem": "red"}
     out = console()
     width = max(len(finding.what) for finding in found)
     for what, status, told in found:
         named = Text(MARKS[status], style=colours[status]) + Text(f" {what:<{width}}", style="bold")
-        out.print(named + Text(f"  {clean(told)}", style="default"), soft_wrap=True)
+        out.print(named + Text(f"  {visible(told)}", style="default"), soft_wrap=True)
 
 
-def _installation() -> list[Finding]:
+def _installation() -> list[Check]:
     from midfold import __version__
 
     have = [name for name, package in EXTRAS.items() if importlib.util.find_spec(package)]
@@ -67,57 +67,57 @@ def _installation() -> list[Finding]:
     if missing:
         told += f"; not installed: {', '.join(missing)} (pip install 'midfold[{','.join(missing)}]')"
     return [
-        Finding("midfold", "ok", f"{__version__} on Python {platform.python_version()}"),
-        Finding("extras", "ok" if not missing else "note", told),
+        Check("midfold", "ok", f"{__version__} on Python {platform.python_version()}"),
+        Check("extras", "ok" if not missing else "note", told),
     ]
 
 
-def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Finding]:
+def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Check]:
     from midfold.config import load
     from midfold.errors import ConfigError
 
     try:
         loaded = load(path)
     except ConfigError as problem:
-        return [Finding("settings", "problem", str(problem)), _compaction(None)]
+        return [Check("settings", "problem", str(problem)), _compaction(None)]
     source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
-    notes = [Finding("settings", "note", text) for text in loaded.notices]
-    found = [Finding("settings", "ok", source), *notes, *_engine(loaded.config)]
-    found += [*_summaries(loaded.config, model, probe=probe), *findings(loaded.config, probe=probe)]
+    notes = [Check("settings", "note", text) for text in loaded.notices]
+    found = [Check("settings", "ok", source), *notes, *_engine(loaded.config)]
+    found += [*_summaries(loaded.config, model, probe=probe), *_server(loaded.config, probe=probe)]
     return [*found, _compaction(loaded.config)]
 
 
-def _engine(config: Config) -> list[Finding]:
+def _engine(config: Config) -> list[Check]:
     from midfold.plugins import configured_engine
 
     found = configured_engine(config)
     if found.fell_back:
-        return [Finding("engine", "problem", text) for text in found.notices]
-    notes = [Finding("engine", "note", text) for text in found.notices]
-    return [Finding("engine", "ok", f"{config.context.engine} ({found.source})"), *notes]
+        return [Check("engine", "problem", text) for text in found.notices]
+    notes = [Check("engine", "note", text) for text in found.notices]
+    return [Check("engine", "ok", f"{config.context.engine} ({found.source})"), *notes]
 
 
-def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
+def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
     from midfold.errors import ConfigError
     from midfold.model.endpoint import resolve
 
     try:
         found = resolve(config, os.environ, model)
     except ConfigError as problem:
-        return [Finding("summaries", "problem", str(problem))]
+        return [Check("summaries", "problem", str(problem))]
     if found.endpoint is None:
         status = "problem" if found.missing else "note" if found.unused else "ok"
-        return [Finding("summaries", status, found.description)]
+        return [Check("summaries", status, found.description)]
     if importlib.util.find_spec("httpx2") is None:
         told = f"{found.description}, but the HTTP client is missing: pip install 'midfold[models]'"
-        return [Finding("summaries", "problem", told)]
+        return [Check("summaries", "problem", told)]
     window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
     main = f"; after some failures {found.main.model} once" if found.main is not None else ""
-    findings = [Finding("summaries", "ok", f"{found.description}; {window}{main}")]
-    return [*findings, _probed(found.endpoint)] if probe else findings
+    findings = [Check("summaries", "ok", f"{found.description}; {window}{main}")]
+    return [*findings, _probe(found.endpoint)] if probe else findings
 
 
-def _probed(endpoint: Any) -> Finding:
+def _probe(endpoint: Any) -> Check:
     from midfold.errors import ModelFailed
     from midfold.model.summaries import ModelSummarizer, SummaryCall
 
@@ -125,11 +125,11 @@ def _probed(endpoint: Any) -> Finding:
     try:
         answer = ModelSummarizer(endpoint).send(question)
     except ModelFailed as failed:
-        return Finding("probe", "problem", f"{failed.kind}: {failed}")
-    return Finding("probe", "ok", f"{endpoint.place} answered, {answer.tokens.completion_tokens} tokens")
+        return Check("probe", "problem", f"{failed.kind}: {failed}")
+    return Check("probe", "ok", f"{endpoint.place} answered, {answer.tokens.completion_tokens} tokens")
 
 
-def _compaction(config: Config | None) -> Finding:
+def _compaction(config: Config | None) -> Check:
     """A fold of a made-up conversation: legal, smaller, and every original can be unfolded. No model is asked."""
     from midfold.api import compact
     from midfold.fold.redact import redact
@@ -147,11 +147,116 @@ def _compaction(config: Config | None) -> Finding:
         result = compact(steps, context_length=8_000, engine=engine)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; that is what is asked here
         told = f"the engine {engine.name} failed: {type(error).__name__}: {redact(str(error))[:300]}"
-        return Finding("compaction", "problem", told)
+        return Check("compaction", "problem", told)
     if not result.changed and engine.name != "compressor":
-        return Finding("compaction", "note", f"the engine {engine.name} folded nothing: {result.receipt.reason}")
+        return Check("compaction", "note", f"the engine {engine.name} folded nothing: {result.receipt.reason}")
     if result.receipt.status != "compacted" or violations(result.transcript):
-        return Finding("compaction", "problem", f"a made-up conversation was not folded: {result.receipt.reason}")
+        return Check("compaction", "problem", f"a made-up conversation was not folded: {result.receipt.reason}")
     folded = sum(len(result.archive.originals(handle)) for handle in result.receipt.handles)
     before, after = result.receipt.old_tokens, result.receipt.new_tokens
-    return Finding("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")
+    return Check("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    status: str
+    told: str
+
+
+def _server(config: Config, *, probe: bool) -> Iterator[Check]:
+    """Only what is configured is looked at; only with `probe` is anything sent."""
+    if config.store.url is not None:
+        yield _store(config)
+    if config.gateway.upstream is not None or config.upstreams:
+        yield from _upstreams(config, probe=probe)
+        yield _door(config)
+        if probe:
+            yield _gateway(config)
+
+
+def _store(config: Config) -> Check:
+    """Opens it, which brings its schema up to date, and checks every invariant."""
+    from midfold.service import open_sessions
+
+    assert config.store.url is not None
+    try:
+        with open_sessions(config.store.url, config=config) as sessions:
+            broken = sessions.check()
+            many = len(sessions.store.sessions(1_000))
+    except MidfoldError as error:
+        return Check("store", "problem", str(error))
+    if broken:
+        return Check("store", "problem", f"{len(broken)} invariants do not hold: midfold store check lists them")
+    return Check("store", "ok", f"{sessions.store.where}: {many:,} sessions, every invariant holds")
+
+
+def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
+    if importlib.util.find_spec("starlette") is None:
+        yield Check("gateway", "problem", "its packages are missing: pip install 'midfold[gateway]'")
+        return
+    from midfold.gateway.upstreams import Upstreams
+
+    try:
+        found = Upstreams(config, os.environ)
+    except ConfigError as error:
+        yield Check("upstreams", "problem", str(error))
+        return
+    for upstream in found.all():
+        key = "a key of the gateway's" if upstream.key else "the client's own key"
+        if probe:
+            yield _reach(upstream.base, upstream.place)
+        else:
+            yield Check("upstream", "ok", f"{upstream.place}, wire {upstream.wire}, {key}")
+
+
+def _door(config: Config) -> Check:
+    from midfold.gateway.operating import check_door
+
+    try:
+        check_door(config)
+    except ConfigError as error:
+        return Check("door", "problem", str(error))
+    who = f"{len(config.keys)} keys" if config.keys else "this machine only, no keys"
+    return Check("door", "ok", f"{config.gateway.host}:{config.gateway.port}, {who}")
+
+
+def _gateway(config: Config) -> Check:
+    """Whether a gateway runs where the settings say, and whether it looks at the requests that it should look at."""
+    import httpx2
+
+    settings = config.gateway
+    place = f"{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}"
+    try:
+        told = httpx2.get(f"http://{place}/readyz", timeout=PATIENCE, follow_redirects=False).json()
+        unmanaged, store = dict(told.get("unmanaged", {})), told["store"]
+    except (httpx2.HTTPError, OSError):
+        return Check("gateway", "note", f"none runs at {place}")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Check("gateway", "note", f"what answers at {place} is no gateway")
+    if unmanaged:
+        return Check("gateway", "problem", _describe_unmanaged(place, unmanaged))
+    if store != "ok":
+        return Check("gateway", "problem", f"the one at {place} is not ready: its store gives {store}")
+    return Check("gateway", "ok", f"one runs at {place}, and looks at what it should")
+
+
+def _describe_unmanaged(place: str, counts: dict[str, int]) -> str:
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+    return (
+        f"the one at {place} has passed on {sum(counts.values()):,} requests without looking at them ({kinds}). "
+        "If a kind begins with Store, `midfold store check` is next; any other is a fault of midfold's: please report "
+        'it with the lines "a request was passed on as it was" of the gateway\'s log'
+    )
+
+
+def _reach(base: str, place: str) -> Check:
+    """Whether anybody answers there; without a key, so any answer will do."""
+    import httpx2
+
+    try:
+        status = httpx2.get(base, timeout=PATIENCE, follow_redirects=False).status_code
+    except (httpx2.HTTPError, OSError) as error:
+        return Check("upstream", "problem", f"{place} does not answer: {type(error).__name__}")
+    return Check("upstream", "ok" if status < 500 else "problem", f"{place} answers ({status})")

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from midfold.cli import eval_table
-from midfold.cli.output import console, emit_json, notice
-from midfold.cli.progress import bar
-from midfold.errors import TranscriptError
+from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
 from midfold.lab.exams import recall_search
 from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split
-from midfold.lab.retention import Evaluation, evaluate, retention_chart
+from midfold.lab.retention import Evaluation, Figure, evaluate, retention_chart
+
+DETAILS = {"hard": "hard", "far": "far", "action": "action", "searched": "+ search", "demands": "demands"}
+LEGEND = (
+    "bound: needed facts kept with words that say what they are; in brackets 95 % intervals over conversations",
+    "hard: paths, ids, hashes, URLs, numbers   far: last mentioned more than 30 % of the past ago",
+    "action: used in tool calls   + search: with one search by each step that needs facts",
+    "demands: sentences of the user with must, never, always, don't, prefer, only that were kept word for word",
+)
 
 
 def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
@@ -40,7 +48,7 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
     "--methods", default=",".join(DEFAULT_METHODS), show_default=True, metavar="NAMES", help="Built-in methods, or all."
 )
 @click.option("--method", "plugged", multiple=True, metavar="NAME=MODULE:FUNCTION", help="A compactor of your own.")
-@click.option("--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations.")
+@with_split
 @click.option(
     "--at",
     type=click.Choice(["steps", "compactions"]),
@@ -52,10 +60,8 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
 )
 @click.option("--no-search", is_flag=True, help="Leave out the search over the past.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws that make the intervals.")
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: the processors there are."
-)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart.")
+@with_workers
+@with_plot
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: every figure with its interval.")
 def command(
     files: tuple[str, ...],
@@ -77,7 +83,7 @@ def command(
     what stands before a cut to each budget, and is judged by what the assistant wrote after it. A compactor of your own
     is a function (messages, target_tokens) -> messages.
     """
-    with bar("cuts") as progress:
+    with progress_bar("cuts") as progress:
         result = evaluate(
             list(files_of(files)),
             methods=_methods(methods, plugged),
@@ -91,23 +97,12 @@ def command(
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(retention_chart(result.figures, subtitle=eval_table.basis(result)), encoding="utf-8")
+        plot.write_text(retention_chart(result.figures, subtitle=_basis(result)), encoding="utf-8")
         notice(f"chart written to {plot}")
     if as_json:
-        emit_json(facts(result, split=split, at=at, seed=seed))
+        emit_json(_plain(result, split=split, at=at, seed=seed))
     else:
-        eval_table.show(console(), result)
-
-
-def files_of(names: tuple[str, ...]) -> Iterator[str]:
-    for name in names:
-        if not Path(name).is_dir():
-            yield name
-            continue
-        found = sorted(Path(name).rglob("*.jsonl")) or sorted(Path(name).rglob("*.json"))
-        if not found:
-            raise TranscriptError(f"{name} is a folder without .jsonl or .json files")
-        yield from map(str, found)
+        _show(console(), result)
 
 
 def _methods(names: str, plugged: tuple[str, ...]) -> dict[str, str | Compactor]:
@@ -117,7 +112,7 @@ def _methods(names: str, plugged: tuple[str, ...]) -> dict[str, str | Compactor]
     return chosen
 
 
-def facts(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, Any]:
+def _plain(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, Any]:
     """Everything that was measured, as plain values; no message content."""
     return {
         "conversations": result.conversations,
@@ -128,3 +123,61 @@ def facts(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, An
         "seed": seed,
         "figures": [msgspec.to_builtins(figure) for figure in result.figures],
     }
+
+
+def _basis(result: Evaluation) -> str:
+    counts = {"cut": result.cuts, "conversation": result.conversations, "needed fact": result.needed}
+    cuts, conversations, needed = (f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+    return f"{cuts} of {conversations}, {needed}"
+
+
+def _show(out: Console, result: Evaluation) -> None:
+    out.print(Text(_basis(result), style="bold"))
+    out.print()
+    out.print(_headline(result.figures))
+    out.print()
+    out.print(_details(result.figures))
+    out.print()
+    for line in LEGEND:
+        out.print(Text(line, style="dim"))
+    over = sum(figure.over for figure in result.figures)
+    if over:
+        text = (
+            f"{over:,} outputs are above their budget by more than 5 %: what they keep does not compare with the rest."
+        )
+        out.print(Text(text, style="yellow"))
+
+
+def _headline(figures: list[Figure]) -> Table:
+    budgets = sorted({figure.budget for figure in figures})
+    table = make_table("bound recall at", *(f">{budget * 100:g} %" for budget in budgets))
+    best = {budget: max(_mean(figure) for figure in figures if figure.budget == budget) for budget in budgets}
+    for method in dict.fromkeys(figure.method for figure in figures):
+        cells = [
+            _cell(figure, best=_mean(figure) == best[figure.budget]) for figure in figures if figure.method == method
+        ]
+        table.add_row(make_text(method), *cells)
+    return table
+
+
+def _mean(figure: Figure) -> float:
+    return figure.measures["bound"].mean
+
+
+def _cell(figure: Figure, *, best: bool) -> Text:
+    bound = figure.measures["bound"]
+    cell = Text(f"{bound.mean:.3f}", style="bold green" if best else "bold")
+    if bound.low is not None and bound.high is not None:
+        cell.append(f" [{bound.low:.3f}-{bound.high:.3f}]", style="dim")
+    return cell
+
+
+def _details(figures: list[Figure]) -> Table:
+    table = make_table("method", *(f">{name}" for name in ("budget", "used", "over", "bound", *DETAILS.values())))
+    for figure in figures:
+        over = Text(f"{figure.over} of {figure.cuts}" if figure.over else "-", style="yellow" if figure.over else "dim")
+        shown = [figure.measures.get(name) for name in ("bound", *DETAILS)]
+        marks = ["-" if mark is None else f"{mark.mean:.3f}" for mark in shown]
+        percent = f"{figure.budget * 100:g} %"
+        table.add_row(make_text(figure.method), percent, f"{figure.share:.1%}", over, *marks)
+    return table

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from midfold.cli.settings import overrides_of
+from midfold.api import overrides_of
+from midfold.cli.options import name_of, read_file, settings
+from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, make_text, visible
 from midfold.errors import TranscriptError
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.transcript.breakdown import by_kind, largest
@@ -18,7 +18,22 @@ from midfold.transcript.document import Document, read_many
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import ESTIMATE, Meter
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLOURS = {
+    "system prompt": "magenta",
+    "tool definitions": "bright_magenta",
+    "user text": "green",
+    "assistant text": "cyan",
+    "thinking": "bright_black",
+    "tool calls": "yellow",
+    "tool results": "red",
+    "media": "blue",
+    "message framing": "bright_black",
+}
 MOST_PROBLEMS = 10
+MOST_TOOLS = 8
 
 
 @click.command(name="inspect")
@@ -49,7 +64,7 @@ def command(
     documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
     if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
         raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
-    overrides = overrides_of(config)
+    overrides = overrides_of(settings(config))
     if conversation is not None:
         if not 1 <= conversation <= len(documents):
             raise TranscriptError(
@@ -57,45 +72,19 @@ def command(
             )
         documents = [documents[conversation - 1]]
     if len(documents) == 1:
-        shown = facts(documents[0], model, exact=exact, overrides=overrides)
-        _write(shown, "conversation", as_json=as_json)
+        shown = describe(documents[0], model, exact=exact, overrides=overrides)
+        emit_json(shown) if as_json else _show_conversation(console(), shown)
         return
-    rows = [facts(document, model, exact=exact, overrides=overrides) for document in documents]
-    _write({"conversations": rows, "totals": _totals(rows)}, "collection", as_json=as_json)
-
-
-def _write(shown: dict[str, Any], what: str, *, as_json: bool) -> None:
-    from midfold.cli import render
-    from midfold.cli.output import console, emit_json
-
-    if as_json:
-        emit_json(shown)
-    elif what == "conversation":
-        render.conversation(console(), shown)
-    else:
-        render.collection(console(), shown)
-
-
-def read_file(file: str) -> bytes:
-    if file == "-":
-        if sys.stdin is None:
-            raise TranscriptError("standard input is closed")
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise TranscriptError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
-
-
-def name_of(file: str) -> str:
-    return "standard input" if file == "-" else file
+    rows = [describe(document, model, exact=exact, overrides=overrides) for document in documents]
+    both = {"conversations": rows, "totals": _totals(rows)}
+    emit_json(both) if as_json else _show_collection(console(), both)
 
 
 def _is_conversation(document: Document) -> bool:
     return any(message.role != "other" for message in document.messages)
 
 
-def facts(
+def describe(
     document: Document,
     model: str | None = None,
     *,
@@ -153,3 +142,89 @@ def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "by_kind": dict(by_kind_total),
         "problems": sum(len(row["problems"]) for row in rows),
     }
+
+
+def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
+    tokens = shown["tokens"]
+    roles = ", ".join(f"{count:,} {role}" for role, count in shown["roles"].items())
+    out.print(
+        make_text(f"{shown['messages']:,} messages", "bold") + make_text(f" in {shown['dialect']} shape: {roles}")
+    )
+    calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
+    out.print(make_text(calls + _tools(shown["tools_used"])))
+    _window_line(out, shown["model"], tokens)
+    out.print()
+    kinds_table(out, tokens["by_kind"])
+    if shown["largest"]:
+        table = make_table(">Largest messages", "role", "tool", ">tokens", ">share")
+        for item in shown["largest"]:
+            share = f"{item['tokens'] / (tokens['total'] or 1):.1%}"
+            row = (f"[{item['position']}]", item["role"], ", ".join(item["tools"]), f"{item['tokens']:,}", share)
+            table.add_row(*map(make_text, row))
+        out.print()
+        out.print(table)
+    _show_problems(out, shown["problems"])
+
+
+def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, Any]) -> None:
+    share = tokens["share_of_window"]
+    colour = "red" if share >= 0.85 else "yellow" if share >= 0.5 else "green"
+    line = make_text(f"{tokens['total']:,} tokens", "bold")
+    how = "estimated" if tokens["basis"] == "estimated" else f"counted with {tokens['counter']}"
+    line.append(f" ({how}), ", style="default")
+    line.append(f"{share:.1%}", style=colour)
+    name = visible(model["name"] or "an unnamed model")
+    known = "" if model["known"] else ", a default"
+    line.append(f" of the {model['context_window']:,}-token window of {name}{known}", style="default")
+    out.print(line)
+
+
+def _tools(used: Mapping[str, int]) -> str:
+    if not used:
+        return ""
+    shown = [f"{name or '(no name)'} {count:,}" for name, count in list(used.items())[:MOST_TOOLS]]
+    more = f", and {len(used) - MOST_TOOLS} more" if len(used) > MOST_TOOLS else ""
+    return f": {', '.join(shown)}{more}"
+
+
+def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
+    """Where the tokens go, the most expensive kind first."""
+    total = sum(by_kind.values()) or 1
+    table = make_table("Where the tokens go", ">tokens", ">share")
+    table.add_column("", no_wrap=True)
+    for kind, amount in sorted(by_kind.items(), key=lambda item: -item[1]):
+        if amount:
+            share = amount / total
+            filled = make_text(bar(share, ascii_only=not has_unicode(out)), COLOURS.get(kind, "white"))
+            table.add_row(kind, f"{amount:,}", f"{share:.1%}", filled)
+    out.print(table)
+
+
+def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:
+    out.print()
+    if not problems:
+        out.print(make_text("No problems found.", "green"))
+        return
+    out.print(make_text(f"{len(problems):,} problem(s) found:", "bold yellow"))
+    for problem in problems[:MOST_PROBLEMS]:
+        out.print(make_text(f"  {problem['path']}: {problem['what']}"))
+    if len(problems) > MOST_PROBLEMS:
+        out.print(f"  and {len(problems) - MOST_PROBLEMS:,} more; --json lists them all")
+
+
+def _show_collection(out: Console, shown: Mapping[str, Any]) -> None:
+    rows, totals = shown["conversations"], shown["totals"]
+    most = max((row["tokens"]["total"] for row in rows), default=1) or 1
+    table = make_table(">#", ">messages", ">calls", ">tokens", ">of window", ">problems", "")
+    for number, row in enumerate(rows, 1):
+        tokens = row["tokens"]
+        cells = (f"{number}", f"{row['messages']:,}", f"{row['tool_calls']:,}", f"{tokens['total']:,}")
+        filled = bar(tokens["total"] / most, 24, ascii_only=not has_unicode(out))
+        table.add_row(*cells, f"{tokens['share_of_window']:.0%}", f"{len(row['problems']):,}", filled)
+    out.print(table)
+    out.print()
+    line = f"{totals['conversations']:,} conversations, {totals['messages']:,} messages, {totals['tokens']:,} tokens"
+    out.print(make_text(line, "bold"))
+    out.print()
+    kinds_table(out, totals["by_kind"])
+    out.print("\n--conversation N shows one of them.")

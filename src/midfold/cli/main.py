@@ -74,6 +74,6 @@ def run() -> None:
 
 
 def _tell(text: str) -> None:
-    from midfold.cli.output import notice
+    from midfold.cli.terminal import notice
 
     notice(text)

@@ -9,10 +9,11 @@ from itertools import groupby
 import click
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from midfold.cli.output import console, echo, emit_json, notice
+from midfold.api import overrides_of
+from midfold.cli.options import settings, with_json
+from midfold.cli.terminal import console, echo, emit_json, make_table
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, look_up
 
 LABELS = {
@@ -34,10 +35,10 @@ COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@with_json
 def command(name: str | None, path: str | None, as_json: bool) -> None:
     """Show what is believed about the model NAME and why, or the whole table and your overrides."""
-    overrides = _overrides(path)
+    overrides = overrides_of(settings(path))
     if name is None:
         _show_table(overrides, as_json)
         return
@@ -46,18 +47,6 @@ def command(name: str | None, path: str | None, as_json: bool) -> None:
         emit_json(msgspec.to_builtins(belief))
         return
     _show_belief(belief)
-
-
-def _overrides(path: str | None) -> Mapping[str, ModelOverride]:
-    from midfold.config import load
-
-    loaded = load(path)
-    for text in loaded.notices:
-        notice(text)
-    return {
-        pattern: msgspec.convert(settings, ModelOverride, from_attributes=True)
-        for pattern, settings in loaded.config.models.items()
-    }
 
 
 def number(value: int | float | str | None) -> str:
@@ -103,13 +92,13 @@ def _show_table(overrides: Mapping[str, ModelOverride], as_json: bool) -> None:
             {
                 "models": msgspec.to_builtins(TABLE),
                 "default": msgspec.to_builtins(DEFAULT),
-                "overrides": {pattern: given(override) for pattern, override in overrides.items()},
+                "overrides": {pattern: set_fields(override) for pattern, override in overrides.items()},
             }
         )
         return
     out = console()
     for source, tokens, rows in groups():
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        table = make_table(header_style="dim")
         for index, column in enumerate(COLUMNS):
             table.add_column(column, justify="right" if index else "left", min_width=0 if index else 26)
         for row in rows:
@@ -123,7 +112,7 @@ def _show_table(overrides: Mapping[str, ModelOverride], as_json: bool) -> None:
     out.print(Text(f"Any other model: {stated} (a default; see `midfold models NAME`)."))
 
 
-def given(override: ModelOverride) -> dict[str, int | float | str]:
+def set_fields(override: ModelOverride) -> dict[str, int | float | str]:
     """The fields that an override sets."""
     values = {field: getattr(override, field) for field in ModelOverride.__struct_fields__}
     return {field: value for field, value in values.items() if value is not None}
@@ -133,11 +122,11 @@ def _show_overrides(out: Console, overrides: Mapping[str, ModelOverride]) -> Non
     if not overrides:
         return
     out.print(Text("Your configuration, laid over the rows above that match", style="bold"))
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = make_table(header_style="dim")
     table.add_column("pattern", overflow="fold", min_width=26)
     table.add_column("sets", overflow="fold")
     for pattern, override in overrides.items():
-        settings = ", ".join(f"{field} {number(value)}" for field, value in given(override).items())
+        settings = ", ".join(f"{field} {number(value)}" for field, value in set_fields(override).items())
         table.add_row(Text(pattern), Text(settings or "nothing"))
     out.print(table)
     out.print()
@@ -145,9 +134,7 @@ def _show_overrides(out: Console, overrides: Mapping[str, ModelOverride]) -> Non
 
 def _show_belief(belief: Belief) -> None:
     out = console()
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
-        table.add_column()
+    table = make_table("", "", "", show_header=False)
     for field in FIELDS:
         value = number(getattr(belief.model, field))
         table.add_row(Text(LABELS[field]), Text(value), Text(belief.fields[field], style="dim"))

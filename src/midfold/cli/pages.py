@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from midfold.cli.output import notice
-from midfold.cli.sessions import with_store
+from midfold.cli.options import with_store
+from midfold.cli.terminal import notice
 from midfold.errors import MidfoldError, MissingExtra
 from midfold.service import Sessions
 
@@ -27,7 +27,7 @@ def command(sessions: Sessions, port: int) -> None:
         raise MissingExtra("midfold pages", "gateway") from None
     import socket
 
-    from midfold.dashboard import app
+    from midfold.pages import app
 
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

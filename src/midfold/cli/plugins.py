@@ -10,25 +10,15 @@ from typing import Any
 
 import click
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from midfold import config
-from midfold.cli.output import console, echo, emit_json, notice
-from midfold.cli.render import clean
+from midfold.cli.options import load_settings, locate_config, with_config_path, with_json
+from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.errors import ConfigError, PluginError
 from midfold.plugins import EngineInfo, engines_directory, list_engines, name_problem, resolve_engine
 
 KEY = "context.engine"
-
-with_file = click.option(
-    "--config",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The file to use instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml.",
-)
-with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +33,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def active(self) -> str:
         return next(info.name for info in self.engines if info.active)
 
-    def named(self, name: str) -> list[EngineInfo]:
+    def engines_of(self, name: str) -> list[EngineInfo]:
         return [info for info in self.engines if info.name == name]
 
 
 @click.group(invoke_without_command=True)
-@with_file
+@with_config_path("use")
 @with_json
 @click.pass_context
 def command(context: click.Context, file: Path | None, as_json: bool) -> None:
@@ -65,9 +55,7 @@ def command(context: click.Context, file: Path | None, as_json: bool) -> None:
 
 
 def _state(file: Path | None) -> State:
-    loaded = config.load(file)
-    for text in loaded.notices:
-        notice(text)
+    loaded = load_settings(file)
     folder = None if loaded.config.folder is None else Path(loaded.config.folder)
     configured = loaded.config.context.engine
     engines = list_engines(folder, configured=configured)
@@ -88,49 +76,46 @@ def _list(state: State, as_json: bool) -> None:
     elif sys.stdout.isatty():
         _print_table(state)
     else:
-        widths = [max(len(clean(text)) for text in column) for column in zip(*map(_cells, state.engines), strict=True)]
-        for info in state.engines:
-            padded = (clean(cell).ljust(width) for cell, width in zip(_cells(info), widths, strict=True))
-            echo("  ".join(padded).rstrip())
+        for line in pad_rows([_cells(info) for info in state.engines]):
+            echo(line)
     _warn(state)
 
 
 def _cells(info: EngineInfo) -> tuple[str, str, str, str]:
-    return ("*" if info.active else " ", info.name, info.source, f"({info.problem})" if info.problem else "")
+    problem = visible(f"({info.problem})") if info.problem else ""
+    return ("*" if info.active else " ", visible(info.name), visible(info.source), problem)
 
 
 def _print_table(state: State) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "engine", "from", ""):
-        table.add_column(name, overflow="fold")
+    table = make_table("", "engine", "from", "")
     for info in state.engines:
         style = "bold green" if info.active else "dim" if info.problem else ""
-        mark, name, source, problem = (clean(cell) for cell in _cells(info))
+        mark, name, source, problem = _cells(info)
         table.add_row(Text(mark, style=style), Text(name, style=style), Text(source), Text(problem, style="yellow"))
     out = console()
     out.print(table)
     out.print()
-    out.print(Text(f"* is active: {KEY} is {clean(state.configured)} ({clean(state.origin)}).", style="dim"))
+    out.print(Text(f"* is active: {KEY} is {visible(state.configured)} ({visible(state.origin)}).", style="dim"))
 
 
 def _warn(state: State) -> None:
     if state.active == state.configured:
         return
-    problems = [info.problem for info in state.named(state.configured) if info.problem]
+    problems = [info.problem for info in state.engines_of(state.configured) if info.problem]
     why = problems[0] if problems else "there is no engine of that name"
-    notice(f"{KEY} is {clean(state.configured)} ({state.origin}), but {why}; the built-in {state.active} is used")
+    notice(f"{KEY} is {visible(state.configured)} ({state.origin}), but {why}; the built-in {state.active} is used")
 
 
 @command.command()
 @click.argument("name")
-@with_file
+@with_config_path("use")
 @with_json
 @click.option("--load", is_flag=True, help="Import the engine's code and say whether it can be used.")
 @click.pass_obj
 def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load: bool) -> None:
     """Show where the engine NAME comes from and whether it is active; its code runs only with --load."""
     state = _state(file or parent)
-    rows = state.named(name)
+    rows = state.engines_of(name)
     if not rows and not load:
         raise PluginError(_unknown(name, state))
     shown: dict[str, Any] = {
@@ -143,37 +128,31 @@ def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load:
         shown["loaded"] = not resolved.fell_back
         shown["tools"] = [] if resolved.fell_back else [tool.name for tool in resolved.engine.tools()]
         for text in resolved.notices:
-            notice(clean(text))
-    if as_json:
-        emit_json(shown)
-    else:
-        _print_engine(shown)
+            notice(visible(text))
+    emit_json(shown) if as_json else _print_engine(shown)
     if load and not shown["loaded"]:
         click.get_current_context().exit(1)
 
 
 def _print_engine(shown: dict[str, Any]) -> None:
-    echo(f"{clean(shown['name'])}: {'active' if shown['active'] else 'not active'}")
+    echo(f"{visible(shown['name'])}: {'active' if shown['active'] else 'not active'}")
     for found in shown["found"]:
         problem = f" ({found['problem']})" if found["problem"] else ""
-        echo(clean(f"  from {found['source']}{problem}"))
+        echo(visible(f"  from {found['source']}{problem}"))
     if shown.get("loaded"):
-        echo(clean(f"  loads; tools for the agent: {', '.join(shown['tools']) or 'none'}"))
+        echo(visible(f"  loads; tools for the agent: {', '.join(shown['tools']) or 'none'}"))
 
 
 @command.command()
 @click.argument("name")
-@with_file
+@with_config_path("use")
 @click.option("--force", is_flag=True, help="Also accept a name that is not there yet.")
 @click.pass_obj
 def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
     """Make NAME the active engine: sets context.engine in config.yaml and leaves every other byte as it is."""
-    named = file or parent
-    path = config.locate(named)
-    if path is None:
-        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    path = locate_config(file or parent)
     if problem := name_problem(name):
-        raise PluginError(f'"{clean(name[:80])}" is no name of an engine: {problem}')
+        raise PluginError(f'"{visible(name[:80])}" is no name of an engine: {problem}')
     engines = list_engines(path.parent, configured=name)
     if not any(info.active and info.name == name for info in engines):
         state = State(configured=name, origin="", folder=path.parent, engines=engines)
@@ -194,13 +173,13 @@ def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
 
 
 def _unknown(name: str, state: State) -> str:
-    rows = state.named(name)
+    rows = state.engines_of(name)
     if rows:
         return f'the engine "{name}" cannot be used: {rows[0].problem}'
     usable = list(dict.fromkeys(info.name for info in state.engines if not info.problem))
     close = get_close_matches(name[:80], usable, n=1)
     hint = f'; did you mean "{close[0]}"?' if close else ""
-    return f'there is no engine "{clean(name[:80])}"{hint} (available: {", ".join(usable)})'
+    return f'there is no engine "{visible(name[:80])}"{hint} (available: {", ".join(usable)})'
 
 
 def _create(path: Path) -> None:
@@ -219,4 +198,4 @@ def _tell_what_wins(path: Path, name: str) -> None:
         notice(str(error))
         return
     if loaded.config.context.engine != name:
-        notice(f"{KEY} is still {clean(loaded.config.context.engine)}: {loaded.origins[KEY]} wins over the file")
+        notice(f"{KEY} is still {visible(loaded.config.context.engine)}: {loaded.origins[KEY]} wins over the file")

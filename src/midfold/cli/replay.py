@@ -8,15 +8,23 @@ from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from midfold.cli import replay_table
-from midfold.cli.eval import files_of
-from midfold.cli.output import console, emit_json, notice
-from midfold.cli.progress import bar
+from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
 from midfold.lab.recorded_sessions import Split
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
-from midfold.lab.replays import MODEL, WINDOWS, Replay, cost_chart, replay
+from midfold.lab.replays import MODEL, WINDOWS, PolicyTotal, Replay, cost_chart, replay
+
+MOST_WORST = 5
+LEGEND = (
+    "sent, read, written: million tokens; hit: share read from the cache; cost: with summaries, without answers",
+    "kept: share of the facts that the rest of the transcript used and that the view held when it was asked",
+    "over: transcripts in which a request was larger than the window, which a real provider refuses",
+)
 
 
 def _windows(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -56,11 +64,9 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     help="Per transcript; 0: no retention.",
 )
 @click.option("--least-tokens", type=click.IntRange(min=0), default=0, help="Leave shorter transcripts out.")
-@click.option("--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations.")
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: the processors there are."
-)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart.")
+@with_split
+@with_workers
+@with_plot
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: every total and every transcript.")
 def command(
     files: tuple[str, ...],
@@ -87,7 +93,7 @@ def command(
     if not transcripts:
         raise click.UsageError("no transcripts were given, only policies")
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
-    with bar("transcripts") as progress:
+    with progress_bar("transcripts") as progress:
         result = replay(
             list(files_of(transcripts)),
             policies=chosen,
@@ -102,12 +108,12 @@ def command(
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(cost_chart(result.totals, subtitle=replay_table.basis(result)), encoding="utf-8")
+        plot.write_text(cost_chart(result.totals, subtitle=_basis(result)), encoding="utf-8")
         notice(f"chart written to {plot}")
-    emit_json(facts(result)) if as_json else replay_table.show(console(), result)
+    emit_json(_plain(result)) if as_json else _show(console(), result)
 
 
-def facts(result: Replay) -> dict[str, Any]:
+def _plain(result: Replay) -> dict[str, Any]:
     """Everything that came out, as plain values; no message content."""
     return {
         "model": result.model,
@@ -117,3 +123,49 @@ def facts(result: Replay) -> dict[str, Any]:
         "totals": [msgspec.to_builtins(total) for total in result.totals],
         "rows": [msgspec.to_builtins(row) for row in result.rows],
     }
+
+
+def _basis(result: Replay) -> str:
+    prices = result.prices
+    what = f"{result.recordings:,} transcripts ({result.timed:,} with recorded times), {result.model}"
+    return f"{what}: read {prices.read:g}x, write {prices.write:g}x, TTL {prices.ttl_seconds / 60:g} min"
+
+
+def _show(out: Console, result: Replay) -> None:
+    out.print(make_text(_basis(result), "bold"))
+    for window in dict.fromkeys(total.window for total in result.totals):
+        out.print()
+        out.print(_window([total for total in result.totals if total.window == window], window))
+    out.print()
+    _worst(out, result)
+    for line in LEGEND:
+        out.print(Text(line, style="dim"))
+
+
+def _window(totals: list[PolicyTotal], window: int) -> Table:
+    figures = ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over")
+    table = make_table(f"{window:,} window", *(f">{name}" for name in figures))
+    first = totals[0]
+    for total in totals:
+        cost = f"${total.money:,.2f}" if total.money else f"{total.cost / 1e6:,.2f}M"
+        change = "" if total is first or not first.cost else f"{total.cost / first.cost - 1:+.0%}"
+        kept = "" if total.retention is None else f"{total.retention:.3f}"
+        cells = [f"{amount / 1e6:,.1f}" for amount in (total.sent, total.read, total.written)]
+        row = [*cells, f"{total.hit_rate:.0%}", cost, change, f"{total.folds:,}", kept, f"{total.overflows or ''}"]
+        table.add_row(make_text(total.policy), *row)
+    return table
+
+
+def _worst(out: Console, result: Replay) -> None:
+    last = result.totals[-1].policy
+    rows = result.against_best(last)
+    if not rows:
+        return
+    worse = sum(row.ratio > 1.05 for row in rows)
+    line = f"{last}: more than 5 % above the cheapest other policy on {worse} of {len(rows)} transcripts and windows"
+    out.print(make_text(line, "bold"))
+    for row in rows[:MOST_WORST]:
+        name = row.recording.rpartition("/")[2]
+        text = f"  {row.ratio - 1:+.1%}  {row.window:,} window, {row.folds} folds, against {row.best}: {name}"
+        out.print(make_text(text))
+    out.print()

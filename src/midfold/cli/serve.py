@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from midfold.cli.output import notice
-from midfold.cli.settings import engine_settings
+from midfold.cli.options import engine_settings, with_config
+from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.config.home import store_url
 from midfold.errors import MissingExtra
@@ -40,22 +42,25 @@ LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 @click.option(
     "--store", "url", metavar="URL", help="Where folded conversations are kept: sqlite:///PATH, postgresql://..."
 )
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
-def command(config: str | None, url: str | None, **given: Any) -> None:
+@with_config
+def command(
+    config: str | None, url: str | None, upstream: str | None, port: int | None, host: str | None, mode: str | None
+) -> None:
     """Run the gateway: point OPENAI_BASE_URL or ANTHROPIC_BASE_URL at it.
 
     Requests are passed to the upstream as they are, and answers as they arrive. A conversation that comes near its
     model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
     Originals stay in the store: `midfold sessions` shows them.
     """
-    known = engine_settings(config, {f"gateway.{key}": value for key, value in given.items() if value is not None})
+    given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
+    known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
-        import uvicorn
-
-        from midfold.dashboard import Recorder
         from midfold.gateway import create_app
         from midfold.gateway.front import Later
         from midfold.gateway.operating import Operations, check_door
+        from midfold.pages import Recorder
+
+        run = make_server(known)
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
     if any(find_spec(name) is None for name in LATER_IMPORTED):
@@ -78,33 +83,36 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
-            uvicorn.run(operations.around(app), **server_options(known))
+            run(operations.around(app))
         finally:
             recorder.close()
 
 
-def server_options(config: Config) -> dict[str, Any]:
+def make_server(config: Config) -> Callable[[Any], None]:
     """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
+    import uvicorn
+
     from midfold.gateway.patience import PatientProtocol
 
-    return {
-        "http": PatientProtocol,
-        "host": config.gateway.host,
-        "port": config.gateway.port,
-        "log_level": "warning",
-        "access_log": False,
-        "server_header": False,
-        "date_header": False,
-        "proxy_headers": False,
-        "ws": "none",
-        "timeout_graceful_shutdown": 30,
-    }
+    return partial(
+        uvicorn.run,
+        http=PatientProtocol,
+        host=config.gateway.host,
+        port=config.gateway.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=30,
+    )
 
 
 def _pages(config: Config, sessions: Sessions) -> list[Any]:
     """Pages and /api; with keys, everybody sees their own sessions."""
-    from midfold.dashboard import Everything, Under, routes
     from midfold.gateway.browsers import Browsers
+    from midfold.pages import Everything, Under, routes
 
     if config.keys:
         return list(routes(sessions, config=config, access=Under(lambda request: _own(request.scope["state"]))))

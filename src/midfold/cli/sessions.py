@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import click
 import msgspec
+from rich.table import Table
+from rich.text import Text
 
-from midfold.cli.consent import answered
-from midfold.cli.inspect import name_of, read_file
-from midfold.cli.output import echo, emit_exact, emit_json, notice
-from midfold.cli.settings import settings
-from midfold.cli.visible import visible
-from midfold.config.home import store_url
+from midfold.cache.health import Health
+from midfold.cli.options import name_of, read_file, stored_session, with_json, with_store
+from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make_table, make_text, notice, visible
 from midfold.errors import StoreError
-from midfold.service import Sessions, open_sessions
-from midfold.session import Session
-from midfold.store.sqlstore import file_of
+from midfold.fold.handoff import recognise
+from midfold.fold.redact import redact
+from midfold.recall import Hit
+from midfold.service import Sessions
+from midfold.store.protocol import CompactionRecord, SessionInfo, View
+from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
-with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_name = click.argument("name")
-
-
-def with_store(command: Callable[..., None]) -> Callable[..., None]:
-    """The options --store and --config; the command is given the opened sessions."""
-
-    @click.option(
-        "--store",
-        "url",
-        metavar="URL",
-        help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
-    )
-    @click.option("--config", metavar="FILE", help="Read settings from this file.")
-    @wraps(command)
-    def run(url: str | None, config: str | None, **options: Any) -> None:
-        with opened(url, config) as sessions:
-            command(sessions, **options)
-
-    return run
-
-
-@contextmanager
-def opened(url: str | None, config: str | None) -> Iterator[Sessions]:
-    known = settings(config)
-    asked = url or known.store.url
-    address = asked or store_url(known, os.environ)
-    file = file_of(address)
-    if file is not None and not Path(file).exists():
-        hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
-        raise StoreError(f"{address}: there is no such file{hint}")
-    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
-        yield sessions
-
-
-def existing(sessions: Sessions, name: str) -> Session:
-    sessions.store.must(name)
-    return sessions.session(name)
+LONGEST_LINE = 70
 
 
 @click.group()
@@ -82,7 +46,6 @@ def command() -> None:
 @with_json
 def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
     """List sessions, those used last first."""
-    from midfold.cli.session_tables import session_facts, sessions_table
 
     rows = [session_facts(info) for info in sessions.all(limit)]
     emit_json(rows) if as_json else sessions_table(rows)
@@ -94,9 +57,8 @@ def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
 @with_json
 def show(sessions: Sessions, name: str, as_json: bool) -> None:
     """Show one session: its size, its compactions, its family."""
-    from midfold.cli.session_tables import health_facts, receipts_table, session_facts, session_page
 
-    session = existing(sessions, name)
+    session = stored_session(sessions, name)
     size = session.size
     facts = session_facts(sessions.store.must(name))
     view = session.view()
@@ -121,9 +83,8 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 
     With --json the messages are written as a JSON array, each byte for byte as it is stored.
     """
-    from midfold.cli.session_tables import view_table
 
-    shown = existing(sessions, name).view(at)
+    shown = stored_session(sessions, name).view(at)
     if as_json:
         emit_exact(shown.json())
     else:
@@ -140,7 +101,14 @@ def view(sessions: Sessions, name: str, at: int | None, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many.")
 @with_json
 def search(
-    sessions: Sessions, query: str, name: str | None, since: str | None, until: str | None, as_json: bool, **asked: Any
+    sessions: Sessions,
+    query: str,
+    name: str | None,
+    role: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Search the originals, folded or not.
 
@@ -148,12 +116,11 @@ def search(
     means any word that begins so. Where no message has all of the words, the nearest ones are shown. A hit's handle can
     be given to unfold.
     """
-    from midfold.cli.session_tables import hits_table
 
-    def moment(age: str | None) -> int | None:
+    def when(age: str | None) -> int | None:
         return None if age is None else int((sessions.clock() - seconds(age)) * 1000)
 
-    hits = sessions.search(query, session=name, since=moment(since), until=moment(until), **asked)
+    hits = sessions.search(query, session=name, role=role, since=when(since), until=when(until), limit=limit)
     emit_json([msgspec.to_builtins(hit) for hit in hits]) if as_json else hits_table(hits)
 
 
@@ -166,7 +133,7 @@ def unfold(sessions: Sessions, name: str, handle: str) -> None:
 
     HANDLE is one of a receipt, a digest, a handoff or a search hit (mf-...), or its beginning.
     """
-    for data in existing(sessions, name).unfold_bytes(handle):
+    for data in stored_session(sessions, name).unfold_bytes(handle):
         emit_exact(data)
 
 
@@ -176,7 +143,7 @@ def unfold(sessions: Sessions, name: str, handle: str) -> None:
 @with_json
 def undo(sessions: Sessions, name: str, as_json: bool) -> None:
     """Take the last compaction back. It stays on record; everything said since stays."""
-    session = existing(sessions, name)
+    session = stored_session(sessions, name)
     record = session.undo()
     count = len(session.view())
     if as_json:
@@ -191,9 +158,8 @@ def undo(sessions: Sessions, name: str, as_json: bool) -> None:
 @with_json
 def receipts(sessions: Sessions, name: str, as_json: bool) -> None:
     """List the compactions of a session, undone ones too."""
-    from midfold.cli.session_tables import receipts_table
 
-    records = existing(sessions, name).receipts()
+    records = stored_session(sessions, name).receipts()
     emit_json([msgspec.to_builtins(record) for record in records]) if as_json else receipts_table(records)
 
 
@@ -246,7 +212,7 @@ def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None
     if dry_run:
         return
     if names:
-        _confirmed(f"delete {len(names)} session(s)", yes)
+        _confirm(f"delete {len(names)} session(s)", yes)
     deleted = sessions.prune(age)
     if names:
         notice(f"{len(deleted)} session(s) deleted")
@@ -259,17 +225,17 @@ def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None
 def delete(sessions: Sessions, name: str, yes: bool) -> None:
     """Delete a session, and every original that no other session refers to."""
     count = sessions.store.must(name).count
-    _confirmed(f"delete {name} and its {count:,} messages", yes)
+    _confirm(f"delete {name} and its {count:,} messages", yes)
     sessions.delete(name)
     notice(f"{name} is deleted")
 
 
-def _confirmed(what: str, yes: bool) -> None:
+def _confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
         raise StoreError(f"to {what}, say --yes")
-    if answered(f"{visible(what)}? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
+    if ask(f"{visible(what)}? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
         raise click.Abort
 
 
@@ -279,3 +245,128 @@ def seconds(age: str) -> float:
     if match is None:
         raise StoreError(f"{age!r} is not an age; expected a number and s, m, h, d or w, as in 30d")
     return float(int(match[1]) * UNITS[match[2]])
+
+
+def session_facts(info: SessionInfo) -> dict[str, Any]:
+    """A session as plain values."""
+    return {
+        "name": info.name,
+        "kind": info.kind,
+        "parent": info.parent,
+        "model": info.model,
+        "dialect": info.dialect,
+        "messages": info.count,
+        "compaction": info.compaction,
+        "compactions": info.compactions,
+        "created": moment(info.created),
+        "used": moment(info.updated),
+        "ended": None if info.ended is None else moment(info.ended),
+    }
+
+
+def health_facts(found: Health) -> dict[str, Any]:
+    """A session's cache as plain values."""
+    return {
+        "turns": found.turns,
+        "kinds": found.kinds,
+        "hit_rate": round(found.hit_rate, 4),
+        "prompt_tokens": found.prompt_tokens,
+        "read": found.read,
+        "written": found.written,
+        "saved_units": round(found.saved_units),
+        "saved": round(found.saved, 4),
+        "last": None if found.last is None else found.last.kind,
+    }
+
+
+def moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def sessions_table(rows: list[dict[str, Any]]) -> None:
+    table = make_table("session", "kind", "model", ">messages", ">compactions", "used")
+    for row in rows:
+        numbers = (f"{row['messages']:,}", str(row["compactions"]))
+        table.add_row(*map(make_text, (row["name"], row["kind"], row["model"] or "", *numbers, row["used"])))
+    _print(table, rows, "no sessions")
+
+
+def session_page(facts: dict[str, Any]) -> None:
+    out = console()
+    out.print(make_text(facts["name"], "bold"))
+    family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
+    out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
+    out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
+    out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
+    if facts["system_prompt"] or facts["tools"]:
+        out.print(
+            f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools beside them"
+        )
+    ended = f", ended {facts['ended']}" if facts["ended"] else ""
+    known = facts["cache"]
+    if known["turns"]:
+        misses = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in known["kinds"].items() if kind != "hit")
+        out.print(f"prompt cache: {known['hit_rate']:.1%} of {known['turns']:,} prompts read, ", end="")
+        out.print(Text(f"${known['saved']:,.2f} saved net of writes{'; ' if misses else ''}{misses}"))
+    out.print(f"created {facts['created']}, last used {facts['used']}{ended}")
+    out.print()
+
+
+def receipts_table(records: list[CompactionRecord]) -> None:
+    table = make_table(">#", "at", "status", ">messages", ">tokens", "summary", "fold", "")
+    for record in records:
+        receipt = record.receipt
+        state = "undone" if record.undone is not None else f"continues as {record.child}" if record.child else ""
+        cells = (
+            str(record.seq),
+            moment(record.at),
+            receipt.status,
+            f"{receipt.old_messages:,} -> {receipt.new_messages:,}",
+            f"{receipt.old_tokens:,} -> {receipt.new_tokens:,}",
+            receipt.summary.source,
+            receipt.fold,
+            state,
+        )
+        table.add_row(*map(make_text, cells))
+    _print(table, records, "no compactions")
+
+
+def view_table(view: View) -> None:
+    """One line per message; redacted, as everything that is shown."""
+    meter = Meter()
+    table = make_table(">#", ">position", "role", ">tokens", "")
+    for place, item in enumerate(view.items):
+        ours = recognise(item.message)
+        where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
+        line = redact(item.message.text[: 10 * LONGEST_LINE]).replace("\n", " ")[:LONGEST_LINE]
+        cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}", line)
+        table.add_row(*map(make_text, cells))
+    _print(table, view.items, "no messages")
+
+
+def hits_table(hits: list[Hit], *, named: bool = True) -> None:
+    """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
+    out = console()
+    if hits and not hits[0].has_every_word:
+        out.print("no message has all of these words; the nearest:")
+    alike: dict[str, list[Hit]] = {}
+    for hit in hits:
+        alike.setdefault(hit.text, []).append(hit)
+    for text, (first, *others) in alike.items():
+        head = make_text(_place(first, named), "bold")
+        out.print(head + Text(f"  {first.role}  {moment(first.at)}  {first.handle}", style="default"))
+        for line in dedent(text).splitlines():
+            out.print(Text(f"  {visible(line)}"))
+        if others:
+            places = ", ".join(f"{_place(hit, named)} {hit.handle}" for hit in others)
+            out.print(Text(f"  the same in {visible(places)}", style="bright_black"))
+    if not hits:
+        out.print("nothing found")
+
+
+def _place(hit: Hit, named: bool) -> str:
+    return f"{hit.session} [{hit.position}]" if named else f"[{hit.position}]"
+
+
+def _print(table: Table, rows: Iterable[object], empty: str) -> None:
+    console().print(table if any(True for _ in rows) else empty)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import click
 
-from midfold.cli.output import echo, emit_json
-from midfold.cli.sessions import with_json, with_store
-from midfold.cli.settings import settings
+from midfold.cli.options import settings, with_config, with_json, with_store, with_url
+from midfold.cli.terminal import echo, emit_json, progress_bar
 from midfold.config.home import store_url
 from midfold.service import Sessions
 from midfold.store import open_database
@@ -25,13 +22,8 @@ def command() -> None:
 
 
 @command.command()
-@click.option(
-    "--store",
-    "url",
-    metavar="URL",
-    help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
-)
-@click.option("--config", metavar="FILE", help="Read settings from this file.")
+@with_url
+@with_config
 @click.option("--dry-run", is_flag=True, help="Only say what would be applied.")
 @with_json
 def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -> None:
@@ -41,7 +33,7 @@ def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -
     """
     database = open_database(url or store_url(settings(config), os.environ))
     try:
-        with bar("indexing") as progress:
+        with progress_bar("indexing") as progress:
             done = pending(database) if dry_run else apply(database, progress)
     finally:
         database.close()
@@ -80,23 +72,9 @@ def reindex(sessions: Sessions, as_json: bool) -> None:
 
     Others may use the store meanwhile. After an update that needs it, this happens by itself when the store is opened.
     """
-    with bar("indexing") as progress:
+    with progress_bar("indexing") as progress:
         count = sessions.reindex(progress)
     emit_json({"indexed": count}) if as_json else echo(f"{count:,} different messages are indexed")
-
-
-@contextmanager
-def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Progress on standard error, if somebody is looking."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(label, total=None, visible=False)
-        yield lambda done, total: shown.update(task, completed=done, total=total, visible=True)
 
 
 @command.command()

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from rich.text import Text
 
-from midfold.cli.output import emit_json, notice
-from midfold.cli.trajectory_progress import Onlooker
-from midfold.lab.trajectory_files import STANDARD
-from midfold.lab.trajectory_run import TrajectoryAccount, TrajectoryJob, compress_trajectories
+from midfold.cli.options import settings as load_config
+from midfold.cli.terminal import emit_json, harmless_console, make_table, make_text, notice, visible
+from midfold.lab.trajectory_files import STANDARD, replace_file
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_report import STATUSES, report_page
+from midfold.lab.trajectory_run import TrajectoryAccount, TrajectoryJob, TrajectoryProgress, compress_trajectories
 from midfold.lab.trajectory_settings import FIRSTS, TOKENIZERS, TrajectorySettings, TurnKind
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+MOST_TOLD = 20
+MOST_TROUBLED = 200
+COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 
 
 @click.group(name="trajectories")
@@ -29,6 +41,44 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
     if unknown:
         raise click.BadParameter(f"expected some of {', '.join(FIRSTS)}, found {', '.join(unknown)}")
     return tuple(kind for kind in FIRSTS if kind in names)
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Makes settings of the options that say what becomes of a record."""
+
+    @wraps(command)
+    def run(
+        target_tokens: int,
+        summary_tokens: int,
+        protect_last: int,
+        protect_first: tuple[TurnKind, ...],
+        turn_tokens: int,
+        tokenizer: str,
+        summarizer: str,
+        model: str | None,
+        calls: int,
+        config: str | None,
+        batch_kb: int,
+        retention: bool,
+        **rest: Any,
+    ) -> None:
+        chosen = TrajectorySettings(
+            target_tokens=target_tokens,
+            summary_tokens=summary_tokens,
+            protect_last=protect_last,
+            protect_first=protect_first,
+            turn_tokens=turn_tokens,
+            tokenizer=tokenizer,
+            summarizer=summarizer,
+            model=model,
+            config=load_config(config) if summarizer != "local" and ":" not in summarizer else None,
+            calls=calls,
+            retention=retention,
+            batch_bytes=batch_kb * 1024,
+        )
+        command(chosen, **rest)
+
+    return run
 
 
 @command.command(name="compress")
@@ -79,7 +129,21 @@ def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option("--metrics", metavar="FILE", help="All counts as JSON; default: OUT.metrics.json.")
 @click.option("--records", metavar="FILE", help="A JSON line for each record; default: OUT.records.jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="Write the counts to standard output as JSON.")
-def compress(source: str, target: str, **options: Any) -> None:
+@_with_settings
+def compress(
+    settings: TrajectorySettings,
+    source: str,
+    target: str,
+    workers: int | None,
+    executor: str,
+    ray_address: str | None,
+    strict: bool,
+    restart: bool,
+    report: str | None,
+    metrics: str | None,
+    records: str | None,
+    as_json: bool,
+) -> None:
     """Fit every trajectory of IN into a token target; the result has the same format, order and file names.
 
     IN is a file or a folder of JSON or JSON lines (plain, .gz or .zst) in ShareGPT, OpenAI chat, OpenAI Responses or
@@ -87,89 +151,68 @@ def compress(source: str, target: str, **options: Any) -> None:
     middle as needed becomes one summary turn. An interrupted run goes on where it was. Records that fail stay as they
     are and are reported with file and line; then the exit code is 1.
     """
-    job = _job(source, target, options)
-    places = _Places(target, options)
-    if options["as_json"] and target == STANDARD:
+    if ray_address and executor != "ray":
+        raise click.UsageError("--ray-address needs --executor ray")
+    if as_json and target == STANDARD:
         raise click.UsageError("--json and OUT - both write to standard output; use --metrics FILE")
-    with Onlooker(places.records) as onlooker:
-        try:
-            finished = compress_trajectories(job, onlooker)
-        except KeyboardInterrupt:
-            onlooker.close()
-            resumable = STANDARD not in (source, target)
-            notice("interrupted; the same command goes on from here" if resumable else "interrupted")
-            sys.exit(130)
-    _write(finished, onlooker, places)
-    shown = facts(finished)
-    if options["as_json"]:
-        emit_json(shown)
-    else:
-        from midfold.cli.trajectory_table import show
-
-        show(finished, places.told())
+    job = TrajectoryJob(
+        source=source,
+        target=target,
+        settings=settings,
+        workers=workers or (0 if executor == "ray" else os.cpu_count() or 1),
+        executor=executor,
+        ray_address=ray_address,
+        strict=strict,
+        restart=restart,
+    )
+    finished = _run(job, _Reports(target, metrics, records, report), as_json=as_json)
     if finished.totals.failed or finished.failed_files:
         sys.exit(1)
 
 
-def _job(source: str, target: str, options: dict[str, Any]) -> TrajectoryJob:
-    chosen = {
-        name: options[name] for name in TrajectorySettings.__struct_fields__ if name not in ("config", "batch_bytes")
-    }
-    chosen["batch_bytes"] = options["batch_kb"] * 1024
-    if options["summarizer"] != "local" and ":" not in options["summarizer"]:
-        from midfold.cli.settings import settings
-
-        chosen["config"] = settings(options["config"])
-    if options["ray_address"] and options["executor"] != "ray":
-        raise click.UsageError("--ray-address needs --executor ray")
-    on_ray = options["executor"] == "ray"
-    return TrajectoryJob(
-        source=source,
-        target=target,
-        settings=TrajectorySettings(**chosen),
-        workers=options["workers"] or (0 if on_ray else os.cpu_count() or 1),
-        executor=options["executor"],
-        ray_address=options["ray_address"],
-        strict=options["strict"],
-        restart=options["restart"],
-    )
+def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryAccount:
+    with Onlooker(reports.records) as onlooker:
+        try:
+            finished = compress_trajectories(job, onlooker)
+        except KeyboardInterrupt:
+            onlooker.close()
+            resumable = STANDARD not in (job.source, job.target)
+            notice("interrupted; the same command goes on from here" if resumable else "interrupted")
+            sys.exit(130)
+    _write(finished, onlooker, reports)
+    emit_json(_plain(finished)) if as_json else _show(finished, reports.existing())
+    return finished
 
 
-class _Places:
+class _Reports:
     """Where the account of a run goes: beside OUT, or where it was asked for; nowhere for a pipe unless asked."""
 
-    def __init__(self, target: str, options: dict[str, Any]) -> None:
-        beside = None if target == STANDARD else target.rstrip(f"/{os.sep}")
-        self.metrics = self._place(options["metrics"], beside, ".metrics.json")
-        self.records = self._place(options["records"], beside, ".records.jsonl")
-        self.report = self._place(options["report"], beside, ".report.html")
+    def __init__(self, target: str, metrics: str | None, records: str | None, report: str | None) -> None:
+        beside = "" if target == STANDARD else target.rstrip(f"/{os.sep}")
+        self.metrics = _path(metrics, beside, ".metrics.json")
+        self.records = _path(records, beside, ".records.jsonl")
+        self.report = _path(report, beside, ".report.html")
 
-    @staticmethod
-    def _place(given: str | None, beside: str | None, suffix: str) -> Path | None:
-        if given is not None:
-            return Path(given)
-        return None if beside is None else Path(f"{beside}{suffix}")
-
-    def told(self) -> Iterator[tuple[str, Path]]:
-        for name in ("report", "metrics", "records"):
-            path: Path | None = getattr(self, name)
-            if path is not None and path.exists():
-                yield name, path
+    def existing(self) -> list[tuple[str, Path]]:
+        """Those that there are."""
+        all_of_them = (("report", self.report), ("metrics", self.metrics), ("records", self.records))
+        return [(name, path) for name, path in all_of_them if path is not None and path.exists()]
 
 
-def _write(finished: TrajectoryAccount, onlooker: Onlooker, places: _Places) -> None:
-    from midfold.lab.trajectory_files import replace_file
-    from midfold.lab.trajectory_report import report_page
+def _path(given: str | None, beside: str, suffix: str) -> Path | None:
+    return Path(given) if given is not None else Path(f"{beside}{suffix}") if beside else None
 
-    if places.metrics is not None:
-        with replace_file(places.metrics) as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(facts(finished)), indent=2) + b"\n")
-    if places.report is not None:
-        with replace_file(places.report) as stream:
+
+def _write(finished: TrajectoryAccount, onlooker: Onlooker, reports: _Reports) -> None:
+    if reports.metrics is not None:
+        with replace_file(reports.metrics) as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(_plain(finished)), indent=2) + b"\n")
+    if reports.report is not None:
+        with replace_file(reports.report) as stream:
             stream.write(report_page(finished, onlooker.troubled).encode("utf-8", "replace"))
 
 
-def facts(finished: TrajectoryAccount) -> dict[str, Any]:
+def _plain(finished: TrajectoryAccount) -> dict[str, Any]:
     """Everything that was counted, as plain values; no content of a record. Only `run` differs between equal runs."""
     target = finished.settings.target_tokens
     return {
@@ -179,3 +222,91 @@ def facts(finished: TrajectoryAccount) -> dict[str, Any]:
         "failed_files": msgspec.to_builtins(finished.failed_files),
         "run": {"seconds": round(finished.seconds, 3), "workers": finished.workers, "resumed": finished.resumed},
     }
+
+
+def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
+    """On standard error if the records themselves went to standard output."""
+    is_seen = sys.stdout.isatty()
+    out = harmless_console(stderr=not written and not is_seen, width=None if is_seen else 110)
+    totals = finished.totals
+    table = make_table("", ">", show_header=False)
+    table.add_column(style="bright_black")
+    for status, (name, colour) in STATUSES.items():
+        count = getattr(totals, status)
+        share = f"{count / max(totals.records, 1):.1%}"
+        table.add_row(Text(name, style=COLOURS[colour] if count else ""), f"{count:,}", share)
+    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{totals.saved:.1%} fewer")
+    table.add_row("turns", f"{totals.turns_before:,} → {totals.turns_after:,}", "")
+    if totals.summary_calls or totals.summary_errors:
+        table.add_row("summary calls", f"{totals.summary_calls:,}", f"{totals.summary_errors:,} failed")
+    if totals.retention is not None:
+        table.add_row("retention", f"{totals.retention:.1%}", f"mean of {totals.retention_records:,} folded records")
+    rate = totals.records / max(finished.seconds, 0.001)
+    again = ", resumed" if finished.resumed else ""
+    took = f"in {finished.seconds:,.1f} s, {rate:,.0f}/s{again}"
+    out.print(Text(f"{totals.records:,} records", style="bold"), Text(took))
+    out.print(table)
+    for reason, count in sorted(totals.reasons.items(), key=lambda item: -item[1])[:5]:
+        out.print(make_text(f"{count:,} x {reason}", "yellow"))
+    for item in finished.failed_files:
+        out.print(make_text(f"no output for {item.file}: {item.reason}", "red"))
+    for name, path in written:
+        out.print(Text(f"{name:8}", style="bright_black"), Text(str(path)), soft_wrap=True)
+
+
+class Onlooker:
+    """Watches a run; `with` starts and stops the bar."""
+
+    def __init__(self, records: Path | None) -> None:
+        self._records = records
+        self._told = 0
+        self._bar: Any = None
+        self._task: TaskID | None = None
+        self._start = time.monotonic()
+        self.troubled: list[RecordMetrics] = []
+        """Records that failed or are still over the limit, as many as a page shows."""
+
+    def __enter__(self) -> Onlooker:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("reading", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def progress(self, progress: TrajectoryProgress, /) -> None:
+        if self._bar is None:
+            return
+        totals = progress.totals
+        rate = totals.records / max(time.monotonic() - self._start, 0.001)
+        failed = f", {totals.failed:,} failed" if totals.failed else ""
+        told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
+        self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
+
+    def failed(self, record: RecordMetrics, /) -> None:
+        self._told += 1
+        if self._told <= MOST_TOLD:
+            notice(visible(f"{record.file}, line {record.line}: {record.reason}"))
+        elif self._told == MOST_TOLD + 1:
+            notice("more records failed; the metrics list all of them")
+
+    def record_lines(self, lines: Iterator[bytes], /) -> None:
+        if self._records is None:
+            return
+        with replace_file(self._records) as stream:
+            for line in lines:
+                stream.write(line)
+                troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line
+                if troubled and len(self.troubled) < MOST_TROUBLED:
+                    self.troubled.append(msgspec.json.decode(line, type=RecordMetrics))

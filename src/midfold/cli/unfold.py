@@ -22,7 +22,7 @@ def command(archive: str, handle: str | None, as_json: bool) -> None:
     ARCHIVE is the OUT.archive file of `midfold compact -o OUT`. With a HANDLE (`mf-…`, or its beginning) the original
     messages are written as JSON lines, byte for byte. Without one the handles are listed.
     """
-    from midfold.cli.output import echo, emit_exact, emit_json
+    from midfold.cli.terminal import echo, emit_exact, emit_json
 
     found = load(archive)
     if handle is None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from midfold.cli.main import main
-from midfold.cli.render import bar
+from midfold.cli.terminal import bar
 from midfold.errors import TranscriptError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.cli.visible import visible, visible_json
+from midfold.cli.terminal import visible, visible_json
 from midfold.testing import ScriptedProvider
 from midfold.testing.turns import turn
 from support.terminal import Terminal

@@ -25,9 +25,9 @@ LISTENING = """
 import sys
 from midfold.config.schema import Config
 from midfold.service import Sessions, open_sessions
-from midfold.cli.serve import server_options
+from midfold.cli.serve import make_server
 from midfold.config.schema import Gateway
-from midfold.dashboard import Recorder
+from midfold.pages import Recorder
 from midfold.gateway import create_app
 from midfold.gateway.front import Later
 from midfold.gateway.operating import Operations
@@ -36,7 +36,7 @@ sessions = open_sessions("memory:", config=config)
 operations = Operations(config, sessions)
 Recorder(sessions)
 operations.around(create_app(config, sessions=sessions, later=Later(("/",), operations.routes)))
-server_options(config)
+make_server(config)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 NOT_NEEDED = {"aiohttp", "anyio", "attr", "jinja2", "markupsafe", "psycopg", "rich", "starlette", "yarl"}

@@ -1,0 +1,137 @@
+"""What several commands take from their command line: options, settings, transcripts, stored sessions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from midfold.cli.terminal import notice
+from midfold.config import Config, Loaded, load, locate
+from midfold.errors import ConfigError, StoreError, TranscriptError
+from midfold.plugins import configured_engine
+
+if TYPE_CHECKING:
+    from midfold.service import Sessions
+    from midfold.session import Session
+
+with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
+with_url = click.option(
+    "--store",
+    "url",
+    metavar="URL",
+    help="sqlite:///PATH or postgresql://...; default: store.url, else a file of your own.",
+)
+with_workers = click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Processes; default: the processors there are."
+)
+with_split = click.option(
+    "--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations."
+)
+with_plot = click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart."
+)
+
+
+def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option --config of commands that read or write the file itself."""
+    told = f"The file to {verb} instead of $MIDFOLD_CONFIG or ~/.config/midfold/config.yaml."
+    return click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help=told)
+
+
+def locate_config(file: Path | None) -> Path:
+    found = locate(file)
+    if found is None:
+        raise ConfigError("there is no home directory to look in: name a file with --config or MIDFOLD_CONFIG")
+    return found
+
+
+def load_settings(path: str | Path | None, flags: Mapping[str, Any] | None = None) -> Loaded:
+    """The configuration and where it comes from; `flags` are settings of the command line. Notices are told."""
+    loaded = load(path, overrides=flags)
+    for text in loaded.notices:
+        notice(text)
+    return loaded
+
+
+def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
+    return load_settings(path, flags).config
+
+
+def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
+    """The same, for a command that runs the context engine: what is wrong with that one is told as well."""
+    config = settings(path, flags)
+    for text in configured_engine(config).notices:
+        notice(text)
+    return config
+
+
+def read_file(file: str) -> bytes:
+    """A transcript; `-` is standard input."""
+    if file == "-":
+        if sys.stdin is None:
+            raise TranscriptError("standard input is closed")
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise TranscriptError(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+
+
+def name_of(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+def files_of(names: tuple[str, ...]) -> Iterator[str]:
+    """The files themselves, and the transcripts in folders."""
+    for name in names:
+        if not Path(name).is_dir():
+            yield name
+            continue
+        found = sorted(Path(name).rglob("*.jsonl")) or sorted(Path(name).rglob("*.json"))
+        if not found:
+            raise TranscriptError(f"{name} is a folder without .jsonl or .json files")
+        yield from map(str, found)
+
+
+def with_store(command: Callable[..., None]) -> Callable[..., None]:
+    """The options --store and --config; the command is given the opened sessions."""
+
+    @with_url
+    @with_config
+    @wraps(command)
+    def run(url: str | None, config: str | None, **options: Any) -> None:
+        with open_existing(url, config) as sessions:
+            command(sessions, **options)
+
+    return run
+
+
+@contextmanager
+def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
+    """The sessions of a store that is there already."""
+    from midfold.config.home import store_url
+    from midfold.service import open_sessions
+    from midfold.store.sqlstore import file_of
+
+    known = settings(config)
+    asked = url or known.store.url
+    address = asked or store_url(known, os.environ)
+    file = file_of(address)
+    if file is not None and not Path(file).exists():
+        hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
+        raise StoreError(f"{address}: there is no such file{hint}")
+    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+        yield sessions
+
+
+def stored_session(sessions: Sessions, name: str) -> Session:
+    sessions.store.must(name)
+    return sessions.session(name)

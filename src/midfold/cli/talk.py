@@ -1,0 +1,293 @@
+"""What `chat` and `agent` share: their options, the workshop they open, and what a conversation looks like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from midfold.agent import Agent, Workshop
+from midfold.agent import events as told
+from midfold.agent.tools.surroundings import hide_own_environment
+from midfold.cli.options import engine_settings
+from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
+from midfold.config import Config
+from midfold.errors import NotStored
+from midfold.fold.receipt import Receipt
+from midfold.fold.redact import redact
+from midfold.model import local_summarizer
+from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
+from midfold.transcript.breakdown import by_kind
+
+OPTIONS = (
+    click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
+    click.option("--provider", metavar="NAME", help="Who serves it; default: agent.provider."),
+    click.option("--base-url", metavar="URL", help="Address of a server that speaks OpenAI's or Anthropic's wire."),
+    click.option(
+        "--wire", type=click.Choice(["openai", "anthropic"]), help="What that server speaks; default: openai."
+    ),
+    click.option(
+        "--context-length", type=click.IntRange(min=1_000), metavar="N", help="The window; default: the model's."
+    ),
+    click.option("--resume", metavar="ID", help="Go on with this session; `last` is the one used last."),
+    click.option("--folder", metavar="DIR", default=".", help="The working directory; default: this one."),
+    click.option("--local", is_flag=True, help="Make summaries without a model, whatever the settings say."),
+    click.option(
+        "--store", metavar="URL", help="Where sessions are kept; default: store.url, else a file of your own."
+    ),
+    click.option("--config", metavar="FILE", help="Read settings from this file."),
+)
+SHOWN_LINES = 4
+LONGEST_LINE = 120
+LONGEST_SHOWN = 10_000
+BAR = 20
+CONTEXT_BAR = 60
+GOOD = ("compacted", "pruned")
+
+
+class Talk(NamedTuple):
+    """A conversation about to begin."""
+
+    workshop: Workshop
+    endpoint: Endpoint
+    resume: str | None
+    config: Config
+
+    def other(self, model: str, provider: str | None = None) -> Endpoint:
+        """Another model: of this provider, or else at the same address if one was given."""
+        if self.endpoint.name == UNNAMED and provider is None:
+            return msgspec.structs.replace(self.endpoint, model=model)
+        return endpoint_for(self.config, os.environ, model=model, provider=provider)
+
+
+def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The shared options; the command is given a `Talk`."""
+
+    @wraps(command)
+    def run(
+        model: str | None,
+        provider: str | None,
+        base_url: str | None,
+        wire: Any,
+        context_length: int | None,
+        resume: str | None,
+        folder: str,
+        local: bool,
+        store: str | None,
+        config: str | None,
+        **rest: Any,
+    ) -> Any:
+        hide_own_environment()
+        known = engine_settings(config)
+        endpoint = endpoint_for(known, os.environ, model=model, provider=provider, base_url=base_url, wire=wire)
+        summarizer = local_summarizer if local else None
+        workshop = Workshop(folder, known, os.environ, store=store, window=context_length, summarizer=summarizer)
+        for text in workshop.engine_tools.notices:
+            notice(text)
+        with workshop:
+            return command(Talk(workshop, endpoint, _session_name(workshop, resume), known), **rest)
+
+    for option in reversed(OPTIONS):
+        run = option(run)
+    return run
+
+
+def _session_name(workshop: Workshop, resume: str | None) -> str | None:
+    if resume != "last":
+        return resume
+    newest = workshop.sessions.all(1)
+    if not newest:
+        raise NotStored("there is no session to resume yet")
+    return newest[0].name
+
+
+class Screen:
+    """Draws what an agent tells. `out` may be standard error, for scripts that want only the answer."""
+
+    def __init__(self, out: Console) -> None:
+        self.out = out
+        self._in_text = False
+        self._interrupted = False
+        self._unicode = has_unicode(out)
+
+    def __call__(self, event: told.Event) -> None:
+        match event:
+            case told.Said(text=text):
+                self._say_words(text)
+            case told.Calling(name=name, about=about):
+                self._line(
+                    Text(self._sign("●", "*"), style="yellow"),
+                    Text(f" {visible(name)} ", style="bold"),
+                    _cut_line(about),
+                )
+            case told.Called():
+                self._show_result(event)
+            case told.Folded():
+                self._show_fold(event)
+            case told.Preparing():
+                self._line(Text(f"{self._sign('◇', '-')} preparing a fold in the background", style="bright_black"))
+            case told.Retrying(why=why, seconds=seconds):
+                self._line(Text(f"{visible(why)}; again in {seconds:g} s", style="yellow"))
+            case told.Overflowed(limit=limit):
+                named = f" It named a limit of {limit:,} tokens." if limit else ""
+                self._line(Text(f"The request was too large for the model.{named}", style="yellow"))
+            case told.Finished(how=how, why=why):
+                self._show_end(how, why)
+
+    def _sign(self, pretty: str, plain: str) -> str:
+        return pretty if self._unicode else plain
+
+    def _say_words(self, text: str) -> None:
+        """Straight to the terminal: what a model says must not be able to steer it."""
+        self._in_text = not text.endswith("\n")
+        self.out.print(Text(visible(text, lines=True)), end="", soft_wrap=True)
+
+    def _line(self, *pieces: Text | str) -> None:
+        """A line of its own, also after words that did not end theirs."""
+        self._end_text()
+        self.out.print(Text.assemble(*pieces), soft_wrap=True)
+
+    def _end_text(self) -> None:
+        if self._in_text:
+            self.out.print()
+            self._in_text = False
+
+    def _show_result(self, event: told.Called) -> None:
+        lines = redact(event.text[:4_000]).splitlines()
+        style = "red" if event.is_error else "bright_black"
+        for number, line in enumerate(lines[:SHOWN_LINES]):
+            corner = self._sign("⎿ ", "| ") if not number else "  "
+            self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
+        more = len(event.text.splitlines()) - SHOWN_LINES
+        if more > 0:
+            took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
+            self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
+
+    def _show_fold(self, event: told.Folded) -> None:
+        if event.trigger == "asked":
+            return
+        if event.status not in GOOD:
+            style = "red" if event.status == "aborted" else "bright_black"
+            self._line(Text(f"not folded: {visible(event.reason)}", style=style))
+            return
+        how = "prepared beforehand" if event.prepared else f"summary: {event.summary or 'none needed'}"
+        self._line(
+            Text(f"{self._sign('◆', '#')} folded ", style="magenta"),
+            f"{event.old_tokens:,} {self._sign('→', '->')} {event.new_tokens:,} tokens, "
+            f"{event.old_messages:,} {self._sign('→', '->')} {event.new_messages:,} messages",
+            Text(f"  ({how}; /undo takes it back)", style="bright_black"),
+        )
+
+    def _show_end(self, how: str, why: str) -> None:
+        self._end_text()
+        if how == "interrupted":
+            self._interrupted = True
+            self._line(Text("interrupted", style="yellow"), Text("  (/quit or Ctrl-D leaves)", style="bright_black"))
+        elif how in ("failed", "steps"):
+            self._line(make_text(why, "red"))
+
+    def say_stopped(self) -> None:
+        """Ctrl-C ended something; a turn has said so itself."""
+        if not self._interrupted:
+            self._line(Text("stopped", style="yellow"))
+        self._interrupted = False
+
+    def status(self, agent: Agent) -> None:
+        """Model, window, cache and compactions in one line."""
+        size, setup = agent.room.size, agent.session.setup
+        share = size.tokens / max(setup.window, 1)
+        colour = "red" if share >= 0.85 else "yellow" if size.tokens >= setup.budget.threshold_tokens else "green"
+        self._line(
+            make_text(agent.model.endpoint.model, "bold"),
+            "  ",
+            Text(self._fill_bar(share, BAR), style=colour),
+            f" {size.tokens:,} of {setup.window:,} ({share:.0%})",
+            Text(f"  {self._cache(agent)}  {_compactions(agent)}", style="bright_black"),
+        )
+
+    def _fill_bar(self, share: float, width: int) -> str:
+        full = bar(share, width, ascii_only=not self._unicode)
+        return full + ("░" if self._unicode else ".") * (width - len(full))
+
+    def _cache(self, agent: Agent) -> str:
+        used = agent.last
+        if used is None or not used.prompt_tokens:
+            return "cache: nothing yet"
+        return f"cache: {used.cache_read_tokens / used.prompt_tokens:.0%} of the last prompt"
+
+    def context(self, agent: Agent) -> None:
+        """Where the tokens go: a coloured bar over the window, and a table."""
+        from midfold.cli.inspect import COLOURS, kinds_table
+        from midfold.transcript.document import tool_of
+
+        session, setup = agent.session, agent.session.setup
+        view, size = session.view(), agent.room.size
+        tools = tuple(tool_of(tool) for tool in setup.tools)
+        kinds = by_kind(view.transcript, setup.meter, system=view.prompt, tools=tools)
+        strip = Text()
+        for kind, tokens in kinds.items():
+            cells = round(tokens / setup.window * CONTEXT_BAR)
+            strip.append(self._sign("█", "#") * cells, style=COLOURS.get(kind, "white"))
+        room = max(CONTEXT_BAR - len(strip), 0)
+        threshold = max(round(setup.budget.threshold_tokens / setup.window * CONTEXT_BAR) - len(strip), 0)
+        strip.append(self._sign("░", ".") * min(threshold, room), style="bright_black")
+        strip.append(self._sign("│", "|") if threshold < room else "", style="yellow")
+        strip.append(self._sign("░", ".") * max(room - threshold - 1, 0), style="bright_black")
+        self._line(strip)
+        self._line(
+            Text(f"{size.tokens:,}", style="bold"),
+            f" of {setup.window:,} tokens ({size.basis}); a fold begins at {setup.budget.threshold_tokens:,}. ",
+            f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
+        )
+        self.out.print()
+        kinds_table(self.out, kinds)
+
+    def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
+        """What a compaction did, or would do."""
+        colour = "green" if receipt.status in GOOD else "yellow"
+        what = f"would be {receipt.status}" if preview and receipt.status in GOOD else receipt.status
+        self._line(Text(what, style=f"bold {colour}"), f": {visible(receipt.reason)}")
+        arrow = self._sign("→", "->")
+        rows: list[tuple[str, Any]] = [
+            ("messages", f"{receipt.old_messages:,} {arrow} {receipt.new_messages:,}"),
+            ("tokens", f"{receipt.old_tokens:,} {arrow} {receipt.new_tokens:,} ({receipt.token_basis})"),
+        ]
+        if receipt.boundary is not None and receipt.status in GOOD:
+            end = receipt.boundary.end
+            rows.append(("folded", f"messages {receipt.boundary.start:,} to {max(end - 1, receipt.boundary.start):,}"))
+        if receipt.fold and not preview:
+            rows.append(("handle", receipt.fold))
+        for name, value in rows:
+            self._line(Text(f"  {name:9}", style="bright_black"), str(value))
+        for line in (*receipt.notices, *receipt.impossible):
+            self._line(Text(f"  {visible(line)}", style="yellow"))
+
+    def whole(self, about: str) -> None:
+        """All of what one line had no room for: nobody should agree to what they did not see."""
+        if _cut_line(about) == about:
+            return
+        for line in about[:LONGEST_SHOWN].splitlines():
+            self._line(Text(f"    {visible(redact(line).expandtabs())}", style="yellow"))
+        if len(about) > LONGEST_SHOWN:
+            self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
+
+    def say(self, text: str, style: str = "") -> None:
+        self._line(make_text(text, style))
+
+
+def _cut_line(text: str) -> str:
+    line = " ".join(redact(text).split())
+    return visible(line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…")
+
+
+def _compactions(agent: Agent) -> str:
+    """Those in force: what was undone does not count."""
+    made = agent.session.receipts() if agent.session.info is not None else []
+    count = sum(record.undone is None for record in made)
+    return f"{count} compaction{'' if count == 1 else 's'}"

@@ -1,0 +1,275 @@
+"""How commands meet a terminal: tables and colour for people, plain text when piped, JSON when asked, and questions.
+
+Rules of this file:
+1. What people read never steers their terminal, also when it is piped: control characters, escape sequences,
+   characters that turn the direction of writing and those that nobody sees are written as Python would escape them.
+   Tabs stay, and line ends where lines are meant.
+2. What is asked for exactly, JSON and originals, is exact where it is piped; a terminal gets JSON of the same value.
+3. A question is answered by a person at the keyboard or not at all. What was typed or pasted before it stands there is
+   thrown away, also what still arrives of it; a pasted line is neither yes nor no.
+4. rich is imported by those who draw: a gateway that only says where it listens does not pay for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+    from rich.table import Table
+    from rich.text import Text
+
+BAR_WIDTH = 32
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+QUIET = 0.15
+"""Seconds without a byte after which nothing more of a paste is to be expected."""
+LONGEST_WAIT = 30.0
+BETWEEN_KEYS = 0.02
+"""Seconds that a hand needs at least between a letter and the line end; a paste needs none."""
+CHUNK = 4_096
+PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
+ERASERS, ENDS, LEAVES = b"\x7f\x08", b"\r\n", b"\x04"
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_NAMED = {"\n": "\\n", "\r": "\\r"}
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """The text with everything shown that is not meant to be seen; `lines` keeps its line ends."""
+    if text.isprintable():
+        return text
+    return _UNSEEN.sub(lambda found: found[0] if lines and found[0] == "\n" else _escape(found[0]), text)
+
+
+def visible_json(text: str) -> str:
+    """JSON of the same value, without a raw character that steers a terminal; line ends between its parts stay."""
+    return _UNSEEN.sub(lambda found: found[0] if found[0] == "\n" else _as_json(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if character in _NAMED:
+        return _NAMED[character]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x1_0000 else f"\\U{code:08x}"
+
+
+def _as_json(character: str) -> str:
+    pairs = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{pairs[place]:02x}{pairs[place + 1]:02x}" for place in range(0, len(pairs), 2))
+
+
+class Harmless:
+    """A hook of a rich console: whatever is printed, its text cannot steer the terminal. Colours are the console's."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_HarmlessItem(item) for item in renderables]
+
+
+class _HarmlessItem:
+    def __init__(self, item: ConsoleRenderable) -> None:
+        self.item = item
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        segments: Iterable[Segment] = console.render(self.item, options)
+        for segment in segments:
+            yield segment if segment.control else Segment(visible(segment.text, lines=True), segment.style)
+
+
+def console() -> Console:
+    """Standard output: coloured on a terminal, plain and never cut when piped."""
+    if sys.stdout.isatty():
+        return harmless_console()
+    return harmless_console(no_color=True, width=110)
+
+
+def harmless_console(*, stderr: bool = False, width: int | None = None, no_color: bool | None = None) -> Console:
+    """A console that takes every text as text: neither markup nor control characters in it are obeyed."""
+    from rich.console import Console
+
+    made = Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=width, no_color=no_color)
+    made.push_render_hook(Harmless())  # type: ignore[arg-type]
+    return made
+
+
+def emit_json(value: Any) -> None:
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=not unicode)))
+
+
+def emit_exact(data: bytes) -> None:
+    """A line of JSON as it is stored; on a terminal, without a raw character that steers it."""
+    click.echo(visible_json(data.decode("utf-8", "replace")) if sys.stdout.isatty() else data)
+
+
+def emit_words(text: str) -> None:
+    """What a model said, exact for a script; on a terminal, visible."""
+    click.echo(visible(text, lines=True) if sys.stdout.isatty() else text)
+
+
+def echo(text: str) -> None:
+    """A line, or lines, for people."""
+    click.echo(visible(text, lines=True))
+
+
+def notice(text: str) -> None:
+    """Something the user should know that is not the answer: on standard error."""
+    click.echo(f"midfold: {visible(text, lines=True)}", err=True)
+
+
+def make_text(text: str, style: str = "") -> Text:
+    """Text from anywhere on one line, with a colour of ours."""
+    from rich.text import Text
+
+    return Text(visible(text), style=style)
+
+
+def make_table(*columns: str, header_style: str = "bold", show_header: bool = True) -> Table:
+    """An empty table without lines, which cuts nothing; a column whose name begins with `>` stands at the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style=header_style, show_header=show_header)
+    for name in columns:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+    return table
+
+
+def pad_rows(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines whose cells stand below each other, for what is piped."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def bar(share: float, width: int = BAR_WIDTH, *, ascii_only: bool = False) -> str:
+    """A bar of `width` cells, filled to an eighth of a cell; of `#` where the terminal has nothing better."""
+    share = max(0.0, min(share, 1.0))
+    if ascii_only:
+        return "#" * round(share * width)
+    full, rest = divmod(round(share * width * 8), 8)
+    return "█" * full + (EIGHTHS[rest] if rest else "")
+
+
+def has_unicode(out: Console) -> bool:
+    return out.encoding.lower().startswith("utf")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """It starts with the first report, after any processes have; None where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = shown.add_task(what, total=None)
+
+    def report(done: int, of: int) -> None:
+        if not shown.live.is_started:
+            shown.start()
+        shown.update(task, completed=done, total=of)
+
+    try:
+        yield report
+    finally:
+        shown.stop()
+
+
+def ask(question: str, answers: Mapping[str, str]) -> str | None:
+    """What of `answers` was typed, by its letter or its word; None if nobody is there to be asked, or leaves."""
+    screen = _screen()
+    if screen is None:
+        return None
+    with _keys(sys.stdin.fileno()) as keys:
+        while _settle(keys):
+            screen.write(f"{PASTES}{question}")
+            screen.flush()
+            try:
+                typed = _read_answer(keys, screen)
+            finally:
+                screen.write(f"{NO_PASTES}\n")
+                screen.flush()
+            if typed is None:
+                return None
+            if typed.lower() in (*answers, *answers.values()):
+                return typed.lower()[:1]
+    return None
+
+
+def _screen() -> TextIO | None:
+    """Where a person who types would see the question."""
+    if not _is_terminal(sys.stdin):
+        return None
+    return next((stream for stream in (sys.stdout, sys.stderr) if _is_terminal(stream)), None)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _keys(handle: int) -> Iterator[int]:
+    """The keyboard, key by key and without an echo; Ctrl-C interrupts as ever."""
+    import termios
+
+    before = termios.tcgetattr(handle)
+    now = termios.tcgetattr(handle)
+    now[3] &= ~(termios.ICANON | termios.ECHO)
+    now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
+    try:
+        termios.tcsetattr(handle, termios.TCSAFLUSH, now)
+        yield handle
+    finally:
+        termios.tcsetattr(handle, termios.TCSAFLUSH, before)
+
+
+def _settle(keys: int) -> bool:
+    """Throws away what comes until nothing does; False if it never ends, or nobody is there any more."""
+    ends = time.monotonic() + LONGEST_WAIT
+    while select.select([keys], [], [], QUIET)[0]:
+        if not os.read(keys, CHUNK) or time.monotonic() > ends:
+            return False
+    return True
+
+
+def _read_answer(keys: int, screen: TextIO) -> str | None:
+    """One line, key by key. Empty if something in it was pasted; None at the end of input."""
+    line, last = "", time.monotonic()
+    while True:
+        chunk = os.read(keys, CHUNK)
+        now = time.monotonic()
+        if not chunk or chunk in LEAVES:
+            return None
+        if chunk.strip(ENDS) == b"":
+            return line if now - last >= BETWEEN_KEYS and len(chunk) == 1 else ""
+        if len(chunk) > 1 and (chunk[:1] == b"\x1b" or chunk.strip(ENDS) != chunk):
+            screen.write("(pasted text is no answer)")
+            return ""
+        last = now
+        if chunk in ERASERS:
+            screen.write("\b \b" * bool(line))
+            line = line[:-1]
+        else:
+            new = "".join(letter for letter in chunk.decode("ascii", "ignore") if letter.isalpha())
+            screen.write(new)
+            line += new
+        screen.flush()

@@ -1,0 +1,113 @@
+"""Pages from facts: Jinja templates that escape everything they are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import blake2b
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from midfold.fold.words import parse_query
+from midfold.pages import charts, formatting
+from midfold.pages.api_types import ErrorAnswer
+from midfold.pages.lookup import LINES_PER_PAGE
+
+if TYPE_CHECKING:
+    from midfold.pages.web import WebEndpoint
+
+STYLE = (files("midfold.pages") / "static" / "style.css").read_bytes()
+STYLE_PATH = f"/assets/style-{blake2b(STYLE, digest_size=6).hexdigest()}.css"
+"""Named by its content: browsers keep it, and never too long."""
+ICON = (files("midfold.pages") / "static" / "icon.svg").read_bytes()
+ICON_PATH = "/assets/icon.svg"
+
+
+class Templates:
+    """The templates, and what they need to know."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.environment = Environment(
+            loader=PackageLoader("midfold.pages"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self.environment.filters |= {
+            "short": formatting.short,
+            "money": formatting.money,
+            "percent": formatting.percent,
+            "moment": formatting.moment,
+            "iso": formatting.iso,
+            "plural": formatting.plural,
+        }
+        self.environment.globals |= {
+            "charts": charts,
+            "session_path": formatting.session_path,
+            "with_query": formatting.with_query,
+            "style_path": STYLE_PATH,
+            "icon_path": ICON_PATH,
+            "per_page": LINES_PER_PAGE,
+            "outline": outline,
+            "mark_words": mark_words,
+        }
+
+    def warm(self) -> None:
+        """Compiles what the first visitor would wait for."""
+        for name in self.environment.list_templates():
+            self.environment.get_template(name)
+
+    def render(self, endpoint: WebEndpoint, answer: object, asked: Mapping[str, Any]) -> str:
+        path = endpoint.api_path.format_map({name: value for name, value in asked.items() if value is not None})
+        query = {param.name: asked[param.name] for param in endpoint.params if param.where == "query"}
+        return self._fill(endpoint.template, answer, endpoint.name, formatting.with_query(path, **query))
+
+    def error(self, error: ErrorAnswer) -> str:
+        return self._fill("problem.html", error, "problem", "")
+
+    def _fill(self, template: str, answer: object, endpoint: str, api: str) -> str:
+        ago = partial(formatting.ago, now=self.clock())
+        return self.environment.get_template(template).render(it=answer, endpoint=endpoint, ago=ago, api=api)
+
+
+def mark_words(text: str, query: str) -> Markup:
+    """The text with the words that were looked for marked."""
+    words = sorted({term.text for term in parse_query(query).terms}, key=len, reverse=True)
+    if not words:
+        return escape(text)
+    pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
+    made = (
+        Markup("<mark>{}</mark>").format(piece) if place % 2 else escape(piece) for place, piece in enumerate(pieces)
+    )
+    return Markup("").join(made)
+
+
+Outline = list[tuple[str, list[str]]]
+
+
+def outline(text: str) -> Outline:
+    """A handoff by its lines: headings (`h3`, `h4`), items of a list (`ul`), everything else (`p`); in order."""
+    made: Outline = []
+    for line in text.split("\n"):
+        kind, said = _kind(line)
+        if not said.strip():
+            continue
+        if made and made[-1][0] == kind and kind in ("ul", "p"):
+            made[-1][1].append(said)
+        else:
+            made.append((kind, [said]))
+    return made
+
+
+def _kind(line: str) -> tuple[str, str]:
+    for mark, kind in (("### ", "h4"), ("## ", "h3"), ("- ", "ul")):
+        if line.startswith(mark):
+            return kind, line.removeprefix(mark)
+    return "p", line

@@ -1,0 +1,432 @@
+"""Looks up in a store what pages show: lists, a session, a compaction, originals, hits. Synchronous, as the store is.
+
+A compaction is drawn as two rows of stretches, before and after. What stayed is counted; what was folded is what is
+left of the receipt's total, so a long fold need not be read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+
+import msgspec
+
+from midfold.config import Config
+from midfold.errors import NotStored
+from midfold.fold.archive import PREFIX, source_bytes
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import Receipt
+from midfold.pages import api_types as api
+from midfold.pages.api_types import Fate, Segment, SegmentName
+from midfold.pages.formatting import key_of
+from midfold.pages.messages import Fates, MessageFormatter, MessagePlace, MessageReader, MessageRuns, StoredMessage
+from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
+from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
+from midfold.recall import search
+from midfold.service import Sessions
+from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
+from midfold.transcript.message import ToolCall
+
+Sees = Callable[[str], bool]
+"""Whether a session of this name may be seen."""
+AT_A_GLANCE = 100
+"""Sessions on the overview, those used last."""
+SESSIONS_PER_PAGE = 50
+LINES_PER_PAGE = 50
+HITS = 30
+DAYS = 14
+FIRST_BATCH = 400
+CHARACTERS_PER_TOKEN = 4
+PlacedFate = tuple[int, MessagePlace, Fate]
+SizedSegment = tuple[SegmentName, int]
+ORIGINALS_PER_PAGE = 20
+AFTER = "after"
+"""Instead of a fate: the messages that were there afterwards."""
+FATES: tuple[Fate, ...] = ("folded", "changed", "kept")
+
+
+class Lookup:
+    """What one store has to show."""
+
+    def __init__(
+        self, sessions: Sessions, config: Config | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.sessions, self.store = sessions, sessions.store
+        self.config = config or sessions.config or Config()
+        self.clock = clock
+        self.statistics = Statistics(sessions, self.config, clock)
+
+    def _info(self, name: str, sees: Sees) -> SessionInfo:
+        """One and the same error for what is not there and for what may not be seen."""
+        info = self.store.info(name) if sees(name) else None
+        if info is None:
+            raise NotStored("there is no such session")
+        return info
+
+    def _infos(self, sees: Sees, wanted: int, query: str = "") -> list[SessionInfo]:
+        """The sessions used last that may be seen; reads no more of the others than it has to."""
+        needle, limit = query.casefold(), max(wanted, FIRST_BATCH if query else wanted)
+        while True:
+            rows = self.store.sessions(limit)
+            found = [info for info in rows if sees(info.name) and needle in info.name.casefold()]
+            if len(found) >= wanted or len(rows) < limit:
+                return found[:wanted]
+            limit *= 4
+
+    # All sessions
+
+    def overview(self, sees: Sees) -> api.Overview:
+        infos = self._infos(sees, AT_A_GLANCE + 1)
+        known = self.statistics.of(infos[:AT_A_GLANCE])
+        facts = tuple(item.facts for item in known)
+        found = [finding for item in facts for finding in item.findings]
+        return api.Overview(
+            sessions=facts,
+            more=len(infos) > AT_A_GLANCE,
+            saved=sum_savings(item.saved for item in facts),
+            cache=sum_cache_use(item.cache for item in facts),
+            findings=tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))),
+            days=_days(known, self.clock()),
+        )
+
+    def sessions_like(self, query: str, page: int, sees: Sees) -> api.SessionList:
+        first = page * SESSIONS_PER_PAGE
+        infos = self._infos(sees, first + SESSIONS_PER_PAGE + 1, query)
+        shown = self.statistics.of(infos[first : first + SESSIONS_PER_PAGE])
+        return api.SessionList(
+            query=query,
+            sessions=tuple(item.facts for item in shown),
+            page=page,
+            more=len(infos) > first + SESSIONS_PER_PAGE,
+        )
+
+    def cache(self, sees: Sees) -> api.CachePage:
+        known = [item.facts for item in self.statistics.of(self._infos(sees, AT_A_GLANCE))]
+        sessions = tuple(
+            api.CacheSession(key=one.key, name=one.name, model=one.model, use=one.cache, causes=one.causes)
+            for one in known
+            if one.cache.requests
+        )
+        return api.CachePage(
+            sessions=sessions,
+            total=sum_cache_use(item.use for item in sessions),
+            causes=sum_causes(item.causes for item in sessions),
+        )
+
+    def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> api.SearchPage:
+        if session:
+            self._info(session, sees)
+        find = partial(self.store.find, name=session or None, role=role or None)
+        hits = search(find, query, self.sessions.redactor, HITS + 1, wanted=lambda found: sees(found.session))
+        facts = tuple(
+            api.HitFacts(
+                session=hit.session,
+                key=key_of(hit.session),
+                position=hit.position,
+                role=hit.role,
+                at=hit.at,
+                handle=hit.handle,
+                text=hit.text,
+            )
+            for hit in hits[:HITS]
+        )
+        nearest = bool(hits) and not hits[0].has_every_word
+        return api.SearchPage(
+            query=query, session=session, role=role, hits=facts, more=len(hits) > HITS, nearest=nearest
+        )
+
+    # One session
+
+    def session(self, name: str, start: int | None, sees: Sees) -> api.SessionPage:
+        info = self._info(name, sees)
+        known, reader = self.statistics.one(info), MessageReader(self.store, info)
+        view = reader.now(known.records)
+        kinds, sampled = self.statistics.sizes.kinds(reader, known.records)
+        lease = self.store.database.row("lease", session=info.name)
+        return api.SessionPage(
+            session=known.facts,
+            view_messages=len(view) + known.facts.messages - info.count,
+            compacting=lease is not None and lease[2] > 0,
+            kinds=kinds,
+            sampled=sampled,
+            turns=_turn_facts(known),
+            compactions=tuple(_compaction_facts(record, info) for record in known.records),
+            lines=self._history(reader, Fates(view), start),
+        )
+
+    def messages(self, name: str, start: int | None, sees: Sees) -> api.MessageList:
+        info = self._info(name, sees)
+        reader, records = MessageReader(self.store, info), self.store.records(name) if info.compactions else []
+        return self._history(reader, Fates(reader.now(records)), start)
+
+    def _history(self, reader: MessageReader, fates: Fates, start: int | None) -> api.MessageList:
+        """Messages as they were said; the newest if no start is given."""
+        total = reader.info.count
+        newest = max(total - 1, 0) // LINES_PER_PAGE * LINES_PER_PAGE
+        start = newest if start is None else start
+        chosen = reader.history().between(start, start + LINES_PER_PAGE)
+        return self._lines_at(reader, list(enumerate(chosen, start)), fates, start, total)
+
+    def _lines_at(
+        self, reader: MessageReader, numbered: list[tuple[int, MessagePlace]], fates: Fates, start: int, total: int
+    ) -> api.MessageList:
+        formatter = self._formatter(reader.info)
+        found = reader.read([place for _, place in numbered])
+        return api.MessageList(
+            session=reader.info.name,
+            start=start,
+            total=total,
+            lines=tuple(
+                formatter.line(index, item, fates.of(place))
+                for (index, place), item in zip(numbered, found, strict=True)
+            ),
+        )
+
+    def _formatter(self, info: SessionInfo) -> MessageFormatter:
+        return MessageFormatter(self.statistics.sizes.meter(info.model), self.sessions.redactor)
+
+    def turns(self, name: str, sees: Sees) -> api.TurnList:
+        return api.TurnList(session=name, turns=_turn_facts(self.statistics.one(self._info(name, sees))))
+
+    def compactions(self, name: str, sees: Sees) -> api.CompactionList:
+        info = self._info(name, sees)
+        made = tuple(_compaction_facts(record, info) for record in self.store.records(name))
+        return api.CompactionList(session=name, compactions=made)
+
+    # One compaction, and the originals behind it
+
+    def _record(self, name: str, seq: int, sees: Sees) -> tuple[SessionInfo, CompactionRecord, list[CompactionRecord]]:
+        info = self._info(name, sees)
+        records = self.store.records(name)
+        record = next((record for record in records if record.seq == seq), None)
+        if record is None:
+            raise NotStored(f"the session has no compaction {seq}")
+        return info, record, records
+
+    def receipt(self, name: str, seq: int, sees: Sees) -> api.ReceiptPage:
+        info, record, _ = self._record(name, seq, sees)
+        return api.ReceiptPage(session=name, compaction=_compaction_facts(record, info), receipt=record.receipt)
+
+    def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> api.CompactionPage:
+        info, record, records = self._record(name, seq, sees)
+        reader = MessageReader(self.store, info)
+        before, after = reader.before(record, records), reader.after(record)
+        fates = Fates(after)
+        moved = [(index, place, fates.of(place)) for index, place in enumerate(before)]
+        chosen = [(index, place) for index, place, fate in moved if not shown or fate == shown]
+        if shown == AFTER:
+            chosen, fates = list(enumerate(after)), Fates.of_view(after)
+        counts = Counter(fate for _, _, fate in moved)
+        view = reader.read(after)
+        segments = _segments_before_and_after(record, moved, view, self._formatter(info))
+        receipt, numbers = record.receipt, [one.seq for one in records]
+        return api.CompactionPage(
+            session=name,
+            compaction=_compaction_facts(record, info),
+            previous=max((number for number in numbers if number < seq), default=None),
+            next=min((number for number in numbers if number > seq), default=None),
+            before=segments[0],
+            after=segments[1],
+            counts={fate: counts[fate] for fate in FATES},
+            handoff=_handoff(view, self.sessions.redactor, receipt.fold),
+            fold=receipt.fold,
+            changes=msgspec.convert(receipt.digests, tuple[api.Change, ...], from_attributes=True),
+            shown=shown,
+            lines=self._lines_at(reader, chosen[start : start + LINES_PER_PAGE], fates, start, len(chosen)),
+        )
+
+    def message(self, name: str, position: int, sees: Sees) -> api.OriginalsPage:
+        info = self._info(name, sees)
+        if not 0 <= position < info.count:
+            raise NotStored(f"the session has no message {position}")
+        reader = MessageReader(self.store, info)
+        first = max(position - ORIGINALS_PER_PAGE, 0)
+        found = reader.read(reader.history().between(first, position + 1))
+        shown = self._formatter(info).original(found[-1], _tool_names(found))
+        return api.OriginalsPage(
+            session=name,
+            handle=shown.handle,
+            start=0,
+            total=1,
+            messages=(shown,),
+            next=position + 1 if position + 1 < info.count else None,
+        )
+
+    def unfold(self, name: str, handle: str, start: int, sees: Sees) -> api.OriginalsPage:
+        """The originals behind a handle of this session."""
+        info = self._info(name, sees)
+        reader, stop = MessageReader(self.store, info), start + ORIGINALS_PER_PAGE
+        places = self._places(info, handle)
+        if places is not None:
+            before = reader.read(places.between(max(start - ORIGINALS_PER_PAGE, 0), start))
+            page, total = reader.read(places.between(start, stop)), len(places)
+        else:
+            messages = self.store.unfold(name, handle)
+            found = [StoredMessage(MessagePlace(None), message, message.role, None) for message in messages]
+            before, page, total = found[:start], found[start:stop], len(found)
+        formatter, names = self._formatter(info), _tool_names([*before, *page])
+        shown = tuple(formatter.original(item, names) for item in page)
+        return api.OriginalsPage(session=name, handle=handle, start=start, total=total, messages=shown)
+
+    def _places(self, info: SessionInfo, handle: str) -> MessageRuns | None:
+        """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
+        records = self.store.records(info.name) if info.compactions else []
+        seq = max((record.seq for record in records if handle in record.receipt.handles), default=None)
+        if seq is None:
+            return None
+        rows = self.store.database.rows("handles", session=info.id, seq=seq)
+        pieces = [
+            ViewPiece(first, count, None if first is not None else body)
+            for one, _, _, first, count, body in rows
+            if one == handle
+        ]
+        return MessageRuns(pieces) if pieces else None
+
+    def raw(self, name: str, handle: str, sees: Sees) -> bytes:
+        """The same as a JSON array, byte for byte and not redacted."""
+        self._info(name, sees)
+        return b"[" + b",".join(source_bytes(message) for message in self.store.unfold(name, handle)) + b"]"
+
+
+def _turn_facts(known: SessionStatistics) -> tuple[api.TurnFacts, ...]:
+    return tuple(
+        api.TurnFacts(
+            at=turn.at,
+            messages=turn.count,
+            compaction=turn.compaction,
+            model=turn.model,
+            prompt_tokens=turn.usage.prompt_tokens,
+            completion_tokens=turn.usage.completion_tokens,
+            cache_read_tokens=turn.usage.cache_read_tokens,
+            cache_write_tokens=turn.usage.cache_write_tokens,
+            without_folds=without,
+        )
+        for turn, without in zip(known.turns, known.without, strict=True)
+    )
+
+
+def _compaction_facts(record: CompactionRecord, info: SessionInfo) -> api.CompactionFacts:
+    receipt = record.receipt
+    return api.CompactionFacts(
+        seq=record.seq,
+        base=record.base,
+        at=record.at,
+        upto=record.upto,
+        undone=record.undone,
+        child=record.child,
+        in_force=record.seq == info.compaction,
+        status=receipt.status,
+        reason=receipt.reason,
+        old_messages=receipt.old_messages,
+        new_messages=receipt.new_messages,
+        old_tokens=receipt.old_tokens,
+        new_tokens=receipt.new_tokens,
+        threshold=receipt.threshold_tokens,
+        summary=receipt.summary.source,
+        failure=receipt.summary.failure,
+    )
+
+
+def _days(known: Iterable[SessionStatistics], now: float) -> tuple[api.Day, ...]:
+    """The last two weeks in which something was sent, day by day (UTC); a day without requests is a day too."""
+    sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for item in known:
+        for turn, without in zip(item.turns, item.without, strict=True):
+            day = sums[turn.at // 86_400_000]
+            day[0] += 1
+            day[1] += turn.usage.prompt_tokens
+            day[2] += without - turn.usage.prompt_tokens
+    if not sums:
+        return ()
+    last = max(sums)
+    return tuple(
+        api.Day(
+            day=datetime.fromtimestamp(number * 86_400, UTC).date().isoformat(),
+            requests=sums[number][0],
+            tokens_sent=sums[number][1],
+            tokens_not_sent=max(sums[number][2], 0),
+        )
+        for number in range(max(last - DAYS + 1, min(sums)), last + 1)
+    )
+
+
+def _segments_before_and_after(
+    record: CompactionRecord, moved: Sequence[PlacedFate], view: Sequence[StoredMessage], formatter: MessageFormatter
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """`moved` is every message before with its fate, `view` what there was afterwards."""
+    receipt = record.receipt
+    counted = [formatter.tokens(item.message) for item in view]
+    said = receipt.new_tokens - receipt.fixed_tokens
+    scale = said / sum(counted) if sum(counted) and said > 0 else 1.0
+    sizes = [round(scale * tokens) for tokens in counted]
+    names = _segment_names(moved)
+    by_place = {item.place.position: size for item, size in zip(view, sizes, strict=True)}
+    stayed = sum(by_place.get(place.position, 0) for _, place, fate in moved if fate != "folded")
+    longer = _longer(receipt, max(receipt.old_tokens - receipt.fixed_tokens - stayed, 0), folds="folded" in names)
+    old = [
+        (names[index], 0 if fate == "folded" else by_place.get(place.position, 0) + longer[index])
+        for index, place, fate in moved
+    ]
+    where = {place.position: names[index] for index, place, _ in moved}
+    new = [(_segment_name(item, where, receipt), size) for item, size in zip(view, sizes, strict=True)]
+    left = receipt.old_tokens - receipt.fixed_tokens - sum(size for _, size in old)
+    return _segments(old, receipt.fixed_tokens, max(left, 0)), _segments(new, receipt.fixed_tokens, 0)
+
+
+def _segment_names(moved: Sequence[PlacedFate]) -> list[SegmentName]:
+    """Head before the first folded message, tail after the last, what stands between them is pinned."""
+    folded = [index for index, _, fate in moved if fate == "folded"]
+    if not folded:
+        return ["kept"] * len(moved)
+    first, last = folded[0], folded[-1]
+    return [
+        "folded" if fate == "folded" else "head" if index < first else "tail" if index > last else "pinned"
+        for index, _, fate in moved
+    ]
+
+
+def _segment_name(item: StoredMessage, where: dict[int | None, SegmentName], receipt: Receipt) -> SegmentName:
+    if item.place.position is not None:
+        return where.get(item.place.position, "kept")
+    ours = recognise(item.message)
+    return "handoff" if ours is not None and receipt.fold.endswith(ours.fold) else "kept"
+
+
+def _longer(receipt: Receipt, gone: int, *, folds: bool) -> defaultdict[int, int]:
+    """By how many tokens a message that became shorter was longer, by its place in the old view.
+
+    `gone` tokens are no longer there. Where nothing was folded, they are all from these messages.
+    """
+    more: defaultdict[int, int] = defaultdict(int)
+    for digest in receipt.digests:
+        more[digest.message] += max(digest.characters_before - digest.characters_after, 0)
+    whole = sum(more.values())
+    tokens = min(whole // CHARACTERS_PER_TOKEN, gone) if folds else gone
+    return defaultdict(int, {index: round(tokens * size / whole) for index, size in more.items() if size})
+
+
+def _segments(sized: Iterable[SizedSegment], fixed: int, folded: int) -> tuple[Segment, ...]:
+    """Neighbours together; `folded` tokens are spread over the folded stretches by their messages."""
+    groups = [(what, [size for _, size in group]) for what, group in groupby(sized, key=lambda item: item[0])]
+    messages = sum(len(sizes) for what, sizes in groups if what == "folded")
+    made = [Segment(what="fixed", messages=0, tokens=fixed)] if fixed else []
+    for what, sizes in groups:
+        tokens = round(folded * len(sizes) / messages) if what == "folded" and messages else sum(sizes)
+        made.append(Segment(what=what, messages=len(sizes), tokens=tokens))
+    return tuple(made)
+
+
+def _tool_names(found: list[StoredMessage]) -> dict[str, str]:
+    return {part.id: part.name for item in found for part in item.message.parts if isinstance(part, ToolCall)}
+
+
+def _handoff(view: list[StoredMessage], redact: Callable[[str], str], fold: str) -> str:
+    for item in view:
+        ours = recognise(item.message)
+        if ours is not None and ours.kind == "fold" and fold == f"{PREFIX}{ours.fold}":
+            return redact(ours.body)
+    return ""

@@ -1,0 +1,269 @@
+"""Messages of a session: where those of a view are, reading a page of them, and showing them redacted.
+
+A long conversation is looked at a page at a time: places are known without reading what stands there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from midfold.fold.archive import handle_of
+from midfold.fold.handoff import recognise
+from midfold.pages.api_types import Fate, MessageBlock, MessageLine, Original
+from midfold.store import SqlStore
+from midfold.store.bodies import ROLES, read_body, read_linked
+from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
+from midfold.transcript import jsonio
+from midfold.transcript.document import DIALECTS
+from midfold.transcript.message import Media, Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from midfold.transcript.tokens import Meter
+
+LONGEST_LINE = 240
+REDACTED = 4_000
+"""Characters redacted before a line is cut: a secret that begins inside it is still one."""
+LONGEST_BLOCK = 60_000
+LONGEST_ARGUMENTS = 200_000
+_SPACE = re.compile(r"\s+")
+Redact = Callable[[str], str]
+
+
+class MessagePlace(NamedTuple):
+    """A message of the history, one that stands for it, or, without a position, one that midfold wrote."""
+
+    position: int | None
+    body: int | None = None
+
+
+class StoredMessage(NamedTuple):
+    """A message that was read."""
+
+    place: MessagePlace
+    message: Message
+    role: str
+    at: int | None
+
+
+class MessageRuns:
+    """Runs of messages, as a compaction left them."""
+
+    def __init__(self, pieces: Iterable[ViewPiece]) -> None:
+        self.pieces = [piece for piece in pieces if piece.count > 0]
+
+    def __len__(self) -> int:
+        return sum(piece.count for piece in self.pieces)
+
+    def __iter__(self) -> Iterator[MessagePlace]:
+        return iter(self.between(0, len(self)))
+
+    def between(self, start: int, stop: int) -> list[MessagePlace]:
+        """The places start..stop; costs what is asked for and the number of runs."""
+        made: list[MessagePlace] = []
+        begin = 0
+        for piece in self.pieces:
+            if begin >= stop:
+                break
+            low, high = max(start - begin, 0), min(stop - begin, piece.count)
+            for offset in range(low, high):
+                position = None if piece.first is None else piece.first + offset
+                made.append(MessagePlace(position, piece.body))
+            begin += piece.count
+        return made
+
+
+class Fates:
+    """What became of messages: whether a view has them, has something else in their place, or does not have them."""
+
+    def __init__(self, view: MessageRuns) -> None:
+        self.kept: set[int] = set()
+        self.instead: dict[int, int] = {}
+        self.written: set[int] = set()
+        for piece in view.pieces:
+            if piece.body is None and piece.first is not None:
+                self.kept.update(range(piece.first, piece.first + piece.count))
+            elif piece.body is not None and piece.first is not None:
+                self.instead[piece.first] = piece.body
+            elif piece.body is not None:
+                self.written.add(piece.body)
+
+    @classmethod
+    def of_view(cls, view: MessageRuns) -> Fates:
+        """Of a view's own messages: in a shorter form, or as they were said."""
+        made = cls(view)
+        made.instead = dict.fromkeys(made.instead, -1)
+        return made
+
+    def of(self, place: MessagePlace) -> Fate:
+        if place.position is None:
+            return "kept" if place.body in self.written else "folded"
+        if place.body is None:
+            return "kept" if place.position in self.kept else "changed" if place.position in self.instead else "folded"
+        stands = self.instead.get(place.position)
+        return "folded" if stands is None else "kept" if stands == place.body else "changed"
+
+
+class MessageReader:
+    """Reads places of one session."""
+
+    def __init__(self, store: SqlStore, info: SessionInfo) -> None:
+        self.store, self.info = store, info
+        self.dialect = DIALECTS[info.dialect]
+
+    def pieces(self, seq: int) -> list[ViewPiece]:
+        rows = self.store.database.rows("pieces", session=self.info.id, seq=seq)
+        return [ViewPiece(first, count, body) for _, _, first, count, body in rows]
+
+    def now(self, records: Iterable[CompactionRecord]) -> MessageRuns:
+        """What the model sees."""
+        seq = self.info.compaction
+        upto = next((record.upto for record in records if record.seq == seq), 0)
+        return MessageRuns([*(self.pieces(seq) if seq else ()), ViewPiece(upto, self.info.count - upto)])
+
+    def after(self, record: CompactionRecord) -> MessageRuns:
+        """What the model saw right after this compaction."""
+        return MessageRuns(self.pieces(record.seq))
+
+    def before(self, record: CompactionRecord, records: Iterable[CompactionRecord]) -> MessageRuns:
+        """What this compaction was made from."""
+        upto = next((base.upto for base in records if base.seq == record.base), 0)
+        return MessageRuns([*(self.pieces(record.base) if record.base else ()), ViewPiece(upto, record.upto - upto)])
+
+    def history(self) -> MessageRuns:
+        return MessageRuns([ViewPiece(0, self.info.count)])
+
+    def read(self, places: Iterable[MessagePlace]) -> list[StoredMessage]:
+        """The messages at these places, neighbours in one query."""
+        made: list[StoredMessage] = []
+        numbered = list(enumerate(places))
+        for key, group in groupby(numbered, lambda item: _run_key(*item)):
+            run = [place for _, place in group]
+            made += self._bodies(run) if key is None else self._run(run)
+        return made
+
+    def _run(self, run: list[MessagePlace]) -> Iterator[StoredMessage]:
+        first = run[0].position or 0
+        values = {"session": self.info.id, "start": first, "stop": first + len(run), "most": len(run)}
+        for position, role, at, *stored in self.store.database.rows("messages", **values):
+            message = read_linked(self.dialect, *stored)
+            yield StoredMessage(MessagePlace(position), message, ROLES[role], at)
+
+    def _bodies(self, run: list[MessagePlace]) -> Iterator[StoredMessage]:
+        for place in run:
+            row = self.store.database.row("body", id=place.body)
+            if row is not None:
+                message = read_body(self.dialect, *row)
+                yield StoredMessage(place, message, message.role, None)
+
+
+def _run_key(index: int, place: MessagePlace) -> int | None:
+    """The same for neighbours of the history; None for bodies."""
+    return None if place.body is not None or place.position is None else place.position - index
+
+
+class MessageFormatter:
+    """How messages of one session are shown."""
+
+    def __init__(self, meter: Meter, redact: Redact) -> None:
+        self.meter, self.redact = meter, redact
+
+    def line(self, index: int, found: StoredMessage, fate: Fate) -> MessageLine:
+        message = found.message
+        ours = recognise(message)
+        return MessageLine(
+            index=index,
+            position=found.place.position,
+            role=message.role,
+            at=found.at,
+            tokens=self.tokens(message),
+            handle=handle_of(message) if found.place.body is None else "",
+            fate=fate,
+            ours=ours.kind if ours else "",
+            tools=tuple(dict.fromkeys(part.name for part in message.parts if isinstance(part, ToolCall))),
+            text=self.beginning(message),
+        )
+
+    def tokens(self, message: Message) -> int:
+        return self.meter.tokens(self.meter.units(message), 1)
+
+    def beginning(self, message: Message) -> str:
+        """One line of what it says; a handoff says its summary, not its frame."""
+        ours = recognise(message)
+        text = ours.body if ours else next((said for part in message.parts if (said := _text_of(part).strip())), "")
+        clean = _SPACE.sub(" ", self.redact(text[:REDACTED])).strip()
+        return clean if len(clean) <= LONGEST_LINE else clean[: LONGEST_LINE - 1].rstrip() + "…"
+
+    def original(self, found: StoredMessage, names: Mapping[str, str] | None = None) -> Original:
+        message = found.message
+        return Original(
+            position=found.place.position,
+            role=message.role,
+            at=found.at,
+            tokens=self.tokens(message),
+            handle=handle_of(message),
+            blocks=tuple(self.block(part, names or {}) for part in message.parts),
+        )
+
+    def block(self, part: Part, names: Mapping[str, str]) -> MessageBlock:
+        if isinstance(part, Text):
+            return self._cut(MessageBlock(kind="text", title="", text=part.text))
+        if isinstance(part, Thinking):
+            said = part.text or "(encrypted by the provider)"
+            return self._cut(MessageBlock(kind="thinking", title="thinking", text=said))
+        if isinstance(part, ToolCall):
+            return self._cut(MessageBlock(kind="tool call", title=part.name, text=_arguments(part.arguments)))
+        if isinstance(part, ToolResult):
+            pictures = [_describe(item) for item in part.parts if isinstance(item, Media)]
+            text = "\n".join(filter(None, (part.text, *pictures)))
+            name = part.name or names.get(part.call_id, "")
+            return self._cut(MessageBlock(kind="tool result", title=name, text=text, is_error=part.is_error))
+        if isinstance(part, Media):
+            return MessageBlock(kind="media", title=part.kind, text=_describe(part))
+        body = part.body if isinstance(part, Opaque) else ""
+        return self._cut(MessageBlock(kind="other", title=part.kind if isinstance(part, Opaque) else "", text=body))
+
+    def _cut(self, block: MessageBlock) -> MessageBlock:
+        """Redacted, and no longer than a page can bear: a little more is redacted than is shown."""
+        whole = len(block.text)
+        text = self.redact(block.text[: LONGEST_BLOCK + REDACTED])
+        left_out = max(whole - LONGEST_BLOCK, 0)
+        return MessageBlock(
+            kind=block.kind,
+            title=self.redact(block.title[:REDACTED]),
+            text=text[:LONGEST_BLOCK] if left_out else text,
+            is_error=block.is_error,
+            left_out=left_out,
+        )
+
+
+def _text_of(part: Part) -> str:
+    if isinstance(part, Text | Thinking):
+        return part.text
+    if isinstance(part, ToolResult):
+        return part.text or next((_describe(item) for item in part.parts if isinstance(item, Media)), "")
+    if isinstance(part, ToolCall):
+        return _arguments(part.arguments).replace("\n", ", ")
+    return _describe(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
+
+
+def _describe(media: Media) -> str:
+    size = f", {len(media.data):,} characters" if not media.data.startswith(("http:", "https:")) else ""
+    return f"[{media.kind} {media.mime or ''}{size}]".replace(" ]", "]")
+
+
+def _arguments(text: str) -> str:
+    """A call's arguments as lines `name: value`, or as they are if they are no object, or very long."""
+    if len(text) > LONGEST_ARGUMENTS:
+        return text
+    try:
+        value = jsonio.decode(text)
+    except jsonio.NotJSON:
+        return text
+    if not isinstance(value, dict):
+        return text
+    return "\n".join(f"{key}: {item if isinstance(item, str) else _json(item)}" for key, item in value.items())
+
+
+def _json(value: object) -> str:
+    return jsonio.encode(value).decode("utf-8", "replace")

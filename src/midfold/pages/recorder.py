@@ -1,0 +1,233 @@
+"""Writes down what passes through a gateway, beside the requests and never in their way.
+
+    recorder = Recorder(sessions)
+    gateway.watchers.append(recorder.see)     # every conversation, from its first answered request on
+    gateway.accountants.append(recorder)      # or only what belongs to a stored session
+
+Rules of this file:
+1. Telling it costs a look and a place in a queue. A thread of its own writes, many requests in a transaction.
+2. What waits is bounded, in number and in bytes. If the store is slower than the requests for long, some are dropped
+   and counted: pages lack them, nothing else does.
+3. Numbers are written, and a conversation's name and model. What is said is the fold's to store.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from midfold.errors import StoreError, StoreUnavailable
+from midfold.gateway.sighting import Named, Sighting
+from midfold.service import Sessions
+from midfold.store.database import Tx
+from midfold.store.usage import (
+    LastRequest,
+    LastRequests,
+    ReportedTurn,
+    add_turn,
+    place_conversation,
+    put_last_request,
+)
+from midfold.store.writing import LockedSession, lock_session
+from midfold.transcript.message import Usage
+
+MOST_WAITING = 1_000
+MOST_BYTES = 64_000_000
+"""Of requests that wait to be named."""
+MOST_AT_ONCE = 200
+"""Requests in a transaction."""
+PAUSE = 0.2
+"""Seconds between two transactions: what comes meanwhile is written together."""
+TIDY_AFTER = 1_000
+"""Requests after which conversations nobody goes on with are looked for."""
+_log = logging.getLogger("midfold.pages")
+
+
+class FinishedRequest(Protocol):
+    """What must be known about a request that is over. `receipt` is `session#number` if something was folded for it."""
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def usage(self) -> Usage | None: ...
+    @property
+    def session(self) -> str | None: ...
+    @property
+    def receipt(self) -> str | None: ...
+
+
+class _Waiting(NamedTuple):
+    at: int
+    session: str | None
+    compaction: int | None
+    model: str | None
+    usage: Usage | None
+    sighting: Sighting | None = None
+
+
+class _Row(NamedTuple):
+    """What waits, with its name: first the one it has now."""
+
+    names: tuple[str, ...]
+    messages: int | None
+    item: _Waiting
+
+
+class Recorder:
+    """Takes accounts and sightings of requests; reported usage becomes turns, conversations become rows."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+        self.dropped = 0
+        self._sketches = LastRequests(sessions.store.database)
+        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
+        self._taken, self._done = 0, 0
+        """Bytes: the one is counted by those who call, the other by the thread."""
+        self._since_tidy = 0
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, account: FinishedRequest) -> None:
+        """A request of a stored session, if its usage was reported."""
+        if account.usage is not None and account.session is not None:
+            self._put(_Waiting(self._now(), account.session, _number(account.receipt), account.model, account.usage), 0)
+
+    def see(self, sighting: Sighting) -> None:
+        """A request of any conversation."""
+        given = (sighting.session, _number(sighting.receipt), sighting.model, sighting.usage)
+        self._put(_Waiting(self._now(), *given, sighting), sighting.held)
+
+    def _now(self) -> int:
+        return int(self.sessions.clock() * 1000)
+
+    def _put(self, item: _Waiting, size: int) -> None:
+        if self._thread is None:
+            self._closing.clear()
+            self._thread = threading.Thread(target=self._work, name="midfold-recorder", daemon=True)
+            self._thread.start()
+        if self._taken - self._done + size > MOST_BYTES:
+            self.dropped += 1
+            return
+        try:
+            self._waiting.put_nowait(item)
+        except queue.Full:
+            self.dropped += 1
+        else:
+            self._taken += size
+
+    def close(self) -> None:
+        """Writes what is waiting and ends."""
+        if self._thread is not None:
+            self._closing.set()
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        ended = False
+        while not ended:
+            batch: list[_Waiting | None] = [self._waiting.get()]
+            self._closing.wait(PAUSE)
+            while len(batch) < MOST_AT_ONCE and not self._waiting.empty():
+                batch.append(self._waiting.get())
+            ended = None in batch
+            self._write_batch([item for item in batch if item is not None])
+            batch.clear()  # while it waits for the next request, the bodies of the last ones are not kept
+
+    def _write_batch(self, batch: Sequence[_Waiting]) -> None:
+        rows = [row for item in batch if (row := self._row(item)) is not None]
+        # In one order everywhere: gateways that write at once wait for each other and do not stand in each other's way.
+        rows.sort(key=lambda row: (row.names[-1], row.item.at))
+        try:
+            self._write(rows)
+        except StoreUnavailable as error:
+            self._drop(len(rows), error)
+        except StoreError:
+            for row in rows:
+                try:
+                    self._write([row])
+                except StoreError as error:
+                    self._drop(1, error)
+        self._tidy(len(rows))
+
+    def _drop(self, number: int, error: StoreError) -> None:
+        self.dropped += number
+        _log.warning("%d requests were not recorded: %s", number, type(error).__name__)
+
+    def _row(self, item: _Waiting) -> _Row | None:
+        sighting = item.sighting
+        named = None
+        if sighting is not None:
+            self._done += sighting.held
+            named = _name(sighting)
+        if item.session is not None:
+            return _Row((item.session,), None if named is None else named.messages, item)
+        return None if named is None else _Row(named.names, named.messages, item)
+
+    def _write(self, rows: Sequence[_Row]) -> None:
+        if not rows:
+            return
+
+        def write(tx: Tx) -> None:
+            for row in rows:
+                _record(tx, row)
+
+        self.sessions.store.database.write(write)
+
+    def _tidy(self, number: int) -> None:
+        self._since_tidy += number
+        if self._since_tidy < TIDY_AFTER:
+            return
+        self._since_tidy = 0
+        try:
+            self._sketches.forget()
+        except StoreError as error:
+            _log.warning("old conversations were not dropped: %s", type(error).__name__)
+
+
+def _record(tx: Tx, row: _Row) -> None:
+    """One request in its transaction. A session somebody has deleted is not made anew for a fold it no longer has."""
+    names, messages, item = row
+    sighting = item.sighting
+    session: LockedSession | None
+    if sighting is None or item.session is not None:
+        session = lock_session(tx, names[0])
+    else:
+        session = place_conversation(tx, names, sighting.dialect, item.model)
+    if session is None:
+        return
+    count = session.count if messages is None else messages
+    bare = 0 if sighting is not None and item.session is None else session.compaction
+    compaction = bare if item.compaction is None else item.compaction
+    if item.usage is not None:
+        turn = ReportedTurn(id=0, at=item.at, count=count, compaction=compaction, model=item.model, usage=item.usage)
+        add_turn(tx, session.id, turn)
+    if sighting is not None:
+        known = item.usage.prompt_tokens if item.usage is not None else 0
+        sketch = LastRequest(
+            session=session.id,
+            at=item.at,
+            count=count,
+            compaction=compaction,
+            tokens=known or sighting.estimated,
+            reported=known > 0,
+            window=sighting.window,
+            threshold=sighting.threshold,
+        )
+        put_last_request(tx, sketch, item.model)
+
+
+def _name(sighting: Sighting) -> Named | None:
+    try:
+        return sighting.named()
+    except Exception as error:  # noqa: BLE001 - one odd request must not end the thread that all others wait for
+        _log.warning("a request was not named: %s", type(error).__name__)
+        return None
+
+
+def _number(receipt: str | None) -> int | None:
+    number = (receipt or "").rpartition("#")[2]
+    return int(number) if number.isascii() and number.isdigit() else None

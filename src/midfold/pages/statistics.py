@@ -1,0 +1,342 @@
+"""Figures of sessions: how large each is, what was saved, what deserves a look.
+
+What was worked out is kept until the session changes. A size is found without reading all of a session: what the
+provider counted last is exact, and so nearly is what the last compaction left; only what came after either is counted.
+Where that is very much, some of it is counted and the rest inferred.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.api import believe, budget_for, meter_for, overrides_of
+from midfold.cache.prices import Prices, prices_for
+from midfold.config import Config
+from midfold.decide import MOST_STRIKES
+from midfold.lru import LRU
+from midfold.models import Model
+from midfold.pages.api_types import CacheUse, CauseFacts, Finding, Level, Saved, SessionFacts, Share, Size, SizeBasis
+from midfold.pages.formatting import key_of, percent
+from midfold.pages.messages import MessagePlace, MessageReader, MessageRuns, StoredMessage
+from midfold.pages.savings import (
+    PriceList,
+    Retrieval,
+    cache_use,
+    cache_use_of_health,
+    causes,
+    causes_of_health,
+    compare,
+)
+from midfold.recall import NAMES
+from midfold.service import Sessions
+from midfold.session import memory_of
+from midfold.store.intake import values_of
+from midfold.store.protocol import CompactionRecord, SessionInfo
+from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
+from midfold.transcript.breakdown import by_kind
+from midfold.transcript.document import tool_of
+from midfold.transcript.message import Message, ToolCall, ToolResult
+from midfold.transcript.tokens import Meter
+
+MOST_COUNTED = 400
+"""Messages that are counted for one answer."""
+MOST_MODELS = 256
+"""Names of models that are looked up once only."""
+BLOCK = 40
+"""Messages of a sample are neighbours, so that it takes few queries."""
+NEARLY_FULL = 0.95
+FEWEST_REQUESTS = 5
+POOR_HIT_RATE = 0.5
+FEWEST_UNEXPECTED, MANY_UNEXPECTED = 3, 0.05
+LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
+MOST_SESSIONS = 20_000
+MOST_KEPT = 200_000
+"""Turns, receipts and what they list, over all sessions that are remembered."""
+LEAST_ASKED = 500
+ANSWERS = 8
+"""Messages after a call among which its answer is looked for."""
+
+
+class SessionStatistics(NamedTuple):
+    """A session, worked out: what it is, and each prompt as it would have been without folds."""
+
+    version: tuple[object, ...]
+    facts: SessionFacts
+    records: tuple[CompactionRecord, ...]
+    turns: tuple[ReportedTurn, ...]
+    without: tuple[int, ...]
+
+    @property
+    def weight(self) -> int:
+        return 1 + len(self.turns) + sum(20 + len(record.receipt.digests) for record in self.records)
+
+
+class Statistics:
+    """Works sessions out, and remembers."""
+
+    def __init__(self, sessions: Sessions, config: Config, clock: Callable[[], float]) -> None:
+        self.sessions, self.clock = sessions, clock
+        self.store = sessions.store
+        self.sizes = SizeMeter(config)
+        self.turns = Turns(self.store)
+        self.sketches = LastRequests(self.store.database)
+        self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.sizes.model)
+        self.kept: LRU[int, SessionStatistics] = LRU(
+            MOST_SESSIONS, most_bytes=MOST_KEPT, size=lambda known: known.weight
+        )
+
+    def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
+        if len(infos) < 2:
+            return [self.one(info) for info in infos]
+        most = max(2 * len(infos), LEAST_ASKED)
+        newest, sketches = self.turns.newest(most), self.sketches.newest(most)
+        return [self._one(info, newest.get(info.id), sketches.get(info.id)) for info in infos]
+
+    def one(self, info: SessionInfo) -> SessionStatistics:
+        return self._one(info, None, None)
+
+    def _one(self, info: SessionInfo, newest: int | None, sketch: LastRequest | None) -> SessionStatistics:
+        """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
+        turns = None if newest is not None else self.turns.of(info)
+        last = newest if turns is None else turns[-1].id if turns else 0
+        sketch = sketch or self.sketches.of(info.id)
+        version = (info.updated, info.count, info.compaction, info.compactions, hash(info.memory), last, sketch)
+        kept = self.kept.get(info.id)
+        if kept is not None and kept.version == version and kept.facts.name == info.name:
+            return self._refresh(kept, info)
+        made = self._measure(info, self.turns.of(info) if turns is None else turns, sketch, version)
+        self.kept.put(info.id, made)
+        return made
+
+    def _refresh(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
+        """Cooldowns end by themselves."""
+        facts = known.facts
+        found = findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes, self._now())
+        if found == facts.findings:
+            return known
+        return known._replace(facts=msgspec.structs.replace(facts, findings=found))
+
+    def _measure(
+        self, info: SessionInfo, turns: list[ReportedTurn], sketch: LastRequest | None, version: tuple[object, ...]
+    ) -> SessionStatistics:
+        reader = MessageReader(self.store, info)
+        records = self.store.records(info.name) if info.compactions else []
+        size = self.sizes.size(reader, records, turns[-1] if turns else None, sketch)
+        retrieved = self.retrievals(reader) if info.compactions and turns else []
+        comparison = compare(turns, records, self.prices, window=size.window, retrieved=retrieved, model=info.model)
+        cache, why = cache_use(turns, self.prices), causes(turns, self.prices)
+        health = memory_of(info).health
+        if not turns and health.turns:
+            cache, why = cache_use_of_health(health, self.prices.prompts(info.model)), causes_of_health(health)
+        facts = SessionFacts(
+            key=key_of(info.name),
+            name=info.name,
+            kind=info.kind,
+            parent=info.parent,
+            model=info.model,
+            dialect=info.dialect,
+            created=info.created,
+            updated=info.updated,
+            ended=info.ended,
+            messages=max(info.count, sketch.count if sketch is not None else 0),
+            stored=info.count,
+            compaction=info.compaction,
+            compactions=info.compactions,
+            size=size,
+            saved=comparison.saved,
+            cache=cache,
+            causes=why,
+            findings=findings(info, records, size, comparison.saved, cache, why, self._now()),
+        )
+        return SessionStatistics(version, facts, tuple(records), tuple(turns), comparison.without)
+
+    def retrievals(self, reader: MessageReader) -> list[Retrieval]:
+        """Answers of the tools that bring originals back; the search index knows where they were called."""
+        meter = self.sizes.meter(reader.info.model)
+        made: dict[int, Retrieval] = {}
+        for tool in sorted(NAMES):
+            for hit in self.store.find(tool, name=reader.info.name, role="assistant"):
+                called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
+                if not called:
+                    continue
+                first = hit.position + 1
+                answers = reader.read(reader.history().between(first, first + ANSWERS))
+                for found in answers:
+                    if _answers(found, called):
+                        position = found.place.position or 0
+                        made[position] = Retrieval(position, meter.tokens(meter.units(found.message), 1))
+        return sorted(made.values())
+
+    def _now(self) -> int:
+        return int(self.clock() * 1000)
+
+
+def _prompt_prices(config: Config, model: str | None) -> Prices | None:
+    if believe(model, config).model.input_price is None:
+        return None
+    return prices_for(model, config.prompt_caching.cache_ttl, overrides_of(config))
+
+
+def _answers(found: StoredMessage, called: set[str]) -> bool:
+    return any(isinstance(part, ToolResult) and part.call_id in called for part in found.message.parts)
+
+
+def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:
+    """Whether a request of so many messages is no older than what is stored."""
+    return count >= info.count and compaction == info.compaction
+
+
+def in_force(info: SessionInfo, records: Sequence[CompactionRecord]) -> CompactionRecord | None:
+    return next((record for record in records if record.seq == info.compaction), None)
+
+
+class SizeMeter:
+    """Measures sessions."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.belief = lru_cache(maxsize=MOST_MODELS)(lambda name: believe(name, config))
+
+    def model(self, name: str | None) -> Model:
+        return self.belief(name).model
+
+    def meter(self, model: str | None) -> Meter:
+        return meter_for(self.belief(model))
+
+    def size(
+        self,
+        reader: MessageReader,
+        records: Sequence[CompactionRecord],
+        newest: ReportedTurn | None = None,
+        sketch: LastRequest | None = None,
+    ) -> Size:
+        """A gateway notes its last request, in a sketch or a turn, long before it stores what was said."""
+        info = reader.info
+        tokens, basis = self._last_request(info, newest, sketch) or self._tokens(reader, records)
+        window, threshold = self._limits(info, records)
+        if sketch is not None:
+            window, threshold = sketch.window, sketch.threshold
+        return Size(tokens=tokens, basis=basis, window=window, threshold=threshold, share=round(tokens / window, 4))
+
+    def _last_request(
+        self, info: SessionInfo, newest: ReportedTurn | None, sketch: LastRequest | None
+    ) -> tuple[int, SizeBasis] | None:
+        if sketch is not None and _is_now(sketch.count, sketch.compaction, info):
+            return sketch.tokens, "reported" if sketch.reported else "estimated"
+        if newest is not None and _is_now(newest.count, newest.compaction, info):
+            return newest.usage.prompt_tokens, "reported"
+        return None
+
+    def _limits(self, info: SessionInfo, records: Sequence[CompactionRecord]) -> tuple[int, int]:
+        """A host may know better than the table of models how large its window is; receipts say what it knew."""
+        if records:
+            receipt = records[-1].receipt
+            return receipt.context_length, receipt.threshold_tokens
+        window = self.model(info.model).context_window
+        return window, budget_for(window, self.config.compression.output_reservation, self.config).threshold_tokens
+
+    def _tokens(self, reader: MessageReader, records: Sequence[CompactionRecord]) -> tuple[int, SizeBasis]:
+        info, memory, record = reader.info, memory_of(reader.info), in_force(reader.info, records)
+        view = reader.now(records)
+        start = 0
+        basis: SizeBasis = "estimated"
+        if memory.anchor is not None and 0 < memory.anchor.count <= len(view):
+            known, start, basis = memory.anchor_tokens, memory.anchor.count, "reported"
+        elif record is not None:
+            known, start = record.receipt.new_tokens, len(view) - (info.count - record.upto)
+            basis = "calibrated" if memory.samples else record.receipt.token_basis
+        else:
+            known = round(sum(self._prompt_kinds(reader).values()) * memory.ratio)
+        new = len(view) - start
+        if not new:
+            return known, basis
+        places, scale = sample(view, start)
+        meter = self.meter(info.model)
+        found = reader.read(places)
+        units = sum(meter.units(item.message) for item in found)
+        counted = round(meter.tokens(units, len(found)) * scale * memory.ratio)
+        after: SizeBasis = "sampled" if scale > 1 else "calibrated" if memory.samples else "estimated"
+        return known + counted, after
+
+    def _prompt_kinds(self, reader: MessageReader) -> dict[str, int]:
+        """The system prompt and the tools that are stored beside the messages: reports and receipts include them."""
+        system, tools = values_of(reader.store.prompt(reader.info))
+        message = None if system is None else Message.over(system, reader.dialect.read_system)
+        return by_kind((), self.meter(reader.info.model), system=message, tools=tuple(map(tool_of, tools)))
+
+    def kinds(self, reader: MessageReader, records: Sequence[CompactionRecord]) -> tuple[tuple[Share, ...], bool]:
+        """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
+        places, scale = sample(reader.now(records), 0)
+        messages = tuple(item.message for item in reader.read(places))
+        sizes = Counter(self._prompt_kinds(reader))
+        for name, tokens in by_kind(messages, self.meter(reader.info.model)).items():
+            sizes[name] += round(tokens * scale)
+        kinds = [Share(name=name, tokens=tokens) for name, tokens in sizes.items() if tokens > 0]
+        return tuple(sorted(kinds, key=lambda kind: -kind.tokens)), scale > 1
+
+
+def sample(view: MessageRuns, start: int) -> tuple[list[MessagePlace], float]:
+    """The places from `start` on, or blocks of them evenly spread, and by how much the whole is more."""
+    total = len(view) - start
+    if total <= MOST_COUNTED:
+        return view.between(start, start + total), 1.0
+    blocks = MOST_COUNTED // BLOCK
+    step = (total - BLOCK) / (blocks - 1)
+    starts = [start + round(number * step) for number in range(blocks)]
+    chosen = [place for first in starts for place in view.between(first, first + BLOCK)]
+    return chosen, total / len(chosen)
+
+
+def findings(
+    info: SessionInfo,
+    records: Sequence[CompactionRecord],
+    size: Size,
+    saved: Saved,
+    cache: CacheUse,
+    causes: Sequence[CauseFacts],
+    now_ms: int,
+) -> tuple[Finding, ...]:
+    """What deserves a look in a session, worst first."""
+    found = [*_findings_of_state(info, size, now_ms), *_findings_of_summary(in_force(info, records))]
+    uses = cache.read_tokens or cache.written_tokens
+    if uses and cache.requests >= FEWEST_REQUESTS and cache.hit_rate is not None and cache.hit_rate < POOR_HIT_RATE:
+        found.append(("warning", f"only {percent(cache.hit_rate)} of its prompt tokens came from the cache"))
+    unexpected = sum(one.requests for one in causes if one.cause == "unexpected")
+    if unexpected >= max(FEWEST_UNEXPECTED, MANY_UNEXPECTED * cache.requests):
+        found.append(("warning", f"{unexpected:,} requests missed the cache for no reason that is known"))
+    if saved.net is not None and saved.net <= -0.01:
+        found.append(("note", f"folding has cost ${-saved.net:,.2f} more than it saved so far"))
+    found.sort(key=lambda item: LEVELS.index(item[0]))
+    return tuple(Finding(level=level, what=what, session=info.name) for level, what in found)
+
+
+def _findings_of_state(info: SessionInfo, size: Size, now_ms: int) -> Iterator[tuple[Level, str]]:
+    if info.ended is None and size.share >= NEARLY_FULL:
+        yield "problem", f"{percent(size.share)} of its window is full"
+    elif info.ended is None and size.tokens >= size.threshold:
+        yield "warning", f"{size.tokens:,} tokens, above the {size.threshold:,} at which it should be folded"
+    memory = memory_of(info)
+    if memory.state.ineffective >= MOST_STRIKES:
+        yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
+    cooling = int(memory.state.cooldown_until * 1000)
+    if cooling > now_ms:
+        yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
+
+
+def _findings_of_summary(record: CompactionRecord | None) -> Iterator[tuple[Level, str]]:
+    if record is None:
+        return
+    named, summary = f"compaction {record.seq}", record.receipt.summary
+    if not record.receipt.recoverable:
+        yield "problem", f"{named} cannot be unfolded"
+    if summary.facts_lost:
+        yield "problem", f"{named} lost {summary.facts_lost:,} facts"
+    if summary.failure:
+        yield "warning", f"{named} had no model for its summary: {summary.failure}"
+    if summary.unverified:
+        yield "note", f"{summary.unverified:,} names in the summary of {named} are not in what it folded"

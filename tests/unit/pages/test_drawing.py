@@ -1,0 +1,180 @@
+"""Charts are well-formed, bounded and readable without eyes; numbers and times are worded."""
+
+from __future__ import annotations
+
+import time
+from xml.etree import ElementTree
+
+import markupsafe
+import pytest
+
+from midfold.drawing import tag, ticks
+from midfold.pages import charts, formatting
+from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts
+from midfold.pages.html import mark_words, outline
+
+NOTHING = CacheUse(
+    requests=0, prompt_tokens=0, read_tokens=0, written_tokens=0, hit_rate=None, paid=None, uncached=None, net=None
+)
+UNSAVED = Saved(
+    requests=0,
+    tokens_sent=0,
+    tokens_not_sent=0,
+    tokens_retrieved=0,
+    paid=None,
+    without_folds=None,
+    summaries=None,
+    net=None,
+)
+
+
+def session(tokens: int = 900, messages: int = 40) -> SessionFacts:
+    size = Size(tokens=tokens, basis="reported", window=10_000, threshold=5_000, share=tokens / 10_000)
+    return SessionFacts(
+        key="s",
+        name='<s>"',
+        kind="root",
+        parent=None,
+        model=None,
+        dialect="openai-chat",
+        created=0,
+        updated=0,
+        ended=None,
+        messages=messages,
+        stored=messages,
+        compaction=0,
+        compactions=0,
+        size=size,
+        saved=UNSAVED,
+        cache=NOTHING,
+    )
+
+
+def turns(count: int) -> list[TurnFacts]:
+    return [
+        TurnFacts(
+            at=number * 1_000,
+            messages=number,
+            compaction=0,
+            model="m",
+            prompt_tokens=1_000 + number % 4_000,
+            completion_tokens=1,
+            cache_read_tokens=number % 900,
+            cache_write_tokens=0,
+            without_folds=1_000 + number,
+        )
+        for number in range(count)
+    ]
+
+
+def folds(count: int) -> list[CompactionFacts]:
+    return [
+        CompactionFacts(
+            seq=number,
+            base=number - 1,
+            at=number * 9_000,
+            upto=number,
+            undone=None,
+            child=None,
+            in_force=False,
+            status="compacted",
+            reason="",
+            old_messages=9,
+            new_messages=3,
+            old_tokens=5_000,
+            new_tokens=2_000,
+            threshold=5_000,
+            summary="local",
+            failure="",
+        )
+        for number in range(1, count + 1)
+    ]
+
+
+def parsed(drawing: str) -> ElementTree.Element:
+    """The picture, and that it can be read: a title, a description, both named."""
+    root = ElementTree.fromstring(drawing)
+    ids = {element.get("id") for element in root if element.tag in ("title", "desc") and element.text}
+    assert set((root.get("aria-labelledby") or "").split()) == ids
+    assert len(ids) == 2
+    assert "style" not in drawing
+    return root
+
+
+@pytest.mark.parametrize(("count", "marks"), [(0, 0), (1, 0), (2, 1), (250, 12), (10_000, 200)])
+def test_the_chart_of_a_session_is_bounded_however_long_it_is(count: int, marks: int) -> None:
+    for width in (960.0, 400.0):
+        drawing = charts.usage(session(), turns(count), folds(marks), width=width)
+        root = parsed(drawing)
+        assert len(drawing) < 60_000 + 700 * marks
+        labels = [element.text for element in root.iter("text")]
+        assert "tokens" in labels
+        assert any("the oldest first" in (label or "") for label in labels)
+        assert len(list(root.iter("a"))) == marks
+
+
+def test_charts_of_days_gauges_strips_and_caches() -> None:
+    days = [
+        Day(day=f"2026-11-{day:02}", requests=day, tokens_sent=day * 9, tokens_not_sent=day) for day in range(1, 15)
+    ]
+    bars = parsed(charts.days(days))
+    assert len(list(bars.iter("rect"))) == 28
+    parsed(charts.days(days[:1], width=380))
+    for tokens, level in ((0, "fine"), (6_000, "over"), (9_999, "brim"), (30_000, "brim")):
+        rects = list(parsed(charts.gauge(session(tokens).size)).iter("rect"))
+        assert rects[1].get("class") == f"level {level}"
+        assert float(rects[1].get("width") or 0) <= 200
+    strip = parsed(
+        charts.strip([Segment(what="head", messages=1, tokens=0), Segment(what="tail", messages=2, tokens=9)], 9, "b")
+    )
+    assert len(list(strip.iter("rect"))) == 2
+    parsed(charts.cache_bar(NOTHING))
+
+
+def test_text_in_a_drawing_is_escaped() -> None:
+    assert tag("text", "<b>&", x='"') == '<text x="&quot;">&lt;b&gt;&amp;</text>'
+    assert "<s>" not in charts.usage(session(), [], folds(1))
+
+
+def test_a_template_does_not_escape_a_drawing_again() -> None:
+    made = charts.gauge(session().size)
+    assert markupsafe.escape(made) == made
+    assert markupsafe.escape(tag("text", "<b>")) == "<text>&lt;b&gt;</text>"
+
+
+def test_ticks_are_round_and_cover_the_range() -> None:
+    assert ticks(0) == [0.0]
+    assert ticks(64_000) == [0, 20_000, 40_000, 60_000]
+    for most in (1, 3, 17, 999, 128_000, 1e9):
+        found = ticks(most)
+        assert 2 <= len(found) <= 8
+        assert found[-1] <= most * 1.001
+
+
+def test_numbers_money_shares_and_times_are_worded() -> None:
+    assert [formatting.short(value) for value in (0, 999, 1_000, 12_345, 99_960, 999_600, 1_234_567, -2_500)] == [
+        "0", "999", "1k", "12.3k", "100k", "1M", "1.2M", "-2.5k",
+    ]  # fmt: skip
+    assert [formatting.money(value) for value in (None, 0.0, 1_234.5, -0.01, 0.0021, 0.00001)] == [
+        "–", "$0.00", "$1,234.50", "-$0.01", "$0.0021", "$0.00",
+    ]  # fmt: skip
+    assert [formatting.percent(value) for value in (None, 0.0, 0.004, 0.5, 1.2)] == [
+        "–",
+        "0 %",
+        "< 1 %",
+        "50 %",
+        "120 %",
+    ]
+    now = time.time()
+    assert [formatting.ago(int((now - age) * 1000), now) for age in (1, 61, 7_200, 200_000)] == [
+        "just now", "1 min ago", "2 h ago", "2 d ago",
+    ]  # fmt: skip
+    assert formatting.ago(0, now) == "1970-01-01"
+    assert (formatting.plural(1, "message"), formatting.plural(1_200, "message")) == ("1 message", "1,200 messages")
+
+
+def test_a_handoff_is_shown_by_its_headings_and_hits_by_their_words() -> None:
+    told = outline("intro\n## Goal\n- a\n- b\n\n### Next\nc\n  d")
+    assert told == [("p", ["intro"]), ("h3", ["Goal"]), ("ul", ["a", "b"]), ("h4", ["Next"]), ("p", ["c", "  d"])]
+    assert mark_words("<b> Git git", "git") == "&lt;b&gt; <mark>Git</mark> <mark>git</mark>"
+    assert mark_words("a <", "") == "a &lt;"

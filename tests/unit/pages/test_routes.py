@@ -1,0 +1,353 @@
+"""Pages and API over real HTTP: complete, harmless, and the same 404 for what is not there and what is not yours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import jsonschema
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+import midfold
+from midfold.errors import StoreUnavailable
+from midfold.pages import Sees, Under
+from midfold.pages.formatting import key_of, session_path
+from midfold.pages.web import ENDPOINTS
+from midfold.service import Sessions
+from midfold.testing.fixtures import user
+from support.build import work
+from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
+
+UNKNOWN = "nobody-has-this"
+
+
+@pytest.fixture(scope="module")
+def sessions() -> Iterator[Sessions]:
+    with filled() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def web(sessions: Sessions) -> Iterator[Served]:
+    with served(sessions) as running:
+        yield running
+
+
+def addresses(sessions: Sessions) -> dict[str, str]:
+    """A path of every endpoint, filled in with what is there."""
+    fold = sessions.session(CODING).receipts()[0].receipt.fold
+    values = {"key": key_of(CODING), "seq": "1", "position": "3", "handle": fold}
+    return {endpoint.name: endpoint.path.format_map(values) for endpoint in ENDPOINTS}
+
+
+class Tags(HTMLParser):
+    """The tags of a page, the addresses in it, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def links(self) -> set[str]:
+        return {link for _, given in self.tags for link in (given.get("href"), given.get("action")) if link}
+
+
+def test_every_endpoint_has_a_page_and_json_that_fits_its_description(sessions: Sessions, web: Served) -> None:
+    description = web.get("/api/openapi.json").json
+    assert description["openapi"].startswith("3.1")
+    for endpoint in ENDPOINTS:
+        path = addresses(sessions)[endpoint.name]
+        api = web.get("/api/overview" if path == "/" else f"/api{path}")
+        assert (api.status, api.headers["content-type"]) == (200, "application/json"), endpoint.name
+        operation = description["paths"][endpoint.api_path]["get"]
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(api.json, {**schema, "components": description["components"]})
+        if endpoint.template:
+            page = web.get(path)
+            assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), endpoint.name
+            assert f'href="/api{"/overview" if path == "/" else path}' in page.text
+
+
+def test_postgresql_shows_the_same(sessions: Sessions, web: Served, postgres_url: str) -> None:
+    with filled(postgres_url) as there, served(there) as other:
+        for name, path in addresses(sessions).items():
+            here, elsewhere = (one.get("/api/overview" if path == "/" else f"/api{path}") for one in (web, other))
+            assert (here.status, elsewhere.status) == (200, 200), name
+            assert _timeless(here.json) == _timeless(elsewhere.json), name
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(item) for key, item in value.items() if key not in ("at", "created", "updated")}
+    if not isinstance(value, list):
+        return value
+    keyed = bool(value) and isinstance(value[0], dict) and "key" in value[0]
+    return [_timeless(item) for item in (sorted(value, key=lambda item: item["key"]) if keyed else value)]
+
+
+def test_the_description_is_one_that_tools_can_read(web: Served) -> None:
+    description = web.get("/api/openapi.json").json
+    ids = [item["get"]["operationId"] for item in description["paths"].values()]
+    assert len(set(ids)) == len(ids) == len(ENDPOINTS)
+    for path, item in description["paths"].items():
+        named = {param["name"] for param in item["get"]["parameters"] if param["in"] == "path"}
+        assert named == set(re.findall(r"{(\w+)}", path))
+        assert all(param["description"] for param in item["get"]["parameters"])
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', web.get("/api/openapi.json").text))
+    assert references == set(description["components"]["schemas"])
+
+
+def test_no_page_has_script_or_style_of_its_own_or_anything_from_elsewhere(sessions: Sessions, web: Served) -> None:
+    hostile = session_path(HOSTILE)
+    pages = [
+        "/",
+        "/sessions",
+        "/cache",
+        f"{hostile}/messages/0",
+        hostile,
+        "/search?q=script",
+        *addresses(sessions).values(),
+    ]
+    for path in pages:
+        page = web.get(path)
+        found = Tags(page.text)
+        assert {"script", "iframe", "object", "embed", "img"}.isdisjoint(tag for tag, _ in found.tags), path
+        assert all(not name.startswith("on") and name != "style" for _, given in found.tags for name in given), path
+        assert all(link.startswith(("/", "#")) and not link.startswith("//") for link in found.links), path
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert page.headers["cache-control"] == "no-store"
+        assert SECRET not in page.text
+
+
+def test_what_messages_and_names_say_is_shown_as_text(web: Served) -> None:
+    page = Tags(web.get(f"{session_path(HOSTILE)}/messages/0").text)
+    assert MARKUP in page.text
+    assert HOSTILE in page.text
+    session = Tags(web.get(session_path(HOSTILE)).text)
+    assert MARKUP in session.text
+    searched = Tags(web.get("/search?q=%3Cscript%3Ealert%28%22%27").text)
+    assert "<script>alert(\"'" in dict(searched.tags[[tag for tag, _ in searched.tags].index("input")][1])["value"]  # type: ignore[operator]
+
+
+def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:
+    seen: set[str] = set()
+    todo = ["/", "/sessions", "/search?q=git", session_path(HOSTILE), *addresses(sessions).values()]
+    for path in todo:
+        page = web.get(path)
+        if page.headers["content-type"].startswith("text/html"):
+            seen |= {link.partition("#")[0] for link in Tags(page.text).links if not link.startswith("#")}
+    statuses = {link: web.get(link).status for link in sorted(seen)}
+    assert {link: status for link, status in statuses.items() if status != 200} == {}
+    assert len(statuses) > 60
+
+
+def test_branches_continuations_and_undone_compactions_are_shown() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s", context_length=16_000)
+        for start in (0, 40, 80):
+            session.append(work(start, count=40))
+            assert session.compact(force=True).changed
+        session.undo()
+        history = list(session.history())
+        branch = session.sync([*history[:-3], user("something else")]).session
+        assert branch.name != "s"
+        child = session.compact(force=True, persistence="child").session
+        assert [record.undone is not None for record in session.receipts()] == [False, False, True, False]
+        with served(store) as there:
+            statuses: dict[str, int] = {}
+            todo = [session_path(name) for name in ("s", branch.name, child.name)]
+            for path in todo:
+                answer = there.get(path)
+                statuses[path] = answer.status
+                if path in todo[:3] or re.search(r"/compactions/\d+$", path):
+                    links = {link.partition("#")[0] for link in Tags(answer.text).links}
+                    todo += sorted(link for link in links if "/sessions/" in link and link not in todo)
+            assert {path: status for path, status in statuses.items() if status != 200} == {}
+            assert len(statuses) > 100
+            shown = there.get(session_path("s")).text
+            assert "undone" in shown
+            assert "continues as" in shown
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/sessions/{UNKNOWN}",
+        f"/sessions/{key_of(CODING)}/compactions/999",
+        f"/sessions/{key_of(CODING)}/compactions/x",
+        f"/sessions/{key_of(CODING)}/compactions/-1",
+        f"/sessions/{key_of(CODING)}/messages/100000",
+        f"/sessions/{key_of(CODING)}/unfold/mf-000000000000",
+        f"/sessions/{key_of(CODING)}/unfold/%00",
+        f"/sessions/{key_of(CODING)}/nothing",
+        "/sessions/..%2f..%2fetc%2fpasswd",
+        "/sessions/!2E!2e",
+        "/sessions/%ff",
+    ],
+)
+def test_what_is_not_there_is_a_page_and_an_object_that_say_so(web: Served, path: str) -> None:
+    page, api = web.get(path), web.get(f"/api{path}")
+    assert (page.status, api.status) == (404, 404)
+    assert page.headers["content-type"].startswith("text/html")
+    assert "Not found" in page.text
+    assert set(api.json) == {"error", "status"}
+    assert api.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("/sessions?page=x", "page"),
+        ("/sessions?page=-1", "page"),
+        ("/sessions?page=99999999999999999999", "page"),
+        (f"/sessions/{key_of(CODING)}?start=%D9%A3", "start"),
+        (f"/sessions/{key_of(CODING)}/compactions/1?show=lost", "show"),
+        ("/search?q=a&role=root", "role"),
+        ("/search?q=a&q=b", "q"),
+        (f"/search?q={'a' * 1_001}", "q"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_named(web: Served, path: str, named: str) -> None:
+    api = web.get(f"/api{path}")
+    assert (api.status, web.get(path).status) == (400, 400)
+    assert api.json["error"].startswith(f"{named} is ")
+
+
+@pytest.mark.parametrize(
+    "query",
+    ['"', "'", '" OR 1=1 --', "a' OR '1'='1", "NEAR(a b)", "tokens:git", "git*", "-git", "a AND NOT b", "%", "\\", "(",
+     "*", "'; DROP TABLE sessions; --", "\u0000", "{{7*7}}", "${jndi:ldap://x}", "日本", "\ud7ff\U0001f600"],
+)  # fmt: skip
+def test_no_query_of_a_search_is_more_than_words(sessions: Sessions, web: Served, query: str) -> None:
+    from urllib.parse import quote
+
+    before = len(sessions.all())
+    api = web.get(f"/api/search?q={quote(query)}")
+    assert api.status == 200
+    assert api.json["query"] == query
+    assert web.get(f"/search?q={quote(query)}").status == 200
+    assert "49" not in Tags(web.get("/search?q=%7B%7B7*7%7D%7D").text).text
+    assert len(sessions.all()) == before
+
+
+def test_search_finds_what_was_folded_and_keeps_to_a_session(web: Served) -> None:
+    everywhere = web.get("/api/search?q=uncommitted+changes").json
+    assert {hit["session"] for hit in everywhere["hits"]} == {CODING}
+    assert web.get(f"/api/search?q=uncommitted+changes&session={AIRLINE}").json["hits"] == []
+    assert {hit["role"] for hit in web.get("/api/search?q=git&role=tool").json["hits"]} == {"tool"}
+    assert "<mark>uncommitted</mark>" in web.get("/search?q=uncommitted").text
+    assert web.get(f"/api/search?q=a&session={UNKNOWN}").status == 404
+
+
+def test_pages_of_a_list_join_without_gap_or_overlap(web: Served, sessions: Sessions) -> None:
+    path = f"/api{session_path(CODING)}/messages"
+    count = sessions.store.must(CODING).count
+    positions: list[int] = []
+    while len(positions) < count:
+        lines = web.get(f"{path}?start={len(positions)}").json["lines"]
+        positions += [line["position"] for line in lines]
+        assert lines
+    assert positions == list(range(count))
+    assert web.get(f"{path}?start={count + 5}").json["lines"] == []
+    assert web.get(path).json["lines"][-1]["position"] == count - 1
+
+
+def test_only_reading_is_possible_and_only_for_this_host(web: Served) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        refused = web.get("/api/sessions", method=method)
+        assert (refused.status, refused.json["status"], refused.headers["allow"]) == (405, 405, "GET, HEAD")
+        assert web.get("/sessions", method=method).status == 405
+    assert web.get("/", method="HEAD").status == 200
+    assert [web.get(path).status for path in ("/api", "/api/x/y", "/favicon.ico", "/x")] == [404, 404, 404, 404]
+    assert web.get("/api").json["status"] == 404
+    assert web.get("/", host="evil.example").status == 421
+    assert web.get("/", host="127.0.0.1.evil.example:80").status == 421
+    assert web.get("/", host="localhost:1").status == 200
+    assert web.get("/", host="[::1]:8788").status == 200
+
+
+# Keys
+
+OWNERS = {"alice": "a/", "bob": "b/"}
+
+
+def owner(request: Request) -> str:
+    known = OWNERS.get(request.headers.get("x-key", ""))
+    if known is None:
+        raise HTTPException(401, "a key is needed", {"www-authenticate": "Bearer"})
+    return known
+
+
+@pytest.fixture(scope="module")
+def kept_apart() -> Iterator[Served]:
+    with midfold.open("memory:") as store:
+        for name in ("a/one", "b/one"):
+            session = store.session(name, context_length=1_000)
+            session.append([user(f"the secret plan of {name}"), {"role": "assistant", "content": "yes " * 400}] * 8)
+            session.compact(force=True)
+        with served(store, Under(owner)) as running:
+            yield running
+
+
+def paths(name: str, handle: str) -> list[str]:
+    one = session_path(name)
+    tails = ("", "/messages", "/turns", "/compactions", "/compactions/1", "/compactions/1/receipt", "/messages/0")
+    return [*(one + tail for tail in tails), f"{one}/unfold/{handle}"]
+
+
+def test_another_keys_session_is_as_if_it_were_not_there(kept_apart: Served) -> None:
+    def get(key: str, path: str) -> Answer:
+        return kept_apart.get(path, **{"x-key": key})
+
+    handle: Any = get("bob", f"/api{session_path('b/one')}/compactions/1").json["fold"]
+    for mine, other, missing in zip(*(paths(name, handle) for name in ("b/one", "a/one", "a/none")), strict=True):
+        assert get("bob", f"/api{mine}").status == 200
+        refused, absent = get("bob", f"/api{other}"), get("bob", f"/api{missing}")
+        assert (refused.status, refused.text) == (404, absent.text)
+        assert absent.status == 404
+    assert get("bob", f"/api{session_path('a/one')}/unfold/{handle}/raw").status == 404
+    assert get("alice", f"/api{session_path('a/one')}/unfold/{handle}").status == 404
+
+
+def test_lists_and_searches_show_nothing_of_other_keys(kept_apart: Served) -> None:
+    for path in ("/api/overview", "/api/sessions", "/api/search?q=secret+plan", "/", "/sessions", "/cache"):
+        answer = kept_apart.get(path, **{"x-key": "alice"})
+        assert answer.status == 200
+        assert "b/one" not in answer.text
+    assert kept_apart.get("/api/search?q=secret&session=b%2Fone", **{"x-key": "alice"}).status == 404
+    (hit,) = kept_apart.get("/api/search?q=secret+plan", **{"x-key": "alice"}).json["hits"]
+    assert hit["session"] == "a/one"
+
+
+class Unreachable:
+    def sees(self, request: Request, /) -> Sees:
+        raise StoreUnavailable("the database cannot be reached")
+
+
+def test_a_store_that_cannot_be_reached_is_told_as_such(sessions: Sessions) -> None:
+    with served(sessions, Unreachable()) as there:
+        assert there.get("/api/sessions").json == {"error": "the database cannot be reached", "status": 503}
+        page = there.get("/")
+        assert (page.status, "Not now" in page.text) == (503, True)
+
+
+def test_who_is_not_known_is_told_so(kept_apart: Served) -> None:
+    answer = kept_apart.get("/api/sessions")
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.json == {"error": "a key is needed", "status": 401}
+    assert "a key is needed" in kept_apart.get("/").text
