@@ -13,7 +13,7 @@ from midfold.summarize.flow import CONTINUE, MOST_CONTINUATIONS, Progress
 from midfold.summarize.pieces import CUT_NOTE
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
-from midfold.testing.conversations import long_conversation
+from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support.summaries import ASK, GOOD, KEY, WAYS, WIRES, ask_of, make
 

@@ -18,7 +18,7 @@ from midfold.gateway import create_app
 from midfold.gateway.keys import hashed, new_key
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import raw as raw_answer
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 from support.attacks import PROVIDERS_KEY, Listener, behind_the_door, raw, status_of
 from support.gateway_soak import Process, free_port
 from support.gateways import call

@@ -23,7 +23,7 @@ from midfold.config.schema import AgentSettings
 from midfold.fold.handoff import recognise
 from midfold.summarize import local_summarizer
 from midfold.summarize.endpoint import Endpoint, Wire
-from midfold.testing.provider import Request
+from midfold.testing.doubles import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.provider_rules import prompt_tokens
 from midfold.testing.rules_provider import RulesProvider

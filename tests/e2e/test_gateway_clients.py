@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from midfold.testing.coding_session import AnthropicMessages, CodingSession, OpenAIChat, OpenAIResponses, Wire, model
-from midfold.testing.provider import Request
+from midfold.testing.doubles import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
 from support.clients import anthropic_client, closing, openai_client

@@ -11,8 +11,8 @@ import pytest
 
 import midfold
 from midfold.gateway.joined import SEPARATOR
+from midfold.testing.doubles import Request
 from midfold.testing.fixtures import assistant, call, numbered, system, user
-from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
 from support.clients import anthropic_client, closing, openai_client

@@ -10,10 +10,9 @@ import openai
 import pytest
 
 from midfold.testing import answers, provider_replies
+from midfold.testing.doubles import ScriptedProvider, served
 from midfold.testing.fixtures import user
-from midfold.testing.provider import ScriptedProvider
 from midfold.testing.provider_replies import Turn
-from midfold.testing.server import served
 from support.gateways import running
 
 LONGEST = 20.0

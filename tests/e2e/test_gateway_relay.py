@@ -18,8 +18,7 @@ from midfold.config.schema import Gateway, Upstream
 from midfold.errors import ConfigError
 from midfold.gateway import create_app
 from midfold.testing.answers import Answer, anthropic_stream, error, openai_json, openai_stream, raw, value
-from midfold.testing.provider import Request, ScriptedProvider, refusing_url
-from midfold.testing.server import served
+from midfold.testing.doubles import Request, ScriptedProvider, refusing_url, served
 from support.gateways import call, running, settings
 
 ODD = (

@@ -17,7 +17,7 @@ from midfold.dashboard.reader import Reader
 from midfold.service import Sessions
 from midfold.store.sketches import Sketches
 from midfold.testing.answers import Answer, events, raw
-from midfold.testing.provider import Request, ScriptedProvider
+from midfold.testing.doubles import Request, ScriptedProvider
 from midfold.transcript import jsonio
 from support.gateways import Running, call, running
 

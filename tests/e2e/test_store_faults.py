@@ -18,7 +18,7 @@ from midfold.store import SqlStore, open_database
 from midfold.store.appending import extend, tip
 from midfold.store.database import Tx
 from midfold.testing.fixtures import long_tool_heavy_conversation, user
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 from support.postgres import Server, server
 
 TALK = long_tool_heavy_conversation().messages

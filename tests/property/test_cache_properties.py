@@ -15,7 +15,8 @@ from midfold import read
 from midfold.cache import plan_document
 from midfold.cache.markers import mark
 from midfold.models import ModelOverride
-from midfold.testing import PrefixCache, Refused, conversations, strategies
+from midfold.testing import PrefixCache, Refused, strategies
+from midfold.testing import engines as conversations
 from midfold.transcript.jsonio import elements
 
 SMALL = {"*": ModelOverride(cache_minimum=200), "claude*": ModelOverride(cache_minimum=200, factor=0.5)}

@@ -14,7 +14,8 @@ import midfold
 from midfold import read
 from midfold.cache import plan_document, stable_prefix_cache_key
 from midfold.cache.markers import mark
-from midfold.testing import AutomaticCache, BreakpointCache, Refused, conversations, strategies
+from midfold.testing import AutomaticCache, BreakpointCache, Refused, strategies
+from midfold.testing import engines as conversations
 
 DIALECTS = ("openai-chat", "openai-responses")
 SYSTEM = "You are a careful engineer. " * 200

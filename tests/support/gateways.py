@@ -16,7 +16,7 @@ from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCac
 from midfold.gateway import create_app
 from midfold.gateway.exchange import Account
 from midfold.service import Sessions
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 
 WINDOW = 32_768
 

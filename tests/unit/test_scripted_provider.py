@@ -13,7 +13,7 @@ import pytest
 from midfold import testing
 from midfold.testing import Request, ScriptedProvider, ScriptEnded, refusing_url
 from midfold.testing.answers import empty, openai_json, openai_stream, page, raw, value
-from midfold.testing.provider import http_date
+from midfold.testing.doubles import http_date
 
 
 def post(url: str, body: bytes = b'{"a": 1}', **headers: str) -> Any:

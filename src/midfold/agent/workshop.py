@@ -21,7 +21,7 @@ from midfold.agent.tools.recall import recall_tools
 from midfold.agent.tools.shell import Shell
 from midfold.agent.where import secret_variables
 from midfold.config import Config
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.errors import ConfigError, NotStored
 from midfold.providers import summarizer_for
 from midfold.service import Sessions, open_sessions

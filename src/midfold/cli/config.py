@@ -17,8 +17,7 @@ from midfold import config
 from midfold.cli.output import console, echo, emit_json, notice
 from midfold.cli.visible import visible
 from midfold.config import Config
-from midfold.config.edit import render
-from midfold.config.table import field_at, split
+from midfold.config.fields import field_at, render, split
 from midfold.errors import ConfigError
 
 WIDE = 120

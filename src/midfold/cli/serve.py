@@ -12,7 +12,7 @@ import click
 from midfold.cli.output import notice
 from midfold.cli.settings import settings
 from midfold.config import Config
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.errors import MissingExtra
 from midfold.providers import resolve
 from midfold.service import Sessions, open_sessions

@@ -19,7 +19,7 @@ from midfold.cli.inspect import name_of, read_file
 from midfold.cli.output import echo, emit_exact, emit_json, notice
 from midfold.cli.settings import settings
 from midfold.cli.visible import visible
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.errors import StoreError
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session

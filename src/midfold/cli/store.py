@@ -12,7 +12,7 @@ import click
 from midfold.cli.output import echo, emit_json
 from midfold.cli.sessions import with_json, with_store
 from midfold.cli.settings import settings
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.service import Sessions
 from midfold.store import open_database
 from midfold.store.migrations import migrate as apply

@@ -4,9 +4,8 @@ Here are the doubles that need nothing but midfold; `strategies` needs hypothesi
 """
 
 from midfold.testing.automatic_cache import AutomaticCache, BreakpointCache
-from midfold.testing.doubles import FakeClock, ScriptedSummarizer, ScriptEnded
+from midfold.testing.doubles import FakeClock, Request, ScriptedProvider, ScriptedSummarizer, ScriptEnded, refusing_url
 from midfold.testing.prefix_cache import PrefixCache, Refused
-from midfold.testing.provider import Request, ScriptedProvider, refusing_url
 
 __all__ = [
     "AutomaticCache",

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from midfold.testing.doubles import Request
 from midfold.testing.fixtures import numbered
-from midfold.testing.provider import Request
 from midfold.testing.provider_replies import Turn
 
 SYSTEM = "You are a careful software engineer. Use the tools; keep the user informed. " + numbered(

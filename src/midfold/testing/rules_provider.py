@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from midfold.testing.answers import Answer, value
+from midfold.testing.doubles import Request, ScriptedProvider
 from midfold.testing.prefix_cache import Bill, PrefixCache, Refused
-from midfold.testing.provider import Request, ScriptedProvider
 from midfold.testing.provider_replies import Turn, anthropic, chat, responses
 from midfold.testing.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
 

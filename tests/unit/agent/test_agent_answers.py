@@ -10,12 +10,11 @@ from midfold.agent.answers import Answer, AnswerReader
 from midfold.agent.shapes import Result, ToolSpec, longest_answer, results
 from midfold.agent.where import endpoint_for, secret_variables
 from midfold.config import Config
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.config.schema import AgentSettings, Provider, Store
 from midfold.errors import ConfigError, ModelFailed
 from midfold.summarize.endpoint import Endpoint, Wire
-from midfold.testing.answers import events
-from midfold.testing.turns import turn
+from midfold.testing.answers import events, turn
 from midfold.transcript import jsonio
 
 CALLS = [("shell", {"command": "ls", "timeout": 5}), ("read_file", {"path": "ä/ö.txt"})]

@@ -20,8 +20,7 @@ from midfold.errors import ConfigError, ModelFailed, NotStored
 from midfold.fold.handoff import recognise
 from midfold.summarize import local_summarizer
 from midfold.testing import Request, ScriptedProvider
-from midfold.testing.answers import Answer, error
-from midfold.testing.turns import turn
+from midfold.testing.answers import Answer, error, turn
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult

@@ -16,7 +16,7 @@ from midfold.agent.translate import rendered, translated
 from midfold.config import Config
 from midfold.summarize import local_summarizer
 from midfold.summarize.endpoint import Endpoint
-from midfold.testing.provider import Request
+from midfold.testing.doubles import Request
 from midfold.testing.provider_replies import Turn
 from midfold.testing.rules_provider import RulesProvider
 from midfold.transcript.document import DIALECTS

@@ -8,7 +8,7 @@ import pytest
 from midfold.errors import TranscriptError
 from midfold.eval.cuts import all_cuts, cuts_of, half_of
 from midfold.eval.sessions import load, sessions_of
-from midfold.testing.conversations import long_conversation
+from midfold.testing.engines import long_conversation
 from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read
 from midfold.transcript.message import Thinking

@@ -17,8 +17,7 @@ from midfold.gateway import create_app
 from midfold.gateway.front import HEALTH, Later, first_of, path_of
 from midfold.gateway.operating import Operations
 from midfold.testing.answers import openai_json
-from midfold.testing.provider import ScriptedProvider
-from midfold.testing.server import served
+from midfold.testing.doubles import ScriptedProvider, served
 from support.gateways import call, settings
 
 LISTENING = """

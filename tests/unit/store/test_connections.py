@@ -17,7 +17,7 @@ from midfold.errors import StoreUnavailable
 from midfold.store import SqlStore, database, open_database
 from midfold.store.turns import Turns
 from midfold.testing.fixtures import user
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:

@@ -13,7 +13,7 @@ from midfold.store import SqlStore, migrations, open_database
 from midfold.store.database import Database
 from midfold.store.protocol import Prompt
 from midfold.store.queries import Flavour
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 
 ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE")
 FIRST_RELEASE = 2

@@ -11,7 +11,7 @@ import pytest
 from midfold.errors import SchemaError
 from midfold.fold import facts as words
 from midfold.store import SqlStore, indexing, migrations, open_database, postgres
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 
 TEXTS = [f"number{place} common" for place in range(700)]
 
