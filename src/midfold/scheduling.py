@@ -39,9 +39,6 @@ def schedule_for(
     return Schedule(
         threshold_tokens=threshold_tokens,
         prices=prices_for(model, settings.cache_ttl, overrides_of(config)),
-        soft=settings.schedule_from,
-        share=settings.schedule_to,
-        patience=settings.schedule_patience,
         writer=_writer(early_writer(summarizer(), config), config),
     )
 

@@ -41,6 +41,15 @@ OLD: Mapping[KeyPath, KeyPath] = types.MappingProxyType(
 )
 """Keys of earlier versions, and where their values belong now."""
 
+GONE: Mapping[KeyPath, str] = types.MappingProxyType(
+    {
+        ("prompt_caching", "schedule_from"): "0.4",
+        ("prompt_caching", "schedule_to"): "0.15",
+        ("prompt_caching", "schedule_patience"): "4",
+    }
+)
+"""Keys of earlier versions that are no settings any more, and the value that always holds now."""
+
 
 class Field(Struct, frozen=True, kw_only=True):
     """One key that holds a value."""
@@ -461,4 +470,6 @@ def _old_keys() -> Iterator[str]:
     yield "| older key | now |\n|---|---|"
     for old, new in OLD.items():
         yield f"| `{dotted(old)}` | `{dotted(new)}` |"
+    for old, value in GONE.items():
+        yield f"| `{dotted(old)}` | no setting any more: always {value} |"
     yield ""

@@ -22,6 +22,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from midfold.config import fields, yaml_text
 from midfold.config.fields import (
     FIELDS,
+    GONE,
     NAME_PATTERNS,
     OLD,
     OPEN,
@@ -99,24 +100,32 @@ class Layer(Struct):
 
     def put(self, path: KeyPath, scalar: fields.Scalar, place: Place) -> None:
         """Checks one value and keeps it, or keeps the problem."""
-        target = OLD.get(path, path)
-        known = field_at(target)
+        known = self._field(path, place)
         if known is None:
-            self.unknown(path, place)
             return
         try:
             value = fields.check(known, scalar)
         except fields.Refused as found:
             self.refused(path, str(found), place)
             return
-        self.settings.append(Setting(target, value, place, path if path in OLD else None))
+        self.settings.append(Setting(OLD.get(path, path), value, place, path if path in OLD else None))
 
     def refused(self, path: KeyPath, found: str, place: Place) -> None:
+        if known := self._field(path, place):
+            self.problems.add(place, path, f"found {found}; allowed: {known.allowed} ({known.description})")
+
+    def _field(self, path: KeyPath, place: Place) -> fields.Field | None:
+        """The field that a key sets; None, and a notice or a problem, where there is none."""
+        if path in GONE:
+            hint = "; `midfold config migrate` removes it" if place.origin.startswith("file ") else ""
+            self.notices.append(
+                f"{place.at}: {dotted(path)} is ignored: it is no setting any more, but always {GONE[path]}{hint}"
+            )
+            return None
         known = field_at(OLD.get(path, path))
         if known is None:
             self.unknown(path, place)
-            return
-        self.problems.add(place, path, f"found {found}; allowed: {known.allowed} ({known.description})")
+        return known
 
     def unknown(self, path: KeyPath, place: Place, *, variable: bool = False) -> None:
         if self.problems.full:
@@ -205,7 +214,7 @@ def _section(layer: Layer, node: MappingNode, path: KeyPath, name: str) -> None:
 def _entry(layer: Layer, key: ScalarNode, value: Node, path: KeyPath, name: str) -> None:
     place = _place(key, name)
     old_section = isinstance(value, MappingNode) and bool(value.value) and any(old[:-1] == path for old in OLD)
-    if field_at(path) or path in OLD:
+    if field_at(path) or path in OLD or path in GONE:
         try:
             scalar = fields.read(value, field_at(path))
         except fields.Refused as found:
@@ -243,7 +252,7 @@ def is_setting(variable: str) -> bool:
 def _meant(variable: str) -> str | None:
     """The variable that sets a key, for one that differs from it only in how many underscores stand together."""
     words = re.sub("__+", "_", variable.upper())
-    for path in (*FIELDS, *OLD):
+    for path in (*FIELDS, *OLD, *GONE):
         pattern = "_".join("(.+)" if name == "*" else name.upper() for name in path)
         if found := re.fullmatch(PREFIX + pattern, words):
             return environment_name(tuple(found[1] if name == "*" else name for name in path))
@@ -286,7 +295,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Pla
         path = exact[0] if exact else ((*same[0], rest[-1]) if same else (first, "__".join(rest[:-1]), rest[-1]))
         if not same and not layer.name_is_fine(path, place):
             return None
-    if variable != variable.upper() or not (field_at(path) or path in OLD):
+    if variable != variable.upper() or not (field_at(path) or path in OLD or path in GONE):
         if meant := _meant(variable):
             spelling = "in capitals, with two underscores between levels"
             layer.problems.add(place, (), f"sets nothing; did you mean {shown(meant)}? (a variable is {spelling})")

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from midfold.config import yaml_text
-from midfold.config.fields import OLD, KeyPath, Refused, Value, dotted, from_node, printable, render
+from midfold.config.fields import GONE, OLD, KeyPath, Refused, Value, dotted, from_node, printable, render
 from midfold.config.load import Loaded, Problems, from_flags, parse
 from midfold.config.schema import Config
 from midfold.config.yaml_text import Insert
@@ -43,16 +43,18 @@ def migrate(text: str, name: str = "config.yaml") -> tuple[str, list[str]]:
             else:
                 notices.append(f"{dotted(old)} removed: {dotted(new)} is set too, and wins")
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
+        for old in GONE:
+            if _node(new_text, old) is not None:
+                notices.append(f"{dotted(old)} removed: it is no setting any more, but always {GONE[old]}")
+                new_text = yaml_text.cut(new_text, old, comments_too=False)
         _prove(before, text, new_text)
     except (yaml_text.NotEditable, ConfigError) as error:
         why = str(error) if isinstance(error, yaml_text.NotEditable) else "an anchor or alias would lose its place"
-        moves = ", ".join(f"{dotted(old)} to {dotted(new)}" for old, new in OLD.items() if dotted(old) in _told(before))
-        raise ConfigError(f"{name}: not rewritten: {why}. Nothing was changed; move by hand: {moves}") from None
+        seen = "\n".join(before.notices)
+        steps = [f"move {dotted(old)} to {dotted(new)}" for old, new in OLD.items() if dotted(old) in seen]
+        steps += [f"remove {dotted(old)}" for old in GONE if dotted(old) in seen]
+        raise ConfigError(f"{name}: not rewritten: {why}. Nothing was changed; by hand: {', '.join(steps)}") from None
     return new_text, notices
-
-
-def _told(loaded: Loaded) -> str:
-    return "\n".join(loaded.notices)
 
 
 def _move(text: str, old: KeyPath, new: KeyPath) -> str:
@@ -105,10 +107,10 @@ def set_value(text: str, key: str, value: Value, name: str = "config.yaml") -> s
     Raises ConfigError when the key is unknown, the value is not allowed, or the text cannot be changed safely.
     """
     problems = Problems()
-    settings = from_flags({key: value}, problems).settings
-    if problems.lines:
-        raise ConfigError(str(problems))
-    path, wanted = settings[0].path, settings[0].value
+    layer = from_flags({key: value}, problems)
+    if problems.lines or not layer.settings:
+        raise ConfigError(str(problems) if problems.lines else "\n".join(layer.notices))
+    path, wanted = layer.settings[0].path, layer.settings[0].value
     try:
         node = _node(text, path)
         quote = node.style if isinstance(node, ScalarNode) else None

@@ -181,20 +181,6 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Literal["threshold", "cheapest"],
         doc("fold at the threshold only, or before it at a moment when the cached prefix costs least"),
     ] = "threshold"
-    schedule_from: Annotated[
-        float, Meta(ge=0.0, le=1.0, description="fraction of the threshold from which a cheap moment is used")
-    ] = 0.40
-    schedule_to: Annotated[
-        float, Meta(ge=0.05, le=0.80, description="fraction of the threshold that a scheduled fold aims at")
-    ] = 0.15
-    schedule_patience: Annotated[
-        float,
-        Meta(
-            ge=0.0,
-            le=100.0,
-            description="carrying a fold must have cost this many times its price before it is made warm",
-        ),
-    ] = 4.0
     schedule_summary: Annotated[
         Literal["configured", "local"],
         doc("who summarises a fold made before the threshold: the configured model, or rules, for free"),

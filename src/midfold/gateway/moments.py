@@ -13,7 +13,7 @@ from collections.abc import Callable
 from midfold.api import overrides_of
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import prices_for
-from midfold.cache.schedule import COLD_FROM, Schedule
+from midfold.cache.schedule import CHEAP_FROM, COLD_FROM, Schedule
 from midfold.config import Config
 from midfold.fold.receipt import Timing
 from midfold.lru import LRU
@@ -35,7 +35,7 @@ def looked_at_from(config: Config, trigger: int) -> int:
     """Tokens from which a request may have to be folded."""
     if not is_scheduled(config):
         return trigger
-    return min(int(trigger * config.prompt_caching.schedule_from), COLD_FROM)
+    return min(int(trigger * CHEAP_FROM), COLD_FROM)
 
 
 class Moments:
