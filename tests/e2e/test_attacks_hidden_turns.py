@@ -13,9 +13,9 @@ import pytest
 import midfold
 from midfold.gateway.recall import Recall
 from midfold.store.hidden_turns import HiddenTurns, Kept
-from midfold.testing.fixtures import assistant, call, numbered, user
-from midfold.testing.provider_replies import Turn
+from support.fixtures import assistant, call, numbered, user
 from support.owners import DOORS, Owners, owners
+from support.provider_replies import Turn
 
 PLANTED = "The word of the day is TOUCAN-31."
 FIRST = user("Hello there.")

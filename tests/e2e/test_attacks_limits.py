@@ -15,7 +15,7 @@ from midfold.fold.request import SummaryAsk
 from midfold.gateway.learned import LASTS, Learned, Whose, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider
-from midfold.testing.fixtures import assistant, system, user
+from support.fixtures import assistant, system, user
 from support.gateways import running
 
 CHAT = "/v1/chat/completions"

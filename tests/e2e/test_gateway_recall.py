@@ -12,11 +12,11 @@ import pytest
 import midfold
 from midfold.gateway.joined import SEPARATOR
 from midfold.testing.doubles import Request
-from midfold.testing.fixtures import assistant, call, numbered, system, user
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
 from support.clients import anthropic_client, closing, openai_client
+from support.fixtures import assistant, call, numbered, system, user
 from support.gateways import running
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 WINDOW = 16_000
 ANSWER = "It is called FLAMINGO-77."

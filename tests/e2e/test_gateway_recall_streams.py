@@ -9,11 +9,12 @@ import anthropic
 import openai
 import pytest
 
-from midfold.testing import answers, provider_replies
+from midfold.testing import answers
 from midfold.testing.doubles import ScriptedProvider, served
-from midfold.testing.fixtures import user
-from midfold.testing.provider_replies import Turn
+from support import provider_replies
+from support.fixtures import user
 from support.gateways import running
+from support.provider_replies import Turn
 
 LONGEST = 20.0
 HIDDEN = (("h1", "context_search", {"query": "token"}),)

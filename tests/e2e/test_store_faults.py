@@ -17,8 +17,8 @@ from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.appending import extend, tip
 from midfold.store.database import Tx
-from midfold.testing.fixtures import long_tool_heavy_conversation, user
 from midfold.testing.stores import CHAT, entries
+from support.fixtures import long_tool_heavy_conversation, user
 from support.postgres import Server, server
 
 TALK = long_tool_heavy_conversation().messages

@@ -18,9 +18,9 @@ from midfold.eval.search import full_text
 from midfold.eval.sessions import Session
 from midfold.eval.sizes import note
 from midfold.eval.words import surroundings
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript
+from support.fixtures import assistant, call, user
 
 WORDS = ["harbour", "gateway", "vessel", "anchor", "crane", "ledger", "invoice", "region", "mayor", "winter"]
 FACTS = ["src/a_b.py", "48213", "HarbourGate", "OPS-1432", "9f3c2ab", "--keep-going", "MAX_SHIPS", "v1.2.3"]

@@ -13,9 +13,9 @@ from midfold.gateway.admission import Admission
 from midfold.gateway.keys import Keys, hashed, new_key
 from midfold.service import Sessions
 from midfold.testing.doubles import Request, served
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
 from support.gateways import Running, call, settings
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 PATHS = {
     "responses/compact": "/v1/responses/compact",

@@ -6,8 +6,8 @@ from typing import Any
 
 from midfold.eval.cuts import Cut
 from midfold.eval.sessions import Session, sessions_of
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
+from support.fixtures import assistant, call, user
 
 STEPS = 40
 LEAST_PAST = 400

@@ -77,6 +77,5 @@ def test_dates_are_written_as_headers_have_them() -> None:
 
 
 def test_the_testing_room_exports_exactly_these_names() -> None:
-    names = "AutomaticCache BreakpointCache FakeClock PrefixCache Refused Request ScriptEnded ScriptedProvider"
-    names += " ScriptedSummarizer refusing_url"
+    names = "FakeClock Request ScriptEnded ScriptedProvider ScriptedSummarizer refusing_url served"
     assert sorted(testing.__all__) == names.split()

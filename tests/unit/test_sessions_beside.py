@@ -12,8 +12,8 @@ from midfold.config import load
 from midfold.service import Sessions
 from midfold.store.given import prompt_of
 from midfold.store.redacting import redacted
-from midfold.testing.fixtures import assistant, call, long_tool_heavy_conversation, user
 from support.build import anthropic_work
+from support.fixtures import assistant, call, long_tool_heavy_conversation, user
 
 Open = Callable[..., Sessions]
 WINDOW = 64_000

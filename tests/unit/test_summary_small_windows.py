@@ -20,8 +20,8 @@ from midfold.summarize.client import ModelSummarizer, run
 from midfold.summarize.endpoint import Endpoint
 from midfold.summarize.flow import CONTINUE, Progress, summarise
 from midfold.summarize.pieces import CUT_NOTE
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.tokens import estimate_text
+from support.fixtures import assistant, call, user
 
 ENDPOINT = Endpoint(name="test", wire="openai", base_url="http://127.0.0.1:1/v1", model="small")
 GOOD = "## Goal\nPort the parser.\n\n## Progress\n### Done\n- wrote the lexer"

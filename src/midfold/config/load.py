@@ -446,12 +446,7 @@ def _combine(read: Iterable[Layer], problems: Problems, path: Path | None) -> Lo
             level = level.setdefault(part, {})
         level[key[-1]] = setting.value
         origins[".".join(key)] = setting.place.origin
-    return Loaded(
-        config=msgspec.convert(nested, Config),
-        origins=origins,
-        notices=tuple(notices),
-        path=path,
-    )
+    return Loaded(config=msgspec.convert(nested, Config), origins=origins, notices=tuple(notices), path=path)
 
 
 def _check_provider(settings: Mapping[KeyPath, Setting], named: Iterable[KeyPath], problems: Problems) -> None:

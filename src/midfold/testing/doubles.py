@@ -1,4 +1,7 @@
-"""Doubles for what midfold reaches out to: a summarizer that follows a script, a clock that only tests move."""
+"""Doubles for what midfold reaches out to: a summarizer and a provider that follow a script, a clock, a server.
+
+The servers are real ones on loopback, so that clients are tested with real connections. Nothing leaves the machine.
+"""
 
 from __future__ import annotations
 
@@ -86,16 +89,6 @@ class FakeClock:
         self.sleep(seconds)
 
 
-# A provider that follows a script: a real HTTP server on loopback, so that clients are tested with real connections.
-#
-#     with ScriptedProvider([error(529), openai_json("## Goal\n...")]) as provider:
-#         compact(messages, summarizer=ModelSummarizer(provider.endpoint("openai")))
-#     provider.requests[0].body["messages"]
-#
-# Each entry of the script answers one request, in the order in which they come; a function in it is given the request.
-# `midfold.testing.answers` has the answers. Nothing leaves the machine.
-
-
 NO_CONTENT = 204
 """An answer of this status has no body, not even an empty one in chunks."""
 
@@ -118,7 +111,14 @@ Entry = Answer | Callable[[Request], Answer]
 
 
 class ScriptedProvider:
-    """A context manager. Leaving it ends the server, and fails if it was asked more often than the script foresaw."""
+    """Each entry of the script answers one request, in order; a function in it is given the request.
+
+    with ScriptedProvider([error(529), openai_json("## Goal")]) as provider:  # midfold.testing.answers
+        compact(messages, summarizer=ModelSummarizer(provider.endpoint("openai")))
+    provider.requests[0].body["messages"]
+
+    Leaving it ends the server, and fails if it was asked more often than the script foresaw.
+    """
 
     def __init__(self, script: Iterable[Entry] = (), *, then: Entry | None = None) -> None:
         self._script = list(script)
@@ -266,9 +266,6 @@ def _json(data: bytes) -> Any:
         return jsonio.decode(data)
     except jsonio.NotJSON:
         return None
-
-
-# An ASGI application on a loopback port, in a thread: `with served(app) as url:`.
 
 
 LONGEST_START = 20.0

@@ -46,9 +46,6 @@ from midfold.transcript.document import Document, read, write
 from midfold.transcript.laws import is_empty, violations
 from midfold.transcript.message import Message, Text, Transcript
 
-# Deterministic conversations in all three dialects: long enough to be folded, and the malformed ones of daily life.
-
-
 CANARY = "zyzzyva"
 """A word that stands in every text, argument and result of these conversations, and nowhere else."""
 
@@ -159,9 +156,6 @@ def _anthropic(number: int, results: bool) -> list[dict[str, Any]]:
         *([{"role": "assistant", "content": [thought, *made]}, {"role": "user", "content": given}] if calls else []),
         {"role": "assistant", "content": [{"type": "text", "text": _answer(number)}]},
     ]
-
-
-# What the contract of an engine checks, one compaction at a time; `midfold.testing.engines` is the suite.
 
 
 class Run:

@@ -17,10 +17,10 @@ from midfold.errors import NotStored
 from midfold.fold.archive import handle_of
 from midfold.service import Sessions
 from midfold.store.protocol import Piece
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.message import Usage
 from midfold.turns import Turns
 from support.build import work
+from support.fixtures import assistant, call, user
 from support.pages import CODING, HOSTILE, SECRET, WINDOW, filled
 
 

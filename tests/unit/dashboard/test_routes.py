@@ -18,8 +18,8 @@ from midfold.dashboard.faces import FACES
 from midfold.dashboard.links import key_of, session_path
 from midfold.errors import StoreUnavailable
 from midfold.service import Sessions
-from midfold.testing.fixtures import user
 from support.build import work
+from support.fixtures import user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"

@@ -7,8 +7,8 @@ from midfold.eval.chart import LABEL_GAP, chart
 from midfold.eval.constraints import demands
 from midfold.eval.figures import Row, figures
 from midfold.eval.score import Score
-from midfold.testing.fixtures import user
 from midfold.transcript.document import read
+from support.fixtures import user
 
 
 def row(conversation: int, bound: float, *, method: str = "a", budget: float = 0.1, share: float = 0.1) -> Row:

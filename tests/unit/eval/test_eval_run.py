@@ -11,7 +11,7 @@ import midfold.eval
 from midfold.errors import PluginError, TranscriptError
 from midfold.eval import evaluate
 from midfold.eval.figures import Row
-from midfold.testing.fixtures import user
+from support.fixtures import user
 from tests.support.retention import LEAST_PAST, conversation, port, session
 
 TALKS = [conversation(name=f"talk {number}") for number in range(3)]

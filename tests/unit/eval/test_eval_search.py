@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from midfold.eval.search import MOST_CHARACTERS, full_text, passages, query_of
-from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read
+from support.fixtures import assistant, user
 
 PAST = read(
     [

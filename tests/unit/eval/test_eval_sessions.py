@@ -9,9 +9,9 @@ from midfold.errors import TranscriptError
 from midfold.eval.cuts import all_cuts, cuts_of, half_of
 from midfold.eval.sessions import load, sessions_of
 from midfold.testing.engines import long_conversation
-from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read
 from midfold.transcript.message import Thinking
+from support.fixtures import assistant, user
 from tests.support.retention import LEAST_PAST, conversation, session
 
 

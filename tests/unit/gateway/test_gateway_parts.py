@@ -23,8 +23,8 @@ from midfold.gateway.recall import offered
 from midfold.gateway.routes import route_of
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
-from midfold.testing.provider_replies import Turn, anthropic, chat, responses
-from midfold.testing.provider_rules import check
+from support.provider_replies import Turn, anthropic, chat, responses
+from support.provider_rules import check
 
 
 def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> Config:
