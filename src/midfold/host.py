@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.api import Compaction, believe, budget_for, meter_for, overrides_of, request_for
+from midfold.api import Compaction, believe, budget_for, meter_for, request_for
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import Schedule
@@ -239,7 +239,7 @@ class EngineHost:
 
     @property
     def prices(self) -> Prices:
-        return prices_for(self.model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
+        return prices_for(self.model, self.config.prompt_caching.cache_ttl, self.config.models)
 
     def timing(
         self,

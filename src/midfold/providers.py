@@ -19,7 +19,7 @@ import msgspec
 from midfold.config import Config
 from midfold.errors import ConfigError, SummaryFailed
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.models import Belief, ModelOverride, look_up
+from midfold.models import Belief, look_up
 from midfold.summarize import Summarizer, local_summarizer
 from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.transcript import jsonio
@@ -234,8 +234,7 @@ class _Choice:
         )
 
     def _belief(self, model: str) -> Belief:
-        overrides = {name: ModelOverride(**msgspec.structs.asdict(row)) for name, row in self.config.models.items()}
-        return look_up(model, overrides)
+        return look_up(model, self.config.models)
 
     def _variable(self, known: Known) -> str:
         return self.task.api_key_env or known.key_variable

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from midfold.api import overrides_of
 from midfold.cache.prices import prices_for
 from midfold.cache.schedule import Schedule, Writer
 from midfold.fold.engine import MOST_STRIKES
@@ -38,7 +37,7 @@ def schedule_for(
         return None
     return Schedule(
         threshold_tokens=threshold_tokens,
-        prices=prices_for(model, settings.cache_ttl, overrides_of(config)),
+        prices=prices_for(model, settings.cache_ttl, config.models),
         writer=_writer(early_writer(summarizer(), config), config),
     )
 
@@ -55,9 +54,7 @@ def _writer(summarizer: Summarizer, config: Config) -> Writer | None:
     endpoint = getattr(summarizer, "endpoint", None)
     if not isinstance(endpoint, Endpoint):
         return Writer()
-    return Writer(
-        prices=prices_for(endpoint.model, overrides=overrides_of(config)), reuses_prefix=endpoint.reuse_prefix
-    )
+    return Writer(prices=prices_for(endpoint.model, overrides=config.models), reuses_prefix=endpoint.reuse_prefix)
 
 
 def is_early(timing: Timing | None) -> bool:

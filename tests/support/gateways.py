@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 import midfold
 from midfold.config import Config
-from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching
+from midfold.config.schema import Compression, Gateway, PromptCaching
 from midfold.gateway import create_app
 from midfold.gateway.exchange import Account
+from midfold.models import ModelOverride
 from midfold.service import Sessions
 from midfold.testing.doubles import served
 
@@ -47,7 +48,7 @@ def settings(upstream: str | None, window: int = WINDOW, **gateway: Any) -> Conf
         gateway=Gateway(upstream=upstream, **gateway),
         compression=Compression(**compression),
         prompt_caching=PromptCaching(enabled=caching),
-        models={"*": ModelSettings(context_window=window)},
+        models={"*": ModelOverride(context_window=window)},
     )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from midfold.config import Config, FlagText, Loaded, ModelSettings, load, locate
+from midfold.config import Config, FlagText, Loaded, ModelOverride, load, locate
 from midfold.errors import ConfigError
 
 
@@ -141,7 +141,7 @@ def test_variables_reach_named_sections(tmp_path: Path):
     )
     assert loaded.config.providers["my-lab"].base_url == "http://h/v1"
     assert loaded.config.providers["new"].wire == "anthropic"
-    assert loaded.config.models == {"gpt-4.1*": ModelSettings(context_window=9, max_output=3)}
+    assert loaded.config.models == {"gpt-4.1*": ModelOverride(context_window=9, max_output=3)}
     assert loaded.config.auxiliary.compression.model == "@cf/meta/llama"
     assert loaded.config.compression.prune == "off"
 

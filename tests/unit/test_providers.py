@@ -9,7 +9,8 @@ import pytest
 
 from midfold import ConfigError
 from midfold.config import Config
-from midfold.config.schema import Auxiliary, AuxiliaryTask, ModelSettings, Provider
+from midfold.config.schema import Auxiliary, AuxiliaryTask, Provider
+from midfold.models import ModelOverride
 from midfold.providers import KNOWN, Resolution, provider_of, resolve, summarizer_for
 from midfold.summarize import local_summarizer
 from midfold.summarize.client import ModelSummarizer
@@ -216,7 +217,7 @@ def test_the_environment_may_move_a_known_provider() -> None:
 
 def test_windows_come_from_the_setting_then_the_users_table_then_ours() -> None:
     environment = {"OPENAI_API_KEY": KEY}
-    table = Config(models={"gpt-5-mini": ModelSettings(context_window=77_000, max_output=3_000)})
+    table = Config(models={"gpt-5-mini": ModelOverride(context_window=77_000, max_output=3_000)})
     ours = chosen(environment, provider="openai").endpoint
     theirs = chosen(environment, config=table, provider="openai").endpoint
     given = chosen(environment, config=table, provider="openai", context_length=9_000).endpoint

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from midfold.cache.markers import (
     IMPLICIT,
+    MARKERS,
     MOST_MARKERS,
     SYSTEM,
     TOOLS,
@@ -232,7 +233,7 @@ def plan_document(
     document: Document, *, provider: str, model: str | None = None, **asked: Any
 ) -> tuple[PromptCacheHint, ...]:
     """The same for a request that was read, for `wire.markers.mark`."""
-    reserved = int(document.setting("cache_control") is not None)
+    reserved = int(document.setting(FIELD) is not None)
     return plan(
         document.messages,
         document.tools,
@@ -451,7 +452,7 @@ def _can_carry(message: Message) -> bool:
 
 
 ROLLING = 3
-FIELD = "cache_control"
+FIELD = MARKERS[0]
 
 
 def apply_anthropic_cache_control(

@@ -14,8 +14,9 @@ import msgspec
 from midfold.cli import demo_session
 from midfold.cli.output import console, emit_json
 from midfold.config import Config
-from midfold.config.schema import Gateway, ModelSettings
+from midfold.config.schema import Gateway
 from midfold.errors import MissingExtra
+from midfold.models import ModelOverride
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,7 +108,7 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
         return answers.value(body, status)
 
     with doubles.ScriptedProvider(then=answer) as server, open_sessions("memory:") as sessions:
-        config = Config(gateway=Gateway(upstream=server.url), models={"*": ModelSettings(context_window=window)})
+        config = Config(gateway=Gateway(upstream=server.url), models={"*": ModelOverride(context_window=window)})
         app = create_app(config, sessions=sessions, environment={})
         app.gateway.accountants.append(accounts.append)
         with doubles.served(app) as url:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from midfold.cli.settings import overrides_of
+from midfold.cli.settings import settings
 from midfold.errors import TranscriptError
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.transcript.breakdown import by_kind, largest
@@ -49,7 +49,7 @@ def command(
     documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
     if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
         raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
-    overrides = overrides_of(config)
+    overrides = settings(config).models
     if conversation is not None:
         if not 1 <= conversation <= len(documents):
             raise TranscriptError(

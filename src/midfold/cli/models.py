@@ -54,10 +54,7 @@ def _overrides(path: str | None) -> Mapping[str, ModelOverride]:
     loaded = load(path)
     for text in loaded.notices:
         notice(text)
-    return {
-        pattern: msgspec.convert(settings, ModelOverride, from_attributes=True)
-        for pattern, settings in loaded.config.models.items()
-    }
+    return loaded.config.models
 
 
 def number(value: int | float | str | None) -> str:

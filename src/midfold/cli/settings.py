@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from midfold.cli.output import notice
 from midfold.config import Config, load
-from midfold.models import ModelOverride
 
 
 def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
@@ -18,9 +15,3 @@ def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config
     for text in loaded.notices:
         notice(text)
     return loaded.config
-
-
-def overrides_of(path: str | None) -> dict[str, ModelOverride]:
-    """The corrections of the models table that the configuration has."""
-    models = settings(path).models
-    return {pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in models.items()}

@@ -27,10 +27,10 @@ from midfold.config.schema import (
     Compression,
     Config,
     Context,
-    ModelSettings,
     PromptCaching,
     Provider,
 )
+from midfold.models import ModelOverride
 
 __all__ = [
     "FIELDS",
@@ -45,7 +45,7 @@ __all__ = [
     "Field",
     "FlagText",
     "Loaded",
-    "ModelSettings",
+    "ModelOverride",
     "PromptCaching",
     "Provider",
     "is_missing",

@@ -23,7 +23,8 @@ import yaml
 from msgspec import Struct, inspect
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from midfold.config.schema import LARGEST, Config
+from midfold.config.schema import Config
+from midfold.models import LARGEST
 
 KeyPath = tuple[str, ...]
 Kind = Literal["boolean", "integer", "number", "text", "choice"]

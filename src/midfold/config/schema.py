@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-LARGEST = 2**53 - 1
+from midfold.models import LARGEST, LINE, ModelOverride
 
 
 def doc(description: str, extra: dict[str, str] | None = None) -> Meta:
@@ -21,7 +21,6 @@ def doc(description: str, extra: dict[str, str] | None = None) -> Meta:
 
 # Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
 NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
-LINE = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
 _URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
 _STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
@@ -68,7 +67,6 @@ StoreUrl = Annotated[
         },
     ),
 ]
-Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 KeyHeader = Annotated[
     Literal["auto", "bearer", "x-api-key"],
     doc(
@@ -239,23 +237,6 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = False
 
 
-class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What you know better than the built-in table about the models a pattern matches."""
-
-    context_window: Annotated[Positive | None, doc("tokens the model can attend to")] = None
-    max_output: Annotated[Positive | None, doc("tokens the model can write in one answer")] = None
-    tokenizer: Annotated[Line | None, doc("tokenizer family the model counts with")] = None
-    factor: Annotated[
-        Annotated[float, Meta(gt=0.0, le=float(LARGEST))] | None,
-        doc("tokens the model counts for each token of o200k_base"),
-    ] = None
-    cache_minimum: Annotated[Count | None, doc("tokens a prefix needs before it is cached")] = None
-    input_price: Annotated[Price | None, doc("US dollars per million tokens read")] = None
-    output_price: Annotated[Price | None, doc("US dollars per million tokens written")] = None
-    cache_read: Annotated[Price | None, doc("price of a cached token read, times the input price")] = None
-    cache_write: Annotated[Price | None, doc("price of a token put in the cache, times the input price")] = None
-
-
 class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`midfold serve`: what stands between agents and providers."""
 
@@ -378,7 +359,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     store: Store = Store()
     agent: AgentSettings = AgentSettings()
     models: Annotated[
-        Mapping[ModelPattern, ModelSettings],
+        Mapping[ModelPattern, ModelOverride],
         doc("What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
     ] = {}
     gateway: Gateway = Gateway()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.api import believe, overrides_of
+from midfold.api import believe
 from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
 from midfold.dashboard.causes import causes, counted
@@ -163,7 +163,7 @@ class Glances:
 def _prompt_prices(config: Config, model: str | None) -> Prices | None:
     if believe(model, config).model.input_price is None:
         return None
-    return prices_for(model, config.prompt_caching.cache_ttl, overrides_of(config))
+    return prices_for(model, config.prompt_caching.cache_ttl, config.models)
 
 
 def _answers(found: Found, called: set[str]) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from midfold.api import overrides_of
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import prices_for
 from midfold.cache.schedule import CHEAP_FROM, COLD_FROM, Schedule
@@ -53,7 +52,7 @@ class Moments:
         if not self.is_on:
             return
         known = self._health.get(name) or Health()
-        prices = prices_for(model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
+        prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
         seen = Seen(model=model or "", compaction=compaction)
         self._health.put(name, known.observe(usage, seen, at=self.clock(), prices=prices))
 

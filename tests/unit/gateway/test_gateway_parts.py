@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from midfold.config import Config
-from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching, Upstream
+from midfold.config.schema import Compression, Gateway, PromptCaching, Upstream
 from midfold.errors import ConfigError
 from midfold.gateway.anchors import Anchors
 from midfold.gateway.assembled import assembled, result_messages
@@ -23,6 +23,7 @@ from midfold.gateway.recall import offered
 from midfold.gateway.routes import route_of
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
+from midfold.models import ModelOverride
 from support.provider_replies import Turn, anthropic, chat, responses
 from support.provider_rules import check
 
@@ -31,7 +32,7 @@ def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> 
     return Config(
         gateway=Gateway(upstream="http://h/v1", mode=mode),
         compression=Compression(**compression),
-        models={"*": ModelSettings(context_window=window)},
+        models={"*": ModelOverride(context_window=window)},
     )
 
 
