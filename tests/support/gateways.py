@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import midfold
 from midfold.config import Config
-from midfold.config.schema import Compression, Gateway, PromptCaching
+from midfold.config.schema import Compression, GatewaySettings, PromptCaching
 from midfold.gateway import create_app
 from midfold.gateway.exchange import Account
 from midfold.models import ModelOverride
@@ -45,7 +45,7 @@ def settings(upstream: str | None, window: int = WINDOW, **gateway: Any) -> Conf
     compression = gateway.pop("compression", {})
     caching = gateway.pop("caching", "auto")
     return Config(
-        gateway=Gateway(upstream=upstream, **gateway),
+        gateway=GatewaySettings(upstream=upstream, **gateway),
         compression=Compression(**compression),
         prompt_caching=PromptCaching(enabled=caching),
         models={"*": ModelOverride(context_window=window)},

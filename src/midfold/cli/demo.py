@@ -14,7 +14,7 @@ import msgspec
 from midfold.cli import demo_session
 from midfold.cli.output import console, emit_json
 from midfold.config import Config
-from midfold.config.schema import Gateway
+from midfold.config.schema import GatewaySettings
 from midfold.errors import MissingExtra
 from midfold.models import ModelOverride
 
@@ -26,7 +26,7 @@ BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
-class Run(msgspec.Struct, kw_only=True):
+class DemoRun(msgspec.Struct, kw_only=True):
     """One session: how far it came, and what it cost at the provider."""
 
     turns: int
@@ -93,7 +93,7 @@ def _gateway(turns: int, window: int, as_json: bool) -> None:
         sys.exit(1)
 
 
-def session(turns: int, window: int, *, through_gateway: bool, advance: Callable[[int], None]) -> Run:
+def session(turns: int, window: int, *, through_gateway: bool, advance: Callable[[int], None]) -> DemoRun:
     """The coding session against a provider of its own; `advance` is told how many turns were made."""
     from midfold.gateway import create_app
     from midfold.service import open_sessions
@@ -108,7 +108,9 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
         return answers.value(body, status)
 
     with doubles.ScriptedProvider(then=answer) as server, open_sessions("memory:") as sessions:
-        config = Config(gateway=Gateway(upstream=server.url), models={"*": ModelOverride(context_window=window)})
+        config = Config(
+            gateway=GatewaySettings(upstream=server.url), models={"*": ModelOverride(context_window=window)}
+        )
         app = create_app(config, sessions=sessions, environment={})
         app.gateway.accountants.append(accounts.append)
         with doubles.served(app) as url:
@@ -122,7 +124,7 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
         advance(turns - work.done)
         bills = provider.bills
     prompt = sum(bill.prompt for bill in bills)
-    return Run(
+    return DemoRun(
         turns=turns,
         done=work.done,
         refused=len(provider.refused),
@@ -143,7 +145,7 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
-def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
+def _show(out: Console, window: int, alone: DemoRun, ours: DemoRun) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -157,7 +159,7 @@ def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "directly", "through midfold"):
         table.add_column(name, justify="right" if name else "left")
-    rows: tuple[tuple[str, Callable[[Run], str]], ...] = (
+    rows: tuple[tuple[str, Callable[[DemoRun], str]], ...] = (
         ("turns finished", lambda run: f"{run.done} of {run.turns}"),
         ("requests refused", lambda run: f"{run.refused}"),
         ("largest prompt, tokens", lambda run: f"{max(run.prompts, default=0):,}"),
@@ -176,7 +178,7 @@ def _show(out: Console, window: int, alone: Run, ours: Run) -> None:
         out.print(Text(f"\nThe provider's answer without midfold: {alone.error}"))
 
 
-def _curve(run: Run, window: int) -> str:
+def _curve(run: DemoRun, window: int) -> str:
     """The size of the prompt over the session, one column for several turns."""
     columns = min(WIDTH, run.turns)
     places = [place * run.turns // columns for place in range(columns)]

@@ -246,7 +246,7 @@ _LOOKS_SECRET = re.compile(r"(?i:sk|pk|rk|ghp|gho|xox.|akia|eyj)[-_]?\S{16,}")
 _MALFORMED = (ValueError, KeyError, IndexError, OverflowError, yaml.constructor.ConstructorError)
 
 
-class Refused(Exception):
+class ValueRefused(Exception):
     """A value cannot be used; the message says what was found and why."""
 
 
@@ -258,22 +258,22 @@ class Scalar(Struct, frozen=True):
 
 
 def from_node(node: Node) -> Scalar:
-    """The value of a scalar node; Refused for collections, foreign tags and numbers YAML reads in a surprising way."""
+    """The value of a scalar node; refused are collections, foreign tags, numbers YAML reads in a surprising way."""
     if isinstance(node, MappingNode):
-        raise Refused("a mapping")
+        raise ValueRefused("a mapping")
     if not isinstance(node, ScalarNode):
-        raise Refused("a list")
+        raise ValueRefused("a list")
     kind = node.tag.removeprefix(_TAG)
     if kind == "timestamp":
-        raise Refused("a date (quotes make it text)")
+        raise ValueRefused("a date (quotes make it text)")
     if kind not in ("null", "bool", "int", "float", "str"):
-        raise Refused("a YAML tag midfold does not use")
+        raise ValueRefused("a YAML tag midfold does not use")
     text: str = node.value
     plain = node.style is None
     if plain and kind in ("int", "float") and _SIXTIES.fullmatch(text):
-        raise Refused("a number in base 60, which is how YAML reads colons between digits")
+        raise ValueRefused("a number in base 60, which is how YAML reads colons between digits")
     if plain and kind == "int" and _OCTAL.fullmatch(text):
-        raise Refused("a number that starts with 0, which YAML reads as octal")
+        raise ValueRefused("a number that starts with 0, which YAML reads as octal")
     if plain and kind == "str" and _EXPONENT.fullmatch(text):
         return Scalar(float(text), text)
     if kind == "str":
@@ -281,7 +281,7 @@ def from_node(node: Node) -> Scalar:
     try:
         value = yaml.constructor.SafeConstructor().construct_object(node)
     except _MALFORMED:
-        raise Refused(f"something that is no {kind}") from None
+        raise ValueRefused(f"something that is no {kind}") from None
     return Scalar(value, text if plain else None)
 
 
@@ -298,7 +298,7 @@ def _as_words(node: SequenceNode) -> Scalar:
     """A list of words as one text, with commas between them."""
     words = [from_node(item).value for item in node.value]
     if not all(isinstance(word, str) and "," not in word for word in words):
-        raise Refused("a list with something in it that is no word")
+        raise ValueRefused("a list with something in it that is no word")
     return Scalar(", ".join(words) or None)
 
 
@@ -308,7 +308,7 @@ def _as_json(node: MappingNode) -> Scalar:
         value = yaml.constructor.SafeConstructor().construct_document(node)
         return Scalar(json.dumps(value, allow_nan=False))
     except (*_MALFORMED, TypeError, yaml.YAMLError, RecursionError):
-        raise Refused("a mapping that JSON cannot hold") from None
+        raise ValueRefused("a mapping that JSON cannot hold") from None
 
 
 def from_text(text: str) -> Scalar:
@@ -319,9 +319,9 @@ def from_text(text: str) -> Scalar:
         try:
             node = yaml.compose(stripped, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, ValueError, OverflowError):
-            raise Refused("a quote that is not closed") from None
+            raise ValueRefused("a quote that is not closed") from None
         if not isinstance(node, ScalarNode):
-            raise Refused("more than one quoted text")
+            raise ValueRefused("more than one quoted text")
         return from_node(node)
     tag = loader.resolve(ScalarNode, stripped, (True, False))  # type: ignore[no-untyped-call]
     return from_node(ScalarNode(tag, stripped))
@@ -358,7 +358,7 @@ def _type_of(value: object) -> str:
 
 
 def check(field: Field, scalar: Scalar) -> Value:
-    """The value as the key wants it; Refused when it is of another type or out of range."""
+    """The value as the key wants it; ValueRefused when it is of another type or out of range."""
     value = scalar.value
     if value is None and field.nullable:
         return None
@@ -366,7 +366,7 @@ def check(field: Field, scalar: Scalar) -> Value:
         # YAML 1.1 reads a bare `off` as false; where `off` is one of the choices, the word that was written counts.
         value = scalar.text.lower()
         if value not in field.choices:
-            raise Refused(show(scalar.value, field))
+            raise ValueRefused(show(scalar.value, field))
     if _fits(field, value):
         return float(value) if field.kind == "number" else value
     hint = ""
@@ -374,13 +374,13 @@ def check(field: Field, scalar: Scalar) -> Value:
         hint = " (quotes make it text)"
     elif field.kind in ("boolean", "integer", "number") and isinstance(value, str):
         hint = " (text, not a value: are there quotes too many?)" if _looks_typed(value) else ""
-    raise Refused(show(value, field) + hint)
+    raise ValueRefused(show(value, field) + hint)
 
 
 def _looks_typed(value: str) -> bool:
     try:
         return not isinstance(from_text(value).value, str)
-    except Refused:
+    except ValueRefused:
         return False
 
 

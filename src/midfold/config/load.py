@@ -44,7 +44,7 @@ from midfold.errors import ConfigError
 MOST_PROBLEMS = 50
 
 
-class Place(Struct, frozen=True):
+class SettingPlace(Struct, frozen=True):
     """Where a value was given: as an error starts, and as `config show` says it."""
 
     at: str
@@ -63,7 +63,7 @@ class Setting(Struct, frozen=True):
 
     path: KeyPath
     value: fields.Value
-    place: Place
+    place: SettingPlace
     old: KeyPath | None = None
 
 
@@ -73,7 +73,7 @@ class Problems(Struct):
     lines: list[str] = field(default_factory=list)
     more: int = 0
 
-    def add(self, place: Place, path: KeyPath, text: str) -> None:
+    def add(self, place: SettingPlace, path: KeyPath, text: str) -> None:
         if len(self.lines) < MOST_PROBLEMS:
             self.lines.append(": ".join(part for part in (place.at, dotted(path), text) if part))
         else:
@@ -98,23 +98,23 @@ class Layer(Struct):
     named: list[KeyPath] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
-    def put(self, path: KeyPath, scalar: fields.Scalar, place: Place) -> None:
+    def put(self, path: KeyPath, scalar: fields.Scalar, place: SettingPlace) -> None:
         """Checks one value and keeps it, or keeps the problem."""
         known = self._field(path, place)
         if known is None:
             return
         try:
             value = fields.check(known, scalar)
-        except fields.Refused as found:
+        except fields.ValueRefused as found:
             self.refused(path, str(found), place)
             return
         self.settings.append(Setting(OLD.get(path, path), value, place, path if path in OLD else None))
 
-    def refused(self, path: KeyPath, found: str, place: Place) -> None:
+    def refused(self, path: KeyPath, found: str, place: SettingPlace) -> None:
         if known := self._field(path, place):
             self.problems.add(place, path, f"found {found}; allowed: {known.allowed} ({known.description})")
 
-    def _field(self, path: KeyPath, place: Place) -> fields.Field | None:
+    def _field(self, path: KeyPath, place: SettingPlace) -> fields.Field | None:
         """The field that a key sets; None, and a notice or a problem, where there is none."""
         if path in GONE:
             hint = "; `midfold config migrate` removes it" if place.origin.startswith("file ") else ""
@@ -127,7 +127,7 @@ class Layer(Struct):
             self.unknown(path, place)
         return known
 
-    def unknown(self, path: KeyPath, place: Place, *, variable: bool = False) -> None:
+    def unknown(self, path: KeyPath, place: SettingPlace, *, variable: bool = False) -> None:
         if self.problems.full:
             self.problems.add(place, path, "unknown")
             return
@@ -143,7 +143,7 @@ class Layer(Struct):
         where = f"in {dotted(parent)}" if parent else "at the top level"
         self.problems.add(place, path, f"unknown key{hint} (allowed {where}: {_keys(parent)})")
 
-    def name_is_fine(self, path: KeyPath, place: Place) -> bool:
+    def name_is_fine(self, path: KeyPath, place: SettingPlace) -> bool:
         """Whether the user's own name of a section can be one."""
         section, name = path[0], path[1]
         if re.fullmatch(NAME_PATTERNS[section], name):
@@ -169,7 +169,7 @@ class Layer(Struct):
             origin = setting.place.origin.removeprefix("file ")
             hint = "" if origin == setting.place.origin else "; `midfold config migrate` rewrites the file"
             self.notices.append(f"{setting.place.at}: {was} is now {now}{hint}")
-            kept.append(replace(setting, place=Place(setting.place.at, f"migrated from {was} in {origin}")))
+            kept.append(replace(setting, place=SettingPlace(setting.place.at, f"migrated from {was} in {origin}")))
         self.settings = kept
 
 
@@ -191,8 +191,8 @@ def _is_null(node: Node) -> bool:
     return isinstance(node, ScalarNode) and node.tag == yaml_text.NULL
 
 
-def _place(node: Node, name: str) -> Place:
-    return Place(f"{name}:{yaml_text.at(node)}", f"file {name}:{node.start_mark.line + 1}")
+def _place(node: Node, name: str) -> SettingPlace:
+    return SettingPlace(f"{name}:{yaml_text.at(node)}", f"file {name}:{node.start_mark.line + 1}")
 
 
 def _section(layer: Layer, node: MappingNode, path: KeyPath, name: str) -> None:
@@ -217,7 +217,7 @@ def _entry(layer: Layer, key: ScalarNode, value: Node, path: KeyPath, name: str)
     if field_at(path) or path in OLD or path in GONE:
         try:
             scalar = fields.read(value, field_at(path))
-        except fields.Refused as found:
+        except fields.ValueRefused as found:
             layer.refused(path, str(found), _place(value, name))
             return
         layer.put(path, scalar, place)
@@ -264,13 +264,13 @@ def from_environment(variables: Mapping[str, str], named: Iterable[KeyPath], pro
     layer = Layer(problems)
     known = list(named)
     for variable in sorted(variables):
-        place = Place(f"environment {shown(variable)}", f"environment {variable}")
+        place = SettingPlace(f"environment {shown(variable)}", f"environment {variable}")
         path = _variable_path(layer, variable, known, place)
         if path is None:
             continue
         try:
             scalar = fields.from_text(variables[variable])
-        except fields.Refused as found:
+        except fields.ValueRefused as found:
             layer.refused(path, str(found), place)
             continue
         if path[0] in OPEN:
@@ -280,7 +280,7 @@ def from_environment(variables: Mapping[str, str], named: Iterable[KeyPath], pro
     return layer
 
 
-def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Place) -> KeyPath | None:
+def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: SettingPlace) -> KeyPath | None:
     first, *rest = variable.removeprefix(PREFIX).lower().split("__")
     path = (first, *rest)
     if first in OPEN and len(rest) > 1:
@@ -310,14 +310,14 @@ def from_flags(overrides: Mapping[str, Any], problems: Problems) -> Layer:
     layer = Layer(problems)
     for key, value in overrides.items():
         path = split(key)
-        place = Place(value.flag if isinstance(value, FlagText) else "flag", "flag")
+        place = SettingPlace(value.flag if isinstance(value, FlagText) else "flag", "flag")
         if path[0] in OPEN and field_at(path):
             if not layer.name_is_fine(path, place):
                 continue
             layer.named.append(path[:2])
         try:
             scalar = fields.from_text(value.text) if isinstance(value, FlagText) else fields.Scalar(value)
-        except fields.Refused as found:
+        except fields.ValueRefused as found:
             layer.refused(path, str(found), place)
             continue
         layer.put(path, scalar, place)

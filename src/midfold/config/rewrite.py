@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from midfold.config import yaml_text
-from midfold.config.fields import GONE, OLD, KeyPath, Refused, Value, dotted, from_node, printable, render
+from midfold.config.fields import GONE, OLD, KeyPath, Value, ValueRefused, dotted, from_node, printable, render
 from midfold.config.load import Loaded, Problems, from_flags, parse
 from midfold.config.schema import Config
 from midfold.config.yaml_text import Insert
@@ -126,7 +126,7 @@ def set_value(text: str, key: str, value: Value, name: str = "config.yaml") -> s
 def _same(node: Node, wanted: Value) -> bool:
     try:
         found = _value(node)
-    except Refused:
+    except ValueRefused:
         return False
     return type(found) is type(wanted) and found == wanted
 

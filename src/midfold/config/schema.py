@@ -185,7 +185,7 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = "configured"
 
 
-class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where sessions are kept."""
 
     url: Annotated[StoreUrl | None, doc("database of sessions; null: a file of your own")] = None
@@ -237,7 +237,7 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ] = False
 
 
-class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`midfold serve`: what stands between agents and providers."""
 
     upstream: Annotated[
@@ -324,7 +324,7 @@ class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = ""
 
 
-class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpstreamSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where requests for the models of a pattern go."""
 
     base_url: Annotated[Url | None, doc("address of the provider")] = None
@@ -356,18 +356,18 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Mapping[ProviderName, Provider], doc("Endpoints with a name of your own, for auxiliary.compression.provider.")
     ] = {}
     prompt_caching: PromptCaching = PromptCaching()
-    store: Store = Store()
+    store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()
     models: Annotated[
         Mapping[ModelPattern, ModelOverride],
         doc("What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
     ] = {}
-    gateway: Gateway = Gateway()
+    gateway: GatewaySettings = GatewaySettings()
     keys: Annotated[
         Mapping[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")], Key],
         doc("Who may use the gateway: each has sessions of their own. `midfold keys new NAME` makes one."),
     ] = {}
     upstreams: Annotated[
-        Mapping[ModelPattern, Upstream],
+        Mapping[ModelPattern, UpstreamSettings],
         doc("Where the gateway sends requests, by a pattern of model names (claude-*)."),
     ] = {}

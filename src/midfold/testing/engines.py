@@ -158,7 +158,7 @@ def _anthropic(number: int, results: bool) -> list[dict[str, Any]]:
     ]
 
 
-class Run:
+class EngineRun:
     """One compaction: what went in, what came out, and the conversation in its own shape."""
 
     def __init__(
@@ -218,7 +218,7 @@ def woven(dialect: str, between: list[list[Any]]) -> list[Any]:
     return out
 
 
-def legal(run: Run) -> None:
+def legal(run: EngineRun) -> None:
     """What changed keeps every law, as it stands and after a round trip through the dialect's own shape."""
     if run.outcome.changed:
         assert violations(run.outcome.messages) == ()
@@ -227,7 +227,7 @@ def legal(run: Run) -> None:
         assert run.outcome.messages is run.request.messages
 
 
-def shorter(run: Run) -> None:
+def shorter(run: EngineRun) -> None:
     if not run.outcome.changed:
         return
     count = run.request.meter.count
@@ -235,7 +235,7 @@ def shorter(run: Run) -> None:
     assert run.outcome.receipt.new_tokens < run.outcome.receipt.old_tokens
 
 
-def anchored(run: Run) -> None:
+def anchored(run: EngineRun) -> None:
     if not run.outcome.changed:
         return
     before, boundary = run.request.messages, run.outcome.receipt.boundary
@@ -247,7 +247,7 @@ def anchored(run: Run) -> None:
             assert not boundary.start <= index < boundary.end or index in boundary.pinned
 
 
-def recoverable(run: Run) -> None:
+def recoverable(run: EngineRun) -> None:
     """Every message that is not there any more, or not as it was, is behind a handle."""
     archived = {message.digest for messages in run.outcome.archive.values() for message in messages}
     there = {id(message) for message in run.outcome.messages}
@@ -345,7 +345,7 @@ class EngineContract:
     def test_its_tools_have_names_of_their_own_and_others_are_refused(self, subject: ContextEngine) -> None:
         names = [tool.name for tool in subject.tools()]
         assert len(set(names)) == len(names)
-        run = Run(subject, long_conversation("openai-chat"), "openai-chat")
+        run = EngineRun(subject, long_conversation("openai-chat"), "openai-chat")
         with pytest.raises(KeyError):
             subject.call_tool("no such tool", {}, run.outcome.archive)
 
@@ -370,19 +370,19 @@ class EngineContract:
     def test_nothing_it_was_given_is_mutated(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
             before = copy.deepcopy(messages)
-            run = Run(subject, messages, dialect, force=True)
+            run = EngineRun(subject, messages, dialect, force=True)
             assert messages == before
             assert all(message.wire is given for message, given in zip(run.request.messages, messages, strict=True))
 
     def test_an_unchanged_outcome_is_the_same_messages(self, subject: ContextEngine, dialect: str) -> None:
-        run = Run(subject, rounds(dialect, 1)[0], dialect, context_length=200_000)
+        run = EngineRun(subject, rounds(dialect, 1)[0], dialect, context_length=200_000)
         assert not run.outcome.changed
         assert run.outcome.messages is run.request.messages
         assert run.outcome.system is run.request.system
         assert not run.outcome.archive
 
     def test_an_empty_conversation_is_no_error(self, subject: ContextEngine, dialect: str) -> None:
-        run = Run(subject, [], dialect, force=True)
+        run = EngineRun(subject, [], dialect, force=True)
         assert run.outcome.messages == ()
 
     @pytest.mark.parametrize("kind", ["auth", "network"])
@@ -390,7 +390,7 @@ class EngineContract:
         self, subject: ContextEngine, dialect: str, kind: FailureKind
     ) -> None:
         summarizer = ScriptedSummarizer([SummaryFailed(kind)] * 9)
-        run = Run(subject, long_conversation(dialect, results=False), dialect, summarizer=summarizer, force=True)
+        run = EngineRun(subject, long_conversation(dialect, results=False), dialect, summarizer=summarizer, force=True)
         if summarizer.asks:
             assert run.outcome.messages is run.request.messages
             assert run.outcome.receipt.status in ("aborted", "unchanged")
@@ -405,45 +405,47 @@ class EngineContract:
 
     def test_the_result_keeps_the_laws(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
-            legal(Run(subject, messages, dialect))
-            legal(Run(subject, messages, dialect, force=True))
-            legal(Run(subject, messages, dialect, keep_last_exchanges=1))
-            legal(Run(subject, messages, dialect, target_tokens=size(messages, dialect) * 3 // 4))
+            legal(EngineRun(subject, messages, dialect))
+            legal(EngineRun(subject, messages, dialect, force=True))
+            legal(EngineRun(subject, messages, dialect, keep_last_exchanges=1))
+            legal(EngineRun(subject, messages, dialect, target_tokens=size(messages, dialect) * 3 // 4))
 
     def test_the_result_keeps_the_laws_for_generated_conversations(self, subject: ContextEngine, dialect: str) -> None:
-        self.generated(dialect, lambda messages: legal(Run(subject, messages, dialect, force=True)))
+        self.generated(dialect, lambda messages: legal(EngineRun(subject, messages, dialect, force=True)))
 
     def test_the_laws_hold_from_compaction_to_compaction(self, subject: ContextEngine, dialect: str) -> None:
         messages, state = long_conversation(dialect), CompactionState()
         for _ in range(4):
-            run = Run(subject, messages, dialect, state=state)
+            run = EngineRun(subject, messages, dialect, state=state)
             legal(run)
             shorter(run)
             assert sum(is_handoff(message) for message in run.outcome.messages) <= 1
             messages, state = [*run.written, *long_conversation(dialect)[1:]], run.outcome.state
 
     def test_it_is_never_longer_when_it_says_it_compacted(self, subject: ContextEngine, dialect: str) -> None:
-        shorter(Run(subject, long_conversation(dialect), dialect))
-        shorter(Run(subject, long_conversation(dialect), dialect, summarizer=lambda ask: "A long story. " * 5_000))
-        self.generated(dialect, lambda messages: shorter(Run(subject, messages, dialect, force=True)))
+        shorter(EngineRun(subject, long_conversation(dialect), dialect))
+        shorter(
+            EngineRun(subject, long_conversation(dialect), dialect, summarizer=lambda ask: "A long story. " * 5_000)
+        )
+        self.generated(dialect, lambda messages: shorter(EngineRun(subject, messages, dialect, force=True)))
 
     def test_the_latest_ask_and_answer_stay_outside_the_fold(self, subject: ContextEngine, dialect: str) -> None:
-        anchored(Run(subject, long_conversation(dialect), dialect))
-        self.generated(dialect, lambda messages: anchored(Run(subject, messages, dialect, force=True)))
+        anchored(EngineRun(subject, long_conversation(dialect), dialect))
+        self.generated(dialect, lambda messages: anchored(EngineRun(subject, messages, dialect, force=True)))
 
     def test_nothing_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
-        recoverable(Run(subject, long_conversation(dialect), dialect))
-        recoverable(Run(subject, spoiled_conversation(dialect), dialect, force=True))
+        recoverable(EngineRun(subject, long_conversation(dialect), dialect))
+        recoverable(EngineRun(subject, spoiled_conversation(dialect), dialect, force=True))
 
     def test_nothing_generated_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
-        self.generated(dialect, lambda messages: recoverable(Run(subject, messages, dialect, force=True)))
+        self.generated(dialect, lambda messages: recoverable(EngineRun(subject, messages, dialect, force=True)))
 
     # Being the same every time
 
     def test_a_second_run_is_byte_identical(self, subject: ContextEngine, dialect: str) -> None:
         def check(messages: list[Any]) -> None:
-            first = Run(subject, messages, dialect, force=True).fingerprint()
-            assert Run(subject, copy.deepcopy(messages), dialect, force=True).fingerprint() == first
+            first = EngineRun(subject, messages, dialect, force=True).fingerprint()
+            assert EngineRun(subject, copy.deepcopy(messages), dialect, force=True).fingerprint() == first
 
         check(long_conversation(dialect))
         self.generated(dialect, check)
@@ -451,7 +453,7 @@ class EngineContract:
     def test_what_was_measured_before_changes_nothing(self, subject: ContextEngine) -> None:
         """Messages remember their size; whether somebody has asked for it must not be seen in the result."""
         messages = long_conversation("openai-chat", 200)
-        fresh = Run(subject, messages, "openai-chat", context_length=200_000)
+        fresh = EngineRun(subject, messages, "openai-chat", context_length=200_000)
         known = request(read(messages, dialect="openai-chat"), context_length=200_000)
         known.meter.count(known.messages)
         again = drive(subject.compress(known), local_summarizer)
@@ -467,7 +469,7 @@ class EngineContract:
 
     def test_the_receipt_is_json_and_fits_its_schema(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect), rounds(dialect, 1)[0], []):
-            receipt = Run(subject, messages, dialect, force=True).outcome.receipt
+            receipt = EngineRun(subject, messages, dialect, force=True).outcome.receipt
             text = json.dumps(receipt.to_dict(), allow_nan=False)
             assert msgspec.json.decode(text, type=Receipt) == receipt
             validate(json.loads(text))
@@ -475,11 +477,11 @@ class EngineContract:
     def test_the_receipt_tells_no_content(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
             for summarizer in (local_summarizer, lambda ask: SUMMARY):
-                run = Run(subject, messages, dialect, summarizer=summarizer, force=True)
+                run = EngineRun(subject, messages, dialect, summarizer=summarizer, force=True)
                 assert CANARY not in json.dumps(run.outcome.receipt.to_dict())
 
     def test_the_receipt_counts_what_came_out(self, subject: ContextEngine, dialect: str) -> None:
-        run = Run(subject, long_conversation(dialect), dialect)
+        run = EngineRun(subject, long_conversation(dialect), dialect)
         receipt = run.outcome.receipt
         assert (receipt.old_messages, receipt.new_messages) == (len(run.request.messages), len(run.outcome.messages))
         assert set(receipt.handles) == set(run.outcome.archive)
@@ -490,7 +492,7 @@ class EngineContract:
 def fingerprints(engine: ContextEngine) -> Iterator[bytes]:
     for dialect in DIALECTS:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
-            yield Run(engine, messages, dialect, force=True).fingerprint()
+            yield EngineRun(engine, messages, dialect, force=True).fingerprint()
 
 
 def replayed(engine: ContextEngine, *, seed: str) -> bytes:

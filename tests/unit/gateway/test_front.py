@@ -25,12 +25,12 @@ import sys
 from midfold.config.schema import Config
 from midfold.service import Sessions, open_sessions
 from midfold.cli.serve import server_options
-from midfold.config.schema import Gateway
+from midfold.config.schema import GatewaySettings
 from midfold.dashboard import Recorder
 from midfold.gateway import create_app
 from midfold.gateway.front import Later
 from midfold.gateway.operating import Operations
-config = Config(gateway=Gateway(upstream="http://127.0.0.1:1"))
+config = Config(gateway=GatewaySettings(upstream="http://127.0.0.1:1"))
 sessions = open_sessions("memory:", config=config)
 operations = Operations(config, sessions)
 Recorder(sessions)
