@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import yaml
 from msgspec import Struct, inspect
+from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from midfold.config.schema import Config
@@ -105,28 +106,29 @@ def _leaf(path: KeyPath, kind: inspect.Type, default: Any) -> Field:
         nullable = True
         inner, more = _unwrap(next(member for member in kind.types if not isinstance(member, inspect.NoneType)))
         kind, notes = inner, {**more, **notes}
-    shared: dict[str, Any] = {
-        "path": path,
-        "description": notes["description"],
-        "default": default,
-        "nullable": nullable,
-        "text": notes.get("allowed"),
-        "url": notes.get("url", False),
-        "json": notes.get("json", False),
-        "words": notes.get("words", False),
-    }
+    leaf = Field(
+        path=path,
+        kind="text",
+        description=notes["description"],
+        default=default,
+        nullable=nullable,
+        text=notes.get("allowed"),
+        url=notes.get("url", False),
+        json=notes.get("json", False),
+        words=notes.get("words", False),
+    )
     match kind:
         case inspect.BoolType():
-            return Field(kind="boolean", **shared)
+            return replace(leaf, kind="boolean")
         case inspect.LiteralType(values=values):
             ordered = sorted((str(value) for value in values), key=lambda value: (value != default, value))
-            return Field(kind="choice", choices=tuple(ordered), **shared)
+            return replace(leaf, kind="choice", choices=tuple(ordered))
         case inspect.IntType(ge=low, gt=above, le=high):
-            return Field(kind="integer", low=low, above=above, high=high, **shared)
+            return replace(leaf, kind="integer", low=low, above=above, high=high)
         case inspect.FloatType(ge=low, gt=above, le=high):
-            return Field(kind="number", low=low, above=above, high=high, **shared)
+            return replace(leaf, kind="number", low=low, above=above, high=high)
         case inspect.StrType(pattern=pattern):
-            return Field(kind="text", pattern=pattern, **shared)
+            return replace(leaf, pattern=pattern)
     raise TypeError(f"{'.'.join(path)} has a type that config.table does not know")
 
 

@@ -141,14 +141,8 @@ class ScriptedProvider:
     def endpoint(self, wire: Wire = "openai", **changes: Any) -> Endpoint:
         """This server, as a summary model."""
         base = f"{self.url}/v1" if wire == "openai" else self.url
-        known: dict[str, Any] = {
-            "name": "scripted",
-            "wire": wire,
-            "base_url": base,
-            "model": "scripted",
-            "timeout": 5.0,
-        }
-        return Endpoint(**{**known, **changes})
+        made = Endpoint(name="scripted", wire=wire, base_url=base, model="scripted", timeout=5.0)
+        return msgspec.structs.replace(made, **changes)
 
     def __enter__(self) -> ScriptedProvider:
         self._thread.start()
