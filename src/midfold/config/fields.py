@@ -129,7 +129,7 @@ def _leaf(path: KeyPath, kind: inspect.Type, default: Any) -> Field:
             return replace(leaf, kind="number", low=low, above=above, high=high)
         case inspect.StrType(pattern=pattern):
             return replace(leaf, pattern=pattern)
-    raise TypeError(f"{'.'.join(path)} has a type that config.table does not know")
+    raise TypeError(f"{'.'.join(path)} has a type that config.fields does not know")
 
 
 def _fields(path: KeyPath, kind: inspect.Type, default: Any) -> Iterator[Field]:

@@ -177,7 +177,7 @@ def from_file(text: str, name: str, problems: Problems) -> Layer:
     """The settings of a YAML text. Syntax errors are raised; every other problem is collected."""
     layer = Layer(problems)
     root = yaml_text.compose(text, name)
-    if root is not None and not _is_null(root):
+    if root is not None and not yaml_text.is_null(root):
         if isinstance(root, MappingNode):
             _section(layer, root, (), name)
         else:
@@ -185,10 +185,6 @@ def from_file(text: str, name: str, problems: Problems) -> Layer:
             problems.add(place, (), "found no sections; allowed: keys such as `compression:` with their settings below")
     layer.settle()
     return layer
-
-
-def _is_null(node: Node) -> bool:
-    return isinstance(node, ScalarNode) and node.tag == yaml_text.NULL
 
 
 def _place(node: Node, name: str) -> SettingPlace:
@@ -223,7 +219,7 @@ def _entry(layer: Layer, key: ScalarNode, value: Node, path: KeyPath, name: str)
         layer.put(path, scalar, place)
     elif not children(path) and not old_section:
         layer.unknown(path, place)
-    elif not isinstance(value, MappingNode) and not _is_null(value):
+    elif not isinstance(value, MappingNode) and not yaml_text.is_null(value):
         kind = "a list" if isinstance(value, SequenceNode) else "a single value"
         layer.problems.add(place, path, f"found {kind}; allowed: a section with the keys {_keys(path)}")
     else:

@@ -205,7 +205,7 @@ def put(text: str, path: KeyPath, new: Insert, *, after: str | None = None) -> s
     """
     body, added = _with_final_break(text)
     root = compose(body, "config.yaml")
-    if root is None or (_is_null(root) and not _span(root, body)):
+    if root is None or (is_null(root) and not _span(root, body)):
         result = body + _block(path, new, 0, body)
     else:
         result = _put(body, root, path, new, after)
@@ -223,7 +223,7 @@ def _put(body: str, root: Node, path: KeyPath, new: Insert, after: str | None) -
         key, node = pair
         if depth == len(path) - 1:
             return _replace(body, node, new.value)
-        if _is_null(node):
+        if is_null(node):
             return _fill(body, key, node, path[depth + 1 :], new)
     raise _by_hand(path, node)
 
@@ -293,7 +293,7 @@ def takes_comments(text: str, path: KeyPath) -> bool:
     node = compose(text, "config.yaml")
     for name in path:
         if not isinstance(node, MappingNode):
-            return node is None or _is_null(node)
+            return node is None or is_null(node)
         if node.flow_style:
             return False
         pair = find(node, name)
@@ -413,7 +413,8 @@ def find(node: MappingNode, name: str) -> Pair | None:
     return next(((key, value) for key, value in node.value if isinstance(key, ScalarNode) and key.value == name), None)
 
 
-def _is_null(node: Node) -> bool:
+def is_null(node: Node) -> bool:
+    """Whether a node is YAML's null."""
     return isinstance(node, ScalarNode) and node.tag == NULL
 
 
