@@ -21,7 +21,7 @@ from midfold import EngineHost, Meter, SummaryAsk, compact, read
 from midfold.config import Config
 from midfold.config.schema import Compression
 from midfold.fold.hostile import identifiers
-from midfold.summarize import Summarizer, local_summarizer
+from midfold.model import Summarizer, local_summarizer
 
 SMALL, COUNT, LARGE = 1_000, 10_000, 50_000
 WINDOW = 200_000

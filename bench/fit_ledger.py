@@ -2,7 +2,7 @@
 
     python -m bench.fit_ledger            print the constants, and how well they rank on the half they have not seen
 
-A name of the past is needed if the measure says so (midfold.eval). A logistic regression over the features of
+A name of the past is needed if the measure says so (midfold.lab). A logistic regression over the features of
 `worth`, by gradient descent on the training half; every cut weighs the same. Needs ../shared/data and nothing else.
 """
 
@@ -12,12 +12,11 @@ import sys
 from math import exp, log1p
 
 from bench.workload import LONG_SOURCES, SHARED
-from midfold.eval.cuts import all_cuts, half_of
-from midfold.eval.generic import shared_facts
-from midfold.eval.needs import needs_at
-from midfold.eval.run import facts_by_project
-from midfold.eval.sessions import load
 from midfold.fold.facts import CALLED, RESULT, SAID, USER, Census, Entry, Shape, subwords
+from midfold.lab.exams import needs_at
+from midfold.lab.recorded_sessions import all_cuts, half_of, load_sessions
+from midfold.lab.retention import facts_by_project
+from midfold.lab.retention_facts import shared_facts
 
 FEATURES = (
     "SINCE_LAST", "NEVER_BY_ASSISTANT", "MORE_MESSAGES", "USER", "SAID", "CALLED", "RESULT", "BY_USER", "IN_RESULT",
@@ -49,7 +48,7 @@ def main() -> None:
 
 
 def _cuts() -> list[Cut]:
-    sessions = load([SHARED / source / "conversations.jsonl" for source in LONG_SOURCES])
+    sessions = load_sessions([SHARED / source / "conversations.jsonl" for source in LONG_SOURCES])
     generic = shared_facts(facts_by_project(sessions))
     found = []
     for cut in all_cuts(sessions):

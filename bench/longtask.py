@@ -28,7 +28,7 @@ from midfold.agent.prompt import system_prompt
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
 from midfold.fold.request import SummaryAsk
-from midfold.summarize import Summarizer, local_summarizer
+from midfold.model import Summarizer, local_summarizer
 
 WINDOWS = (16_000, 32_000, 64_000, 200_000)
 HERMES_WINDOWS = (64_000, 200_000)

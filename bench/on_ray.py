@@ -16,7 +16,8 @@ from typing import Any
 from bench.peers import HOME
 from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED
-from midfold.trajectory import Job, Settings, run
+from midfold.lab.trajectory_run import TrajectoryJob, compress_trajectories
+from midfold.lab.trajectory_settings import TrajectorySettings
 
 FEW, MANY = 2, 14
 """Times that the recorded sessions are in the input: a small one and a large one tell what is paid once."""
@@ -78,17 +79,17 @@ def _cluster() -> Any:
 
 def _spent(source: Path, target: Path, executor: str, address: str | None) -> tuple[float, float]:
     """Processor time and time by the clock, in seconds."""
-    job = Job(
+    job = TrajectoryJob(
         source=str(source),
         target=str(target),
-        settings=Settings(tokenizer="o200k"),
+        settings=TrajectorySettings(tokenizer="o200k"),
         workers=2,
         executor=executor,
         ray_address=address,
         restart=True,
     )
     watch, start = _Watch(), time.monotonic()
-    run(job, watch)
+    compress_trajectories(job, watch)
     return watch.spent, time.monotonic() - start
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from bench.peers import HERMES, environment
 from midfold.agent import shapes
-from midfold.agent.answers import Call
 from midfold.agent.tools import Toolbox
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
@@ -30,7 +29,7 @@ class PlainLoop:
 
     def __init__(self, policy: Any, toolbox: Toolbox, system: str, shrink: Shrink) -> None:
         self.policy, self.toolbox, self.shrink = policy, toolbox, shrink
-        self.tools = [spec.value("openai") for spec in toolbox.specs]
+        self.tools = [spec.definition("openai-chat") for spec in toolbox.specs]
         self.messages: Messages = [{"role": "system", "content": system}]
         self.compactions = 0
 
@@ -46,7 +45,7 @@ class PlainLoop:
             self.messages.append(answer.message)
             if not answer.calls:
                 return str(answer.text)
-            done = [self.toolbox.run(Call(call.id, call.name, call.arguments)) for call in answer.calls]
+            done = [self.toolbox.run(call) for call in answer.calls]
             self.messages += shapes.results("openai", done)
 
 

@@ -19,11 +19,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from bench.task_work import Fact, Module, Repository
-from midfold.agent.answers import Answer, Call
 from midfold.errors import ModelFailed
-from midfold.summarize.endpoint import Endpoint
+from midfold.model.endpoint import Endpoint
 from midfold.tokenizers import Tokenizer
 from midfold.transcript import jsonio
+from midfold.transcript.answers import ModelAnswer
+from midfold.transcript.message import ToolCall
 
 SIGNATURE = "Checked against the source for release 4711."
 FIRST = (
@@ -114,7 +115,7 @@ class Policy:
 
     # As a model
 
-    def ask(self, body: bytes, hear: Any, again: Any) -> Answer:
+    def ask(self, body: bytes, hear: Any, again: Any) -> ModelAnswer:
         request = msgspec.json.decode(body, type=_Request)
         read = [self._read(bytes(message)) for message in request.messages]
         size = sum(seen.tokens for seen in read) + self._read(bytes(request.tools)).tokens
@@ -127,14 +128,14 @@ class Policy:
         step = next(self._steps)
         usage = {"prompt_tokens": size, "completion_tokens": 50}
         if isinstance(step, str):
-            return Answer(message={"role": "assistant", "content": step}, text=step, usage=usage)
+            return ModelAnswer(messages=({"role": "assistant", "content": step},), text=step, usage=usage)
         self.calls += 1
         name, arguments = step
-        call = Call(f"call_{self.calls}", name, jsonio.text_of(arguments))
+        call = ToolCall(f"call_{self.calls}", name, jsonio.text_of(arguments))
         function = {"name": call.name, "arguments": call.arguments}
         message = {"role": "assistant", "content": None}
         message["tool_calls"] = [{"id": call.id, "type": "function", "function": function}]  # type: ignore[assignment]
-        return Answer(message=message, calls=(call,), usage=usage)
+        return ModelAnswer(messages=(message,), calls=(call,), usage=usage)
 
     def tokens(self, messages: Any, tools: Any = ()) -> int:
         """The exact size of a request, by OpenAI's vocabulary."""

@@ -23,12 +23,12 @@ from bench.sharegpt import convert
 from bench.workload import ROOT, SHARED, report
 from midfold import SummaryAnswer, SummaryAsk
 from midfold.fold.redact import redact
-from midfold.summarize import local_summarizer
+from midfold.lab.exams import retention_of
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_run import TrajectoryJob, compress_trajectories
+from midfold.lab.trajectory_settings import FIRSTS, TrajectorySettings
+from midfold.model import local_summarizer
 from midfold.tokenizers import Tokenizer
-from midfold.trajectory import Job, Settings, run
-from midfold.trajectory.retention import retention
-from midfold.trajectory.settings import FIRSTS
-from midfold.trajectory.sharegpt import ShareGPT
 from midfold.transcript.message import Message, Text, Transcript
 
 RUNS = 6
@@ -155,12 +155,12 @@ def _hermes(source: Path, target: Path, summaries: dict[str, str] | None = None,
 
 def _midfold(source: Path, target: Path, **changes: Any) -> float:
     shutil.rmtree(target, ignore_errors=True)
-    settings = Settings(
+    settings = TrajectorySettings(
         **{"target_tokens": TARGET, "summary_tokens": SUMMARY, "tokenizer": "o200k", "turn_tokens": 0, "calls": 1}
         | changes
     )
     start = time.process_time()
-    run(Job(source=str(source), target=str(target), settings=settings, restart=True))
+    compress_trajectories(TrajectoryJob(source=str(source), target=str(target), settings=settings, restart=True))
     return time.process_time() - start
 
 
@@ -260,7 +260,7 @@ def _retained(before: Output, outputs: dict[str, Output]) -> None:
         past, future = _messages(turns[:cut]), _messages(turns[cut:])
         for name, output in outputs.items():
             after = output.records[key]
-            mark = retention(past, _messages(after[: len(after) - rest]), future)
+            mark = retention_of(past, _messages(after[: len(after) - rest]), future)
             if mark is not None:
                 marks[name].append(mark)
     means = {name: sum(found) / max(len(found), 1) for name, found in marks.items()}

@@ -12,7 +12,7 @@ from e2e.steps import Done, Steps, judged, settings
 from midfold.agent import Agent, ModelClient, Toolbox
 from midfold.agent.events import Answered, Event, Folded, Overflowed
 from midfold.fold.handoff import recognise
-from midfold.summarize.endpoint import Endpoint
+from midfold.model.endpoint import Endpoint
 from midfold.transcript.laws import violations
 
 EXAMPLE = ROOT / "examples" / "coding-session.json"

@@ -17,13 +17,14 @@ from e2e.server import MODEL, Server, Witnessed
 from midfold.api import request_for
 from midfold.config import Config
 from midfold.config.schema import Auxiliary, AuxiliaryTask
-from midfold.fold.engine import Compressor
+from midfold.engine import Compressor
+from midfold.errors import SummaryFailed
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import FAILURES, Receipt
-from midfold.fold.request import Outcome
-from midfold.providers import summarizer_for
-from midfold.summarize import drive_async
-from midfold.summarize.client import ModelSummarizer
+from midfold.fold.request import Flow, Outcome, SummaryAsk
+from midfold.model import advance
+from midfold.model.drive import failure_of
+from midfold.model.summaries import ModelSummarizer, summarizer_for
 from midfold.transcript.message import Transcript
 
 EXAMPLE = ROOT / "examples" / "coding-session.json"
@@ -106,7 +107,7 @@ class Steps:
         """`midfold.compact`. With `kinds` the summary must fail, as one of them; without, it may be the model's."""
         given, started = copy.deepcopy(messages), time.monotonic()
         result = midfold.compact(messages, config=config, context_length=window_for(messages))
-        receipt = result.report
+        receipt = result.receipt
         broken = [] if messages == given else ["the caller's messages were changed"]
         broken += judged(receipt, kinds, config.auxiliary.compression.model or "")
         if receipt.status == "compacted":
@@ -170,9 +171,11 @@ class Steps:
         started = time.monotonic()
         paused = midfold.compact(messages, config=config, context_length=window_for(messages), state=first.state)
         broken = checks.untouched(messages, paused.messages, given)
-        quick = time.monotonic() - started < 1.0 and any("no model was asked" in note for note in paused.report.notices)
+        quick = time.monotonic() - started < 1.0 and any(
+            "no model was asked" in note for note in paused.receipt.notices
+        )
         broken += [] if quick else ["the pause after the failure was not kept"]
-        self.note("server gone, again at once", started, paused.report, broken)
+        self.note("server gone, again at once", started, paused.receipt, broken)
         host, started = midfold.EngineHost(context_length=window_for(messages), config=config), time.monotonic()
         returned = host.compress(messages, force=True)
         broken = checks.untouched(messages, returned, given) + ([] if not host.archive else ["archive"])
@@ -192,6 +195,17 @@ def judged(receipt: Receipt, kinds: tuple[str, ...], model: str = MODEL) -> list
     return broken
 
 
+async def _awaited(flow: Flow, summarizer: ModelSummarizer) -> Outcome:
+    step = advance(flow)
+    while isinstance(step, SummaryAsk):
+        try:
+            answer = await summarizer.later(step)
+        except SummaryFailed as failed:
+            answer = failure_of(failed)
+        step = advance(flow, answer)
+    return step
+
+
 async def _beside_a_heartbeat(request: Any, summarizer: ModelSummarizer) -> tuple[Outcome, float]:
     longest = 0.0
 
@@ -204,7 +218,7 @@ async def _beside_a_heartbeat(request: Any, summarizer: ModelSummarizer) -> tupl
 
     beating = asyncio.create_task(heartbeat())
     try:
-        return await drive_async(Compressor().compress(request), summarizer.later), longest
+        return await _awaited(Compressor().compress(request), summarizer), longest
     finally:
         beating.cancel()
 

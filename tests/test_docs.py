@@ -44,7 +44,7 @@ def test_the_readme_shows_what_the_commands_really_print() -> None:
         assert [line for line in expected.splitlines() if line and line not in printed] == []
 
 
-@pytest.mark.parametrize("script", ["gen_cli_doc.py", "gen_config_doc.py", "gen_models_doc.py"])
+@pytest.mark.parametrize("script", ["gen_cli_doc.py", "gen_config_doc.py", "gen_models_doc.py", "gen_python_doc.py"])
 def test_generated_pages_are_current(script: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / script, "--check"], capture_output=True, text=True, check=False

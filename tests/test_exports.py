@@ -1,27 +1,42 @@
-"""The public surface changes only on purpose."""
+"""The public face: what is in it, that nothing it shows is outside of it, and that pages teach nothing else."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import collections.abc
 import inspect
+import re
+import sys
+import typing
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
 
 import midfold
 from midfold import errors
 from midfold import transcript as wire
 
-PUBLIC = """
-BackgroundCompaction
-Compaction CompactionState Config ConfigError ContextEngine Count Document EngineHost LeaseLost
-MalformedTranscript Media Message Meter MidfoldError MissingExtra Opaque Part PluginError Pressure Problem
-Protection Session Sessions StoreError StoredHost SummaryAnswer SummaryAsk SummaryFailed Text Thinking
-TokenCounter Tool ToolCall ToolResult Transcript TranscriptError Usage __version__ compact
-effective_input_window load_config look_up_model open preview read read_many read_usage
-register_context_engine register_digest rejoin select_tail_by_budget shrink_json_string_leaves
-split_for_partial_compaction threshold_tokens write
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md")), ROOT / "README.md"]
+ROOMS = ("adapters.hermes", "agent", "cache", "dashboard", "gateway", "lab", "testing")
+"""Programs of their own beside the library; what they offer is importable from the room itself."""
+
+INNER = """
+Compaction.__init__ Document.__init__ Session.__init__ Sessions.__init__ View.__init__
+Dialect.read Dialect.read_system Health.observe Health.seen Message.over
+Memory.find Meter.count Meter.fixed Meter.request ModelSummarizer.send PreparedFold.now PreparedFold.tally
+Recall.__init__ Sessions.given Setup.fixed Setup.prices Setup.schedule
 """
+"""What midfold's own rooms call; a user neither calls it nor has one of its types to give."""
 
 
-def test_the_package_exports_exactly_these_names() -> None:
-    assert sorted(midfold.__all__) == sorted(PUBLIC.split())
+def test_every_name_is_there_once_and_leads_somewhere() -> None:
+    assert len(set(midfold.__all__)) == len(midfold.__all__)
     assert dir(midfold) == sorted(midfold.__all__)
     for name in midfold.__all__:
         assert getattr(midfold, name) is not None
@@ -35,11 +50,105 @@ def test_the_wire_room_exports_exactly_these_names() -> None:
     assert wire.__all__ == ["Document", "read", "read_many", "sniff", "write"]
 
 
-def test_every_error_is_a_midfold_error_in_the_drawn_tree_with_a_message_of_its_own() -> None:
+def test_every_error_is_public_and_in_the_drawn_tree_with_a_message_of_its_own() -> None:
     assert errors.__doc__ is not None
     for name, item in vars(errors).items():
         if inspect.isclass(item) and issubclass(item, Exception):
             assert issubclass(item, errors.MidfoldError)
             assert name in errors.__doc__
             assert isinstance(item.status, int)
+            assert getattr(midfold, name) is item
     assert str(errors.TranscriptError()) == "This is not a conversation midfold can read."
+
+
+def functions(kind: type) -> Iterator[tuple[str, FunctionType]]:
+    """The public functions of a class: methods, properties, and how it is made."""
+    for name, value in vars(kind).items():
+        found = value.fget if isinstance(value, property) else value
+        found = found.func if isinstance(found, cached_property) else inspect.unwrap(getattr(found, "__func__", found))
+        if inspect.isfunction(found) and (name == "__init__" or not name.startswith("_")):
+            yield name, found
+
+
+def shown(value: Any) -> Iterator[tuple[str, str, ModuleType]]:
+    """Where an annotation of something public stands, what it says, and in which module."""
+    if inspect.isfunction(value):
+        yield from ((value.__name__, text, sys.modules[value.__module__]) for text in value.__annotations__.values())
+    if not inspect.isclass(value):
+        return
+    for kind in value.__mro__:
+        if not kind.__module__.startswith("midfold"):
+            continue
+        module = sys.modules[kind.__module__]
+        for name, text in vars(kind).get("__annotations__", {}).items():
+            if not name.startswith("_"):
+                yield f"{kind.__name__}.{name}", text, module
+        for name, function in functions(kind):
+            yield from ((f"{kind.__name__}.{name}", text, module) for text in function.__annotations__.values())
+
+
+def names(annotation: ast.AST) -> Iterator[str]:
+    """The names in an annotation; what stands in a Literal, or is noted in an Annotated, is none."""
+    outer = ast.unparse(annotation.value) if isinstance(annotation, ast.Subscript) else ""
+    if isinstance(annotation, ast.Name):
+        yield annotation.id
+    elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        yield from names(ast.parse(annotation.value, mode="eval").body)
+    elif outer == "Annotated":
+        assert isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple)
+        yield from names(annotation.slice.elts[0])
+    elif outer != "Literal":
+        for child in ast.iter_child_nodes(annotation):
+            yield from names(child)
+
+
+def imported(module: ModuleType) -> dict[str, tuple[str, str]]:
+    """What a module has from elsewhere in midfold, also where only type checkers read it."""
+    tree = ast.parse(inspect.getsource(module))
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in froms
+        for alias in node.names
+        if str(node.module).startswith("midfold")
+    }
+
+
+def meant(name: str, module: ModuleType) -> Any:
+    """What a name in an annotation stands for; None for what is none of ours."""
+    home, original = imported(module).get(name, ("", name))
+    if home:
+        return getattr(__import__(home, fromlist=[original]), original)
+    value = vars(module).get(name)
+    if hasattr(builtins, name) or hasattr(typing, name) or hasattr(collections.abc, name) or inspect.ismodule(value):
+        return None
+    if inspect.isclass(value) and not value.__module__.startswith("midfold"):
+        return None
+    return value
+
+
+def classes(kind: Any) -> Iterator[type]:
+    """Our classes in what a name stands for: itself, or those that an alias is made of."""
+    if inspect.isclass(kind) and not typing.get_args(kind):
+        yield from (kind,) if kind.__module__.startswith("midfold") else ()
+    else:
+        for part in kind if isinstance(kind, list) else typing.get_args(kind):
+            yield from classes(part)
+
+
+def test_every_type_in_a_public_signature_is_public() -> None:
+    public = [getattr(midfold, name) for name in midfold.__all__]
+    missing: dict[str, set[str]] = {}
+    for value in public:
+        for where, text, module in shown(value):
+            for name in () if where in INNER.split() else names(ast.parse(str(text), mode="eval").body):
+                for kind in classes(meant(name, module)):
+                    if not kind.__name__.startswith("_") and not any(kind is known for known in public):
+                        missing.setdefault(f"{kind.__module__}.{kind.__name__}", set()).add(where)
+    assert missing == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_teach_the_public_face_and_the_rooms_alone(page: Path) -> None:
+    taught = re.findall(r"^\s*(?:from|import) midfold\.([\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [path for path in taught if path not in ROOMS and not path.startswith("testing.")] == []

@@ -24,144 +24,46 @@ FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (
 
 ALLOWED_CLASSES = frozenset(
     {
-        "midfold/fold/job.py: Job",
-        "midfold/host.py: EngineHost",
-        "midfold/session.py: Session",
+        "midfold/engine/job.py: Job",
         "midfold/store/protocol.py: Store",
         "midfold/store/sqlstore.py: SqlStore",
     }
 )
 ALLOWED_CLASS_NAMES = frozenset(
-    [
-        "Account",
-        "Answer",
-        "Asked",
-        "Beside",
-        "Call",
-        "Compaction",
-        "Ends",
-        "Entry",
-        "Event",
-        "Finding",
-        "Finished",
-        "Folded",
-        "Folder",
-        "Found",
-        "Gauge",
-        "Job",
-        "Kept",
-        "Known",
-        "Limits",
-        "Line",
-        "Memory",
-        "Model",
-        "Name",
-        "Originals",
-        "Piece",
-        "Place",
-        "Plan",
-        "Policy",
-        "Prepared",
-        "Problem",
-        "Progress",
-        "Recall",
-        "Record",
-        "Said",
-        "Search",
-        "Seen",
-        "Session",
-        "Shelf",
-        "Span",
-        "Tool",
-        "ToolSpec",
-        "Turn",
-        "Turns",
-        "View",
-        "_Body",
-        "_Fields",
-        "_Run",
-        "_Stream",
-        "_Walk",
-        "_Work",
-    ]
+    """
+    Account Answer Asked Beside Compaction Conversation Ends Entry Finding Folded Folder Gauge Limits Line Memory
+    Originals Piece Place Problem Record Said Search Seen Shelf Span Tool Turn Turns _Fields _Walk
+    """.split()
 )
 ALLOWED_MODULE_NAMES = frozenset(
-    [
-        "answers",
-        "chart",
-        "checkpoints",
-        "client",
-        "engine",
-        "facts",
-        "figures",
-        "files",
-        "health",
-        "job",
-        "keys",
-        "logs",
-        "memory",
-        "metrics",
-        "models",
-        "pages",
-        "plan",
-        "plugins",
-        "policy",
-        "recall",
-        "render",
-        "run",
-        "search",
-        "sessions",
-        "settings",
-        "shapes",
-        "sizes",
-        "splice",
-        "summary",
-        "texts",
-        "turns",
-    ]
+    """
+    answers checkpoints client conversation facts health keys logs memory models pages plugins render shapes
+    summary turns
+    """.split()
 )
 ALLOWED_FILES = frozenset(
     {
+        "midfold/_deprecated.py",
+        "midfold/_moved.py",
         "midfold/adapters/hermes/memory.py",
         "midfold/adapters/hermes/shelf.py",
-        "midfold/agent/ahead.py",
         "midfold/agent/prompt.py",
         "midfold/agent/translate.py",
-        "midfold/background.py",
         "midfold/dashboard/openapi.py",
         "midfold/dashboard/strips.py",
-        "midfold/dashboard/svg.py",
-        "midfold/drawing.py",
-        "midfold/eval/constraints.py",
-        "midfold/eval/oracle.py",
-        "midfold/fold/partial.py",
-        "midfold/gateway/anchors.py",
         "midfold/gateway/figures.py",
         "midfold/gateway/keeping.py",
         "midfold/gateway/slack.py",
-        "midfold/measured.py",
-        "midfold/replay/chart.py",
-        "midfold/replay/provider.py",
         "midfold/store/memory.py",
-        "midfold/store/originals.py",
-        "midfold/stored_host.py",
-        "midfold/summarize/deadline.py",
-        "midfold/summarize/pieces.py",
-        "midfold/trajectory/retention.py",
-        "midfold/trajectory/splice.py",
     }
 )
 ALLOWED_ARGUMENTS = frozenset(
     {
-        "midfold/fold/job.py: receipt: defaults",
+        "midfold/engine/job.py: receipt: defaults",
         "midfold/gateway/client.py: send: options",
-        "midfold/host.py: health_after: asked",
+        "midfold/lab/executors.py: _connect: options",
         "midfold/service.py: open_sessions: asked",
-        "midfold/service.py: session: more",
-        "midfold/session.py: _other: more",
-        "midfold/session.py: cache_hints: asked",
         "midfold/store/sqlstore.py: find: filters",
-        "midfold/trajectory/on_ray.py: _connect: options",
     }
 )
 

@@ -3,7 +3,7 @@
 python tools/pages_demo.py sqlite:///demo.db FILE.jsonl...   conversations in OpenAI chat shape, one per line
 
 Sessions are folded as they go, in small windows. Usage is what a provider's cache with a lifetime of five minutes would
-report for the requests midfold made (midfold.replay has the model of it); nothing is sent anywhere.
+report for the requests midfold made (midfold.lab has the model of it); nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from midfold.cache import is_claude
 from midfold.cache.prices import prices_for
-from midfold.replay.provider import Cache, View
+from midfold.lab.replay_player import SentView, SimulatedCache
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
 from midfold.transcript.message import Usage
@@ -56,7 +56,7 @@ def replay(
     """One conversation, turn by turn, with its own pauses where they were recorded."""
     model = conversation["model"]
     session = sessions.session(name, model=model, context_length=window)
-    turns, cache, meter = Turns(sessions.store), Cache(prices_for(model), LEAST_CACHED), Meter()
+    turns, cache, meter = Turns(sessions.store), SimulatedCache(prices_for(model), LEAST_CACHED), Meter()
     first = next(filter(None, map(_seconds, conversation["messages"])), 0.0)
     clock.now = began
     for message in conversation["messages"]:
@@ -65,7 +65,7 @@ def replay(
         if message["role"] == "assistant" and session.info is not None:
             if session.should_compact():
                 session.compact()
-            usage = billed(cache, View(meter, session.view().transcript), session, clock.now)
+            usage = billed(cache, SentView(meter, session.view().transcript), session, clock.now)
             session.observe(usage)
             info, told = session.info, session.health.last.kind if session.health.last else None
             assert info is not None
@@ -74,9 +74,9 @@ def replay(
     return session
 
 
-def billed(cache: Cache, view: View, session: Session, now: float) -> Usage:
+def billed(cache: SimulatedCache, view: SentView, session: Session, now: float) -> Usage:
     """What Anthropic would report with the planned markers, and what a provider that caches by itself would."""
-    if is_claude(session.host.model):
+    if is_claude(session.setup.model):
         places = (hint.message_index for hint in session.cache_hints())
         marked = [place for place in places if 0 <= place < len(view.messages)]
         return msgspec.structs.replace(cache.send(view, marked, now), completion_tokens=ANSWER)

@@ -12,16 +12,19 @@ import msgspec
 from midfold.cache import PromptCacheHint
 from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
+from midfold.decide import decide, situation_of
+from midfold.engine import ContextEngine
+from midfold.engine.job import carry_out, with_size
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
-from midfold.fold.engine import Compressor, ContextEngine
 from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
+from midfold.model import Summarizer, drive, local_summarizer
+from midfold.model.drive import Guard
 from midfold.models import Belief, look_up
-from midfold.summarize import Summarizer, drive, local_summarizer
-from midfold.summarize.cooldown import Guard
+from midfold.plugins import engine_for
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, prefix_request, read, tool_of, write
 from midfold.transcript.message import Message, Tool, Transcript, Usage, read_usage
@@ -48,10 +51,15 @@ class Compaction:
         self._tools, self._model, self._config = tools, model, config
         self.meter = meter
         self._outcome = outcome
-        self.report: Receipt = outcome.receipt
+        self.receipt: Receipt = outcome.receipt
         self.state: CompactionState = outcome.state
         self.archive: Archive = outcome.archive
         self.transcript: Transcript = outcome.messages
+
+    @property
+    def report(self) -> Receipt:
+        """The receipt, as version 0.1 called it."""
+        return self.receipt
 
     @cached_property
     def messages(self) -> Any:
@@ -84,7 +92,7 @@ class Compaction:
 
     @property
     def boundary(self) -> Boundary | None:
-        return self.report.boundary
+        return self.receipt.boundary
 
     @cached_property
     def cache_hints(self) -> tuple[PromptCacheHint, ...]:
@@ -126,7 +134,7 @@ def compact(
     shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
     without a model. `protection` sets what must stay, by the
     names of the specification. Raises TranscriptError where a value holds NaN or an infinity: originals are written as
-    JSON. A compaction that fails, or would not help, gives back what it was given, and `report`
+    JSON. A compaction that fails, or would not help, gives back what it was given, and `receipt`
     says why.
     """
     document = read(messages)
@@ -148,16 +156,21 @@ def compact(
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
-    guard = Guard(summarizer or _configured(config, request.model), request.state, clock, force=force)
-    outcome = drive((engine or Compressor()).compress(request), guard)
-    outcome = msgspec.structs.replace(outcome, state=guard.settled(outcome.state))
+    chosen, request = engine_for(config, engine), with_size(request)
+    situation = situation_of(request, request.prompt_tokens or 0, clock())
+    if not situation.asked and situation.enabled:
+        situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
+    decision = decide(situation)
+    guard = Guard(summarizer or _configured(config, request.model), decision, clock)
+    outcome = drive(carry_out(chosen, request, decision), guard)
+    outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 
 def _configured(config: Config | None, model: str | None) -> Summarizer:
     if config is None:
         return local_summarizer
-    from midfold.providers import summarizer_for
+    from midfold.model.summaries import summarizer_for
 
     return summarizer_for(config, model)
 

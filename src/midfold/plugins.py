@@ -5,7 +5,8 @@ Rules of this file (the specification's resolution order, and what keeps it safe
    then engines registered in this process, then entry points of `midfold.context_engines`, then built-in names.
 2. Nothing is activated by being there. Only the code of the name that was asked for is imported; listing imports none.
 3. An unknown name or a broken plugin gives the built-in compressor and a notice that says what was wrong.
-4. A name is never a path, and a plugin directory does not lead out of its folder. Its module gets a private name;
+4. A conversation asks `engine_for`, whichever face it has. What is resolved is remembered; a failure for a moment only.
+5. A name is never a path, and a plugin directory does not lead out of its folder. Its module gets a private name;
    `sys.path` stays as it is.
 """
 
@@ -21,21 +22,30 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from threading import RLock
+from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from midfold.engine import Compressor, ContextEngine, Noop, ToolSpec
 from midfold.errors import PluginError
-from midfold.fold.engine import Compressor, ContextEngine, Noop
+from midfold.fold.archive import Archive
+from midfold.fold.budget import Pressure
+from midfold.fold.request import CompactionRequest, Flow
+from midfold.lru import LRU
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from midfold.config import Config
 
 RESERVED = "compressor"
 GROUP = "midfold.context_engines"
 BUILT_IN = "built-in"
 LONGEST_NAME = 64
+BRIEFLY = 10.0
+"""Seconds in which an engine that could not be used is not tried again."""
 _NAME = re.compile(r"(?!\.)[^/\\:\s\x00-\x1f\x7f-\x9f]+")
 _BUILT_INS: dict[str, type[ContextEngine]] = {"noop": Noop}
 
@@ -45,6 +55,7 @@ EngineOrFactory = ContextEngine | type[ContextEngine] | Factory
 _lock = RLock()
 _registrations: dict[str, list[list[EngineOrFactory]]] = {}
 """Per name, oldest first; each in a list of its own, because the same engine may be registered twice."""
+_resolved: LRU[tuple[str, str | None], tuple[Resolved, float]] = LRU(100)
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +67,29 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     fell_back: bool = False
     """Whether this is the built-in because the engine that was asked for could not be used."""
+
+
+class EngineWithNotices(ContextEngine):
+    """An engine whose receipts also tell how it was chosen."""
+
+    def __init__(self, engine: ContextEngine, notices: tuple[str, ...]) -> None:
+        vars(self)["name"] = engine.name
+        self.engine = engine
+        self.notices = notices
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        return self.engine.should_compress(request)
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        outcome = yield from self.engine.compress(request)
+        receipt = msgspec.structs.replace(outcome.receipt, notices=(*self.notices, *outcome.receipt.notices))
+        return msgspec.structs.replace(outcome, receipt=receipt)
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return self.engine.tools()
+
+    def call_tool(self, name: str, arguments: Mapping[str, object], archive: Archive) -> str:
+        return self.engine.call_tool(name, arguments, archive)
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +123,7 @@ def register_context_engine(engine_or_factory: EngineOrFactory, name: str | None
     entry = [engine_or_factory]
     with _lock:
         _registrations.setdefault(chosen, []).append(entry)
+        _forget(chosen)
 
     def unregister() -> None:
         with _lock:
@@ -97,8 +132,13 @@ def register_context_engine(engine_or_factory: EngineOrFactory, name: str | None
                 _registrations[chosen] = left
             else:
                 _registrations.pop(chosen, None)
+            _forget(chosen)
 
     return unregister
+
+
+def _forget(name: str) -> None:
+    _resolved.forget_where(lambda key: key[0] == name)
 
 
 def name_problem(name: str) -> str:
@@ -118,6 +158,29 @@ def default_config_dir(environ: Mapping[str, str] | None = None) -> Path | None:
 
     path = locate(environ=environ)
     return None if path is None else path.parent
+
+
+def engine_for(config: Config | None, given: ContextEngine | None = None) -> ContextEngine:
+    """The engine a conversation runs with: the one that was given, else the one its settings name."""
+    if given is not None:
+        return given
+    return Compressor() if config is None else configured_engine(config).engine
+
+
+def configured_engine(config: Config) -> Resolved:
+    """What `context.engine` stands for, by the folder the settings came from; notices are in the receipts as well."""
+    name = config.context.engine
+    if name == RESERVED:
+        return resolve_engine(name)
+    folder = default_config_dir() if config.folder is None else Path(config.folder)
+    key = (name, None if folder is None else str(folder))
+    found, until = _resolved.get(key) or (None, 0.0)
+    if found is None or (found.fell_back and until < monotonic()):
+        found = resolve_engine(name, config_dir=folder)
+        if found.notices:
+            found = msgspec.structs.replace(found, engine=EngineWithNotices(found.engine, found.notices))
+        _resolved.put(key, (found, monotonic() + BRIEFLY))
+    return found
 
 
 def resolve_engine(name: str, *, config_dir: Path | None = None) -> Resolved:

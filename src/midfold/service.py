@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from midfold.engine import ContextEngine
 from midfold.errors import StoreError
-from midfold.fold.engine import ContextEngine
 from midfold.fold.redact import redact
-from midfold.host import EngineHost
+from midfold.recall import Hit, search
 from midfold.session import Session
+from midfold.setup import Setup
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.appending import PLAINEST
 from midfold.store.database import CONNECTIONS
@@ -32,14 +34,13 @@ from midfold.store.leases import TTL
 from midfold.store.portable import exported, imported
 from midfold.store.prefixes import Prefix
 from midfold.store.protocol import SessionInfo
-from midfold.store.ranking import Hit, search
 from midfold.transcript.document import DIALECTS
 
 if TYPE_CHECKING:
     from midfold.config import Config
     from midfold.fold.boundary import Protection
     from midfold.fold.request import Redactor
-    from midfold.summarize import Summarizer
+    from midfold.model import Summarizer
 
 
 class Sessions:
@@ -81,17 +82,19 @@ class Sessions:
         dialect: str | None = None,
         protection: Protection | None = None,
         owner: str | None = None,
+        most_messages: int = 0,
     ) -> Session:
         """One session by its name; it comes into being with its first message.
 
         Without `system` and `tools` it has those that were last stored with it. With `owner`, handoffs in its messages
-        are believed only if a session `owner/...` has them; the empty one is that of names without a slash.
+        are believed only if a session `owner/...` has them; the empty one is that of names without a slash. More than
+        `most_messages` are folded, whatever their size; 0: any number is fine.
         """
         known, written = self.store.info(name), None
         if known is not None and system is None and not tools:
             written = self.store.prompt(known)
             system, tools = values_of(written)
-        host = EngineHost(
+        setup = Setup(
             self.engine,
             model=model or (known.model if known else None),
             context_length=context_length,
@@ -103,10 +106,9 @@ class Sessions:
             system=system,
             tools=tools,
             clock=self.clock,
+            most_messages=most_messages,
         )
-        more: dict[str, Any] = {"redacts": self.redacts, "written": written, "clock": self.clock}
-        more["owner"] = owner
-        return Session(self.store, name, host, dialect=dialect, **more)
+        return Session(self.store, name, setup, dialect=dialect, redacts=self.redacts, written=written, owner=owner)
 
     def __contains__(self, name: str) -> bool:
         return self.store.info(name) is not None
@@ -115,12 +117,23 @@ class Sessions:
         """The sessions, those used last first."""
         return self.store.sessions(limit)
 
-    def search(self, query: str, *, session: str | None = None, limit: int = 20, **filters: Any) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        *,
+        session: str | None = None,
+        limit: int = 20,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[Hit]:
         """Messages of all sessions, or of one, folded or not; `role`, `since` and `until` (milliseconds) filter.
 
-        All words must occur; "in quotes" literally, `beginning*` as a beginning.
+        Hits have every word, "in quotes" literally, `beginning*` as a beginning; where no message has them all, hits
+        are the nearest messages, and say so (`has_every_word`).
         """
-        return search(self.store, query, self.redactor, limit, name=session, **filters)
+        find = partial(self.store.find, name=session, role=role, since=since, until=until)
+        return search(find, query, self.redactor, limit)
 
     def given(self, messages: Any, *, dialect: str | None = None) -> Given:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
@@ -198,10 +211,6 @@ def open_sessions(
     """
     if redacts is None:
         redacts = config is not None and config.store.redact
-    if engine is None and config is not None:
-        from midfold.plugins import resolve_engine
-
-        engine = resolve_engine(config.context.engine).engine
     if connections is None:
         connections = CONNECTIONS if config is None else config.store.connections
     store = SqlStore(open_database(url, connections=connections, clock=clock), ttl=lease_seconds)

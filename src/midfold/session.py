@@ -1,4 +1,4 @@
-"""One session of a store: append -> pressure -> lease -> drive -> commit -> view.
+"""One session of a store: append -> decide -> lease -> drive -> commit -> view.
 
 Rules of this file:
 1. The store is the truth. What is kept here is a copy of the view that is brought up to date, by what is new, at every
@@ -6,114 +6,172 @@ Rules of this file:
 2. A compaction plans without a lease, so that one with nothing to do costs no write. It takes the lease before it asks
    for a summary, and commits under it.
 3. Who does not get the lease, or loses it, leaves everything as it was; the receipt says so.
-4. What was learnt (state, calibration, cooldown) is written with the compaction that changed it, or when usage is
-   reported.
+4. What was learnt (state, calibration, the pause after a failure) is written with the compaction that changed it, or
+   when usage is reported.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import msgspec
 
 from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
 from midfold.cache.health import Health
-from midfold.errors import LeaseLost, StoreConflict
-from midfold.fold.assemble import with_note
-from midfold.fold.budget import Pressure
-from midfold.fold.receipt import Receipt, Timing
+from midfold.conversation import (
+    CompactArguments,
+    Compacted,
+    Conversation,
+    ConversationMemory,
+    Now,
+    PreparedFold,
+    Refusal,
+    Sync,
+)
+from midfold.decide import decide
+from midfold.engine.job import carry_out
+from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
+from midfold.fold.archive import handle_of
+from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, Outcome
-from midfold.host import EngineHost
-from midfold.live import Draft, Kept, Live, commit_of
-from midfold.measured import observed, unchanged
-from midfold.scheduling import aimed, asked_for, timed
+from midfold.model import drive, local_summarizer
+from midfold.model.drive import run
+from midfold.recall import PAGE, Hit, Recall, search
+from midfold.setup import PLAINEST, Setup
 from midfold.store import SqlStore
-from midfold.store.given import Given, given, of_messages, prompt_of, values_of
-from midfold.store.leases import held
+from midfold.store.committing import FRESH
+from midfold.store.given import Given, given, prompt_of, values_of
+from midfold.store.leases import Lease, Renewal, held
 from midfold.store.originals import Originals
-from midfold.store.protocol import Item, Prompt, Record, SessionInfo
-from midfold.store.ranking import Hit, search
+from midfold.store.protocol import Commit, Item, Prompt, Record, SessionInfo
 from midfold.store.views import View
-from midfold.summarize import begin, drive, local_summarizer, resume
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
 from midfold.transcript.message import Message, Usage, read_usage
 from midfold.transcript.splice import message_value
-from midfold.transcript.tokens import Count
+from midfold.transcript.tokens import RunningTally, Tally
 from midfold.turns import Turns
 
-COOLDOWN = 60.0
-"""Seconds after a failed summary in which no automatic compaction asks for another one."""
-COOLING = "the last summary failed a moment ago; a forced compaction tries again"
 IN_FLIGHT = "a compaction of this session is already in flight"
+LOST = "the lease was lost while the summary was made"
 
 
-class Compacted(NamedTuple):
-    """What became of a compaction. `session` is the one to go on with: a child, if one was begun."""
-
-    receipt: Receipt
-    session: Session
-
-    @property
-    def changed(self) -> bool:
-        return self.receipt.status in ("compacted", "pruned")
+def memory_of(info: SessionInfo) -> ConversationMemory:
+    """What a session has learnt, from its row."""
+    try:
+        return msgspec.json.decode(info.memory, type=ConversationMemory) if info.memory else ConversationMemory()
+    except (msgspec.MsgspecError, ValueError):
+        raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
 
 
-class Sync(NamedTuple):
-    """Where a client's history is now; `session` is the one to go on with: a branch, if the history was changed."""
+class Live(NamedTuple):
+    """The view as it was last seen."""
 
-    session: Session
-    common: int
-    added: int
-    branched: bool
-    ahead: int
+    info: SessionInfo
+    items: tuple[Item, ...]
+    memory: ConversationMemory
 
 
-class Session:
+class StoredNow(Now):
+    """A session at one moment; without `live` it has no message yet."""
+
+    def __init__(self, live: Live | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
+        items = () if live is None else live.items
+        memory = ConversationMemory() if live is None else live.memory
+        super().__init__(memory, dialect, running, lambda: tuple(item.message for item in items))
+        self.live, self.items = live, items
+        self.child: str | None = None
+        """The name under which a compaction lets the session go on, if not under its own."""
+
+    def goes_on(self, made: Now, tally: Tally) -> bool:
+        """The very items: a commit says of every message where it is from."""
+        if self.live is None or not isinstance(made, StoredNow) or made.live is None:
+            return False
+        same = self.live.info.compaction == made.live.info.compaction and len(self.items) >= len(made.items)
+        return same and all(one is other for one, other in zip(self.items, made.items, strict=False))
+
+
+class ViewCopy:
+    """The copy of one session's view, brought up to date at every call: by what is new, or as a whole after a fold."""
+
+    def __init__(self, store: SqlStore, name: str) -> None:
+        self.store, self.name = store, name
+        self._seen: Live | None = None
+        self._running: RunningTally | None = None
+
+    def forget(self) -> None:
+        self._seen = None
+
+    def view(self) -> Live | None:
+        """The view now; None before the first message."""
+        info = self.store.info(self.name)
+        if info is None:
+            self._seen = self._running = None
+            return None
+        seen = self._seen
+        same = seen is not None and (seen.info.id, seen.info.compaction) == (info.id, info.compaction)
+        if seen is None or not same or seen.info.dialect != info.dialect:
+            items, self._running = self.store.view(info), None
+        else:
+            items = (
+                (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
+            )
+        self._seen = Live(info, items, memory_of(info))
+        return self._seen
+
+    def running(self, setup: Setup) -> RunningTally:
+        """The totals over the view as it was last seen."""
+        items = () if self._seen is None else self._seen.items
+        running = self._running = self._running or RunningTally(setup.meter)
+        running.meter = setup.meter
+        running.extend(item.message for item in items[running.now.count :])
+        return running
+
+
+class Session(Conversation[StoredNow]):
     """A conversation in a store. Made by `Sessions.session`."""
 
     def __init__(
         self,
         store: SqlStore,
         name: str,
-        host: EngineHost,
+        setup: Setup,
         *,
         dialect: str | None = None,
         redacts: bool = False,
         written: Prompt | None = None,
-        clock: Callable[[], float] = time.time,
         owner: str | None = None,
     ) -> None:
+        super().__init__(setup)
         self.store = store
         self.name = name
-        self.host = host
-        self.clock = clock
         self._dialect, self._owner = dialect, owner
-        self._redactor = (host.redactor or redact) if redacts else None
-        self._kept = Kept(store, name, host)
+        self._redactor = (setup.redactor or redact) if redacts else None
+        self._copy = ViewCopy(store, name)
         self._written = written
         self._said: tuple[Any, Any, Prompt | None] | None = None
         if written is not None:
-            self._said = (host.system, host.tools, written)
+            self._said = (setup.system, setup.tools, written)
 
     # What was said
 
     def append(self, messages: Any, *, key: str | None = None) -> range:
         """Adds exactly these messages and gives their positions. A `key` that was used before adds nothing again."""
         new = self._given(messages)
-        model, prompt = self.host.model, self._unwritten(new)
+        model, prompt = self.setup.model, self._unwritten(new)
         done = self.store.append(self.name, new.entries, dialect=new.dialect.name, model=model, key=key, prompt=prompt)
         self._written = prompt or self._written
         return done.positions
 
-    def sync(self, messages: Any) -> Sync:
+    def sync(self, messages: Any) -> Sync[Self]:
         """A client's whole history, or the view it was given and what came after: adds what is new."""
         new = self._given(messages)
-        model, prompt = self.host.model, new.prompt  # also if it is written here: a branch may not have it
+        model, prompt = self.setup.model, new.prompt  # also if it is written here: a branch may not have it
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         self._written = prompt or self._written
         session = self if done.session == self.name else self._other(done.session)
@@ -126,14 +184,14 @@ class Session:
             known = self._prompt
             return new._replace(prompt=known if known and any(known) else None)
         if new.prompt != self._prompt:
-            self.host.update_prompt(*values_of(new.prompt))
-            self._said = (self.host.system, self.host.tools, new.prompt)
+            self.setup.update_prompt(*values_of(new.prompt))
+            self._said = (self.setup.system, self.setup.tools, new.prompt)
         return new
 
     @property
     def _prompt(self) -> Prompt | None:
         """The host's, as it is stored; None if there is none. Tools are long, so they are written once."""
-        system, tools = self.host.system, self.host.tools
+        system, tools = self.setup.system, self.setup.tools
         if self._said is None or self._said[0] is not system or self._said[1] is not tools:
             prompt = prompt_of(system, tools, self._redactor)
             self._said = (system, tools, prompt if any(prompt) else None)
@@ -144,13 +202,21 @@ class Session:
         return None if new.prompt == self._written else new.prompt
 
     def _otherwise(self) -> type[Dialect]:
-        return self._known_dialect(self._kept.view())
+        return self._dialect_of(self._copy.view())
 
-    def _other(self, name: str) -> Session:
-        redacts = self._redactor is not None
-        more: dict[str, Any] = {"redacts": redacts, "written": self._written, "clock": self.clock}
-        more["owner"] = self._owner
-        return Session(self.store, name, self.host.like(), dialect=self._dialect, **more)
+    def _dialect_of(self, live: Live | None) -> type[Dialect]:
+        return DIALECTS[live.info.dialect if live else self._dialect or PLAINEST.name]
+
+    def _other(self, name: str) -> Self:
+        return type(self)(
+            self.store,
+            name,
+            self.setup.copy(),
+            dialect=self._dialect,
+            redacts=self._redactor is not None,
+            written=self._written,
+            owner=self._owner,
+        )
 
     # What there is
 
@@ -170,24 +236,47 @@ class Session:
         if at is not None:
             info = self.store.must(self.name)
             noted = any(record.noted for record in self.receipts() if record.seq == at)
-            return View(self.store.view(info, at), DIALECTS[info.dialect], self._system(noted), self.host.tools)
-        live = self._kept.view()
+            return self._shown(self.store.view(info, at), DIALECTS[info.dialect], noted)
+        live = self._copy.view()
         if live is None:
-            return View((), DIALECTS[self._dialect or "openai-chat"], self._system(False), self.host.tools)
-        return View(live.items, DIALECTS[live.info.dialect], self._system(live.memory.noted), self.host.tools)
+            return self._shown((), self._dialect_of(None), False)
+        return self._shown(live.items, DIALECTS[live.info.dialect], live.memory.noted)
+
+    def _shown(self, items: tuple[Item, ...], dialect: type[Dialect], noted: bool) -> View:
+        return View(items, dialect, self._system(dialect, noted=noted), self.setup.tools)
 
     def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
         """Where the stable prefixes of the view end; without a `provider`, for the one its shape and model mean."""
-        view, host = self.view(), self.host
-        tools = tuple(tool_of(tool) for tool in host.tools)
-        asked: dict[str, Any] = {"dialect": view.dialect.name, "model": host.model, "provider": provider}
-        asked["session_id"] = self.name
-        return hints_of(view.transcript, tools, host.config, system=view.prompt, **asked)
+        view, setup = self.view(), self.setup
+        return hints_of(
+            view.transcript,
+            tuple(tool_of(tool) for tool in setup.tools),
+            setup.config,
+            system=view.prompt,
+            dialect=view.dialect.name,
+            model=setup.model,
+            provider=provider,
+            session_id=self.name,
+        )
 
-    def search(self, query: str, limit: int = 20, **filters: Any) -> list[Hit]:
-        """Messages of this session, folded or not, the best hits first."""
-        redactor = self.host.redactor or redact
-        return search(self.store, query, redactor, limit, name=self.name, **filters)
+    def search(
+        self,
+        query: str,
+        limit: int = 20,
+        *,
+        role: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> list[Hit]:
+        """Messages of this session, folded or not, the best hits first; see `Sessions.search`."""
+        find = partial(self.store.find, name=self.name, role=role, since=since, until=until)
+        return search(find, query, self.setup.redactor or redact, limit)
+
+    def recall(self, page: int = PAGE) -> Recall:
+        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters."""
+        seen = {handle_of(message) for message in self.view().transcript}
+        find, unfold = partial(self.store.find, name=self.name), partial(self.store.unfold, self.name)
+        return Recall(find, unfold, self.setup.redactor or redact, seen=seen, page=page)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""
@@ -202,160 +291,105 @@ class Session:
         """Every compaction there was, undone ones too."""
         return self.store.records(self.name)
 
-    # How large it is
+    # Measuring and folding
+
+    def _now(self) -> StoredNow:
+        live = self._copy.view()
+        return StoredNow(live, self._dialect_of(live), lambda: self._copy.running(self.setup))
+
+    def _learn(self, now: StoredNow, memory: ConversationMemory) -> None:
+        if now.live is not None:
+            self.store.remember(now.live.info, msgspec.json.encode(memory))
 
     def observe(self, usage: Any) -> None:
-        """What the provider counted for the view as it is now."""
-        live = self._kept.measured()
-        before = self.host.calibration
+        """What the provider counted for the view as it is now; one more turn of the session."""
         reported = usage if isinstance(usage, Usage) else read_usage(usage)
-        self.host.update_from_response(reported)
-        if live is not None and reported is not None:
-            health = observed(self.host, live, reported, self.clock())
-            self._kept.remember(live, health=health)
-            kind = health.last.kind if health.last else None
-            at = int(self.clock() * 1000)
-            Turns(self.store).record(live.info, reported, at=at, model=self.host.model, kind=kind)
-        elif live is not None and self.host.calibration != before:
-            self._kept.remember(live)
+        now = self._now()
+        if reported is None or now.live is None:
+            return
+        info, setup = now.live.info, self.setup
+        memory = self._measured(now, reported, watches=True, compaction=info.compaction)
+        self._learn(now, memory)
+        kind = memory.health.last.kind if memory.health.last else None
+        Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
-    @property
-    def health(self) -> Health:
-        """What the provider's cache did, by the usage that was observed."""
-        live = self._kept.view()
-        return Health() if live is None else live.memory.health
-
-    def timing(self) -> Timing | None:
-        """Whether now is the moment to fold; None where `prompt_caching.schedule` does not ask for it."""
-        live = self._kept.measured()
-        return None if live is None else self.host.timing(health=live.memory.health, now=self.clock())
-
-    @property
-    def size(self) -> Count:
-        """The size of the next request, and what that number rests on."""
-        self._kept.measured()
-        return self.host.size
-
-    def pressure(self) -> Pressure:
-        """How urgent a compaction is; costs what is new."""
-        self._kept.measured()
-        return self.host.pressure()
-
-    def should_compact(self) -> bool:
-        """Whether to fold before the next request: at the threshold, or at a cheap moment where folds are scheduled."""
-        timing = self.timing()
-        return self.pressure() is Pressure.HARD or (timing is not None and timing.fold)
-
-    # Compaction
+    def _request(self, now: StoredNow, asked: CompactArguments) -> CompactionRequest:
+        keeper = Originals(self.store, self.name, self._owner)
+        return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
 
     def compact(
         self,
         *,
-        focus: str | None = None,
-        force: bool = False,
-        keep_last_exchanges: int | None = None,
-        target_tokens: int | None = None,
-        prompt_tokens: int | None = None,
+        ahead: PreparedFold | None = None,
         measured_at: int | None = None,
+        health: Health | None = None,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
-        ahead: Draft | None = None,
-        timing: Timing | None = None,
-    ) -> Compacted:
-        """Folds the view if it has reached its threshold, or if asked to.
+        **asked: Unpack[CompactArguments],
+    ) -> Compacted[Self]:
+        """Folds the view if it is time, or if asked to: by `force`, `target_tokens` or `keep_last_exchanges`.
 
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
-        `timing` a decision made elsewhere, `measured_at` the number of the compaction both were made under: those of
-        another view tell nothing. A draft made `ahead` is swapped in if it still fits.
+        `health` what the provider's cache did, `measured_at` the number of the compaction both were measured under:
+        those of another view tell nothing. A fold made `ahead` is swapped in if it still fits.
         """
-        asked = {"focus": focus, "force": force, "keep_last_exchanges": keep_last_exchanges}
-        live = self._kept.measured()
-        if live is not None and measured_at is not None and live.info.compaction != measured_at:
-            prompt_tokens, timing = None, None
-        request = self._request(live, prompt_tokens, target_tokens=target_tokens, **asked)
-        if live is None:
-            return Compacted(unchanged(request, "the session has no messages"), self)
-        ready = None if ahead is None else ahead.fitted(live)
-        if ahead is not None and ready is not None:
-            request = ahead.request
-        elif live.memory.cooldown > self.clock() * 1000 and not asked_for(request):
-            return Compacted(unchanged(request, COOLING), self)
-        forced = asked_for(request)
-        if not forced and ready is None:
-            timing = timing or self.host.timing(request.prompt_tokens, live.memory.health, now=self.clock())
-            request = aimed(request, self.host.schedule, timing)
-        flow = self.host.engine.compress(request)
-        first = ready or timed(begin(flow), timing)
-        if isinstance(first, Outcome) and not first.changed:
-            return Compacted(self._left(live, first), self)
-        name = (child or f"{self.name}+{live.info.compactions + 1}") if persistence == "child" else None
+        done = None if ahead is None else self.swap(ahead)
+        if done is not None:
+            return done
+        now = self._now()
+        if now.live is not None:
+            if measured_at is not None and now.live.info.compaction != measured_at:
+                asked["prompt_tokens"], health = None, None
+            name = child or f"{self.name}+{now.live.info.compactions + 1}"
+            now.child = name if persistence == "child" else None
+        return run(self._compaction(now, asked, health=health))
 
-        def finished() -> Outcome:
-            guard = self.host.guard(force=forced, timing=timing)
-            outcome = first if isinstance(first, Outcome) else resume(flow, first, guard)
-            return msgspec.structs.replace(timed(outcome, timing), state=guard.settled(outcome.state))
-
-        return self._committed(live, request, finished, name)
-
-    def _committed(
-        self, live: Live, request: CompactionRequest, finished: Callable[[], Outcome], child: str | None
-    ) -> Compacted:
-        """Finishes a compaction under the session's lease, and writes it."""
+    @contextmanager
+    def _lease(self, now: StoredNow) -> Iterator[tuple[Lease, Renewal] | Refusal]:
         with held(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
-                return Compacted(unchanged(request, IN_FLIGHT, "already_in_flight"), self)
-            if self.store.must(self.name).compaction != live.info.compaction:
-                return Compacted(unchanged(request, f"{IN_FLIGHT}: it has just ended", "already_in_flight"), self)
-            lease, renewal = got
-            outcome = finished()
-            if not outcome.changed:
-                return Compacted(self._left(live, outcome), self)
-            if renewal.lost:
-                return Compacted(unchanged(request, "the lease was lost while the summary was made", "aborted"), self)
-            new = commit_of(live, request, outcome, self.host.calibration, child)
-            try:
-                self.store.commit(self.name, lease, new)
-            except (LeaseLost, StoreConflict) as late:
-                return Compacted(unchanged(request, str(late), "aborted"), self)
-        self._kept.forget()
-        return Compacted(new.receipt, self if child is None else self._other(child))
+                yield Refusal(IN_FLIGHT, "already_in_flight")
+            elif now.live is None or self.store.must(self.name).compaction != now.live.info.compaction:
+                yield Refusal(f"{IN_FLIGHT}: it has just ended", "already_in_flight")
+            else:
+                yield got
 
-    def draft(self) -> Callable[[], Draft | None] | None:
-        """Work for another thread: a compaction of the view as it is now. It touches neither the store nor this object.
+    def _hold(self, now: StoredNow) -> AbstractContextManager[Any]:
+        return self._lease(now)
 
-        It gives None where it came to nothing, or where its summary failed.
-        """
-        live = self._kept.measured()
-        if live is None:
-            return None
-        engine, guard = self.host.engine, self.host.guard()
-        request = self._request(live, force=True, target_tokens=self.host.aim())
+    def _commit(
+        self, now: StoredNow, request: CompactionRequest, outcome: Outcome, hold: tuple[Lease, Renewal]
+    ) -> Compacted[Self]:
+        assert now.live is not None
+        lease, renewal = hold
+        if renewal.lost:
+            return self._refuse(request, Refusal(LOST, "aborted"))
+        new = commit_of(now.live, request, outcome, now.child)
+        try:
+            self.store.commit(self.name, lease, new)
+        except (LeaseLost, StoreConflict) as late:
+            return self._refuse(request, Refusal(str(late), "aborted"))
+        self._copy.forget()
+        return Compacted(new.receipt, self if now.child is None else self._other(now.child))
 
-        def make() -> Draft | None:
-            outcome = drive(engine.compress(request), guard)
-            if not outcome.changed or outcome.receipt.summary.failure:
-                return None
-            return Draft(live, request, msgspec.structs.replace(outcome, state=guard.settled(outcome.state)))
-
-        return make
-
-    def preview(self, **asked: Any) -> Receipt:
+    def preview(self, **asked: Unpack[CompactArguments]) -> Receipt:
         """The receipt a compaction would have, with a summary made locally; nothing is changed, no model is asked."""
-        flow = self.host.engine.compress(self._request(self._kept.measured(), **asked))
-        first = begin(flow)
-        return (first if isinstance(first, Outcome) else resume(flow, first, local_summarizer)).receipt
+        now = self._now()
+        request = self._request(now, asked)
+        decision = decide(self._situation(now, request))
+        return drive(carry_out(self.setup.engine, request, decision), local_summarizer).receipt
 
     def undo(self) -> Record:
         """Takes the last compaction back: the view is what it was, with everything that was said since."""
         record = self.store.undo(self.name)
-        self._kept.forget()
+        self._copy.forget()
         return record
 
     def delete(self) -> None:
         """The session and everything only it refers to. There is no way back."""
         self.store.delete(self.name)
-        self._kept.forget()
+        self._copy.forget()
 
     def export(self) -> bytes:
         """The session as JSON lines, for `Sessions.load`."""
@@ -363,33 +397,47 @@ class Session:
 
         return b"".join(line + b"\n" for line in exported(self.store, self.name))
 
-    # Between the store and the engine
+    # What a host carries of it
 
-    def _request(self, live: Live | None, prompt_tokens: int | None = None, **asked: Any) -> CompactionRequest:
-        messages = () if live is None else live.messages
-        document = of_messages(messages, self._known_dialect(live))
-        size = self.host.size
-        if prompt_tokens is None and live is not None and size.basis != "estimated":
-            prompt_tokens = size.tokens
-        keeper = Originals(self.store, self.name, self._owner)
-        return self.host.request(document, prompt_tokens=prompt_tokens, keeper=keeper, **asked)
+    def save(self) -> dict[str, Any]:
+        """Where the memory is; it needs no carrying."""
+        return {"session": self.name}
 
-    def _known_dialect(self, live: Live | None) -> type[Dialect]:
-        return DIALECTS[live.info.dialect if live else self._dialect or "openai-chat"]
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        if saved.get("session") != self.name:
+            raise StoreError("this conversation's memory is in the store, under the name of its session")
 
-    def _system(self, noted: bool) -> Message | None:
-        """The system prompt beside the messages, with the note that the compactions in force have left."""
-        if self.host.system is None:
-            return None
-        info = self.info
-        system = Message.over(self.host.system, DIALECTS[info.dialect if info else "openai-chat"].read_system)
-        return with_note(system) if noted else system
+    def reset(self) -> None:
+        """A stored conversation is ended by deleting its session, never as a side effect."""
+        raise StoreError(f"session {self.name} is stored: open another session for another conversation")
 
-    def _left(self, live: Live, outcome: Outcome) -> Receipt:
-        """Nothing was folded. Strikes and cooldowns are remembered; a plain no-op writes nothing."""
-        cooldown = int((self.clock() + COOLDOWN) * 1000) if outcome.receipt.status == "aborted" else 0
-        if outcome.state.ineffective != live.memory.state.ineffective or cooldown:
-            state = msgspec.structs.replace(live.memory.state, ineffective=outcome.state.ineffective)
-            self.host.state = state
-            self._kept.remember(live, cooldown=cooldown)
-        return outcome.receipt
+
+def commit_of(live: Live, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
+    """An engine's outcome as rows: every message of the new view by where it is from."""
+    known = {id(item.message): item for item in live.items}
+    sources = {id(item.message.wire): item for item in live.items}
+
+    def item(message: Message) -> Item:
+        found = known.get(id(message))
+        if found is not None:
+            return found
+        source = sources.get(id(message.origin)) if message.wire is None and message.origin is not None else None
+        return Item(message, source.position, FRESH) if source and source.position is not None else Item(message)
+
+    receipt = outcome.receipt
+    if child is not None:
+        receipt = msgspec.structs.replace(receipt, persistence="child_continuation")
+    noted = live.memory.noted or outcome.system is not request.system
+    memory = live.memory.calibrate(live.memory.calibration.without_anchor())
+    memory = msgspec.structs.replace(memory, state=outcome.state, noted=noted)
+    return Commit(
+        base=live.info.compaction,
+        upto=live.info.count,
+        view=tuple(map(item, outcome.messages)),
+        handles={handle: tuple(map(item, kept)) for handle, kept in outcome.archive.items()},
+        receipt=receipt,
+        state=outcome.state,
+        noted=noted,
+        memory=msgspec.json.encode(memory),
+        child=child,
+    )

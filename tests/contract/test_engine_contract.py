@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from midfold.engine import Compressor, ContextEngine, Noop
 from midfold.fold.archive import Archive
 from midfold.fold.budget import Pressure
-from midfold.fold.engine import Compressor, ContextEngine, Noop
 from midfold.fold.request import CompactionRequest, Flow
 from midfold.plugins import resolve_engine
 from midfold.testing.engines import EngineContract
@@ -108,6 +108,13 @@ class Eager(Bent):
         return Pressure.HARD
 
 
+class Peeking(Bent):
+    reads_messages = False
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        return Pressure.SOFT if request.messages else Pressure.NONE
+
+
 class Stubborn(Compressor):
     """Folds whatever the summarizer said."""
 
@@ -129,6 +136,7 @@ CHAT = "openai-chat"
 @pytest.mark.parametrize(
     ("engine", "check"),
     [
+        (Peeking, lambda engine: suite.test_every_answer_is_a_pressure(engine, CHAT)),
         (Forgetful, lambda engine: suite.test_nothing_is_lost_without_a_handle(engine, CHAT)),
         (Talkative, lambda engine: suite.test_the_receipt_tells_no_content(engine, CHAT)),
         (Careless, lambda engine: suite.test_the_latest_ask_and_answer_stay_outside_the_fold(engine, CHAT)),

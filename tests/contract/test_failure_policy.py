@@ -16,7 +16,7 @@ from midfold.config.schema import Auxiliary, AuxiliaryTask, Compression
 from midfold.errors import FailureKind
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
-from midfold.summarize.client import ModelSummarizer
+from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, ScriptedSummarizer, refusing_url
 from midfold.testing.answers import error, summary
 from midfold.testing.engines import long_conversation
@@ -52,16 +52,16 @@ def test_each_failure_keeps_the_conversation_or_leads_to_the_local_summary(kind:
     clock = FakeClock(START)
     with failing(kind, clock) as (_, summarizer):
         result = compact(summarizer, clock)
-    facts = result.report.summary
+    facts = result.receipt.summary
     assert (facts.failure, facts.retry_class) == (kind, FAILURES[kind].retry_class)
     if kind in KEEPS_HISTORY:
-        assert result.report.status == "aborted"
+        assert result.receipt.status == "aborted"
         assert result.messages is MESSAGES
-        assert FAILURES[kind].told in result.report.reason
+        assert FAILURES[kind].told in result.receipt.reason
         assert facts.source == "none"
         assert dict(result.archive) == {}
     else:
-        assert result.report.status == "compacted"
+        assert result.receipt.status == "compacted"
         assert (facts.source, facts.confidence) == ("local", "lower")
         assert "Locally generated" in result.state.summary
     assert facts.cooldown == FAILURES[kind].cooldown
@@ -77,7 +77,7 @@ def test_each_failure_keeps_the_conversation_or_leads_to_the_local_summary(kind:
 def test_without_lossy_summaries_every_failure_keeps_the_conversation(kind: FailureKind) -> None:
     clock = FakeClock(START)
     result = compact(ScriptedSummarizer([SummaryFailed(kind)]), clock, config=lossless())
-    assert result.report.status == "aborted"
+    assert result.receipt.status == "aborted"
     assert result.messages is MESSAGES
     assert result.state.failure == kind
     assert result.state.summary == ""
@@ -98,9 +98,9 @@ def test_while_it_cools_down_no_model_is_asked_and_the_outcome_stays_the_same(ki
         clock.advance(FAILURES[kind].cooldown / 2)
         second = compact(summarizer, clock, state=first.state)
         assert len(provider.requests) == asked
-        assert any("no model was asked" in notice for notice in second.report.notices)
-        assert second.report.status == first.report.status
-        facts = second.report.summary
+        assert any("no model was asked" in notice for notice in second.receipt.notices)
+        assert second.receipt.status == first.receipt.status
+        facts = second.receipt.summary
         assert (facts.failure, facts.cooldown, facts.calls) == (kind, FAILURES[kind].cooldown / 2, 0)
         assert f"{facts.cooldown:,.0f} s" in facts.next
         assert second.state.cooldown_until == first.state.cooldown_until, "looking again does not make it longer"
@@ -127,7 +127,7 @@ def test_a_summary_ends_the_pause() -> None:
     state = compact(ScriptedSummarizer([SummaryFailed("rate_limit")]), clock).state
     after = compact(ScriptedSummarizer([GOOD]), clock, state=state, force=True)
     assert (after.state.failure, after.state.cooldown_until) == ("", 0.0)
-    facts = after.report.summary
+    facts = after.receipt.summary
     assert (facts.source, facts.failure, facts.cooldown, facts.done, facts.next) == ("model", "", 0, "", "")
 
 
@@ -135,8 +135,8 @@ def test_a_pause_that_the_provider_asked_for_is_kept() -> None:
     clock = FakeClock(START)
     with ScriptedProvider([error(429, headers={"retry-after": "3600"})]) as provider:
         result = compact(ModelSummarizer(provider.endpoint(), clock=clock, sleep=clock.sleep), clock)
-    assert (result.report.summary.retry_after, result.report.summary.cooldown) == (3_600, 3_600)
-    assert "3,600 s" in result.report.summary.next
+    assert (result.receipt.summary.retry_after, result.receipt.summary.cooldown) == (3_600, 3_600)
+    assert "3,600 s" in result.receipt.summary.next
     assert result.state.cooldown_until == START + 3_600
     assert clock.slept == []
 
@@ -158,7 +158,7 @@ def test_a_failure_counts_also_where_the_fold_was_not_worth_it() -> None:
     result = midfold.compact(
         talk, context_length=1_500, summarizer=ScriptedSummarizer([SummaryFailed("unavailable")]), clock=clock
     )
-    assert result.report.status != "aborted"
+    assert result.receipt.status != "aborted"
     assert result.state.failure == "unavailable"
     assert result.state.cooldown_until == START + FAILURES["unavailable"].cooldown
 
@@ -168,7 +168,7 @@ def test_recovery_by_the_own_model_is_told_and_leaves_no_pause() -> None:
     with ScriptedProvider(then=error(404)) as aux, ScriptedProvider([summary("anthropic", GOOD)]) as own:
         main = own.endpoint("anthropic", model="own-model")
         result = compact(ModelSummarizer(aux.endpoint(), main, clock=clock, sleep=clock.sleep), clock)
-    facts = result.report.summary
+    facts = result.receipt.summary
     assert (facts.source, facts.model, facts.recovered_from, facts.failure) == (
         "model", "own-model", "model_not_found", "",
     )  # fmt: skip
@@ -178,15 +178,15 @@ def test_recovery_by_the_own_model_is_told_and_leaves_no_pause() -> None:
 @pytest.mark.parametrize("answer", [None, "", "   ", 5, b"bytes", ["x"], SummaryAnswer(), {"text": "x"}])
 def test_an_answer_that_is_no_text_is_malformed(answer: Any) -> None:
     result = compact(lambda ask: answer, FakeClock(START))
-    assert result.report.summary.failure == "malformed"
-    assert result.report.summary.source == "local"
+    assert result.receipt.summary.failure == "malformed"
+    assert result.receipt.summary.source == "local"
 
 
 @pytest.mark.parametrize("problem", [ValueError("x"), KeyError(1), RuntimeError(KEY), MemoryError(), RecursionError()])
 def test_whatever_a_summarizer_raises_is_told_without_its_words(problem: Exception) -> None:
     result = compact(ScriptedSummarizer([problem]), FakeClock(START))
-    assert result.report.summary.failure == "other"
-    assert KEY not in json.dumps(result.report.to_dict())
+    assert result.receipt.summary.failure == "other"
+    assert KEY not in json.dumps(result.receipt.to_dict())
 
 
 # Keys
@@ -208,14 +208,15 @@ def test_no_key_gets_into_a_receipt_a_state_an_export_or_a_handoff(kind: Failure
 def test_endpoints_and_requests_show_no_key_however_they_are_printed() -> None:
     from rich.pretty import pretty_repr
 
-    from midfold.summarize.calls import Call, http_request
-    from midfold.summarize.endpoint import Endpoint
+    from midfold.model.client import ModelClient
+    from midfold.model.endpoint import Endpoint
+    from midfold.model.summaries import SummaryCall
 
     base = f"https://user:{KEY}@example.com/v1"
     for wire in ("openai", "anthropic"):
         endpoint = Endpoint(name="x", wire=wire, base_url=base, model="m", key=KEY)  # type: ignore[arg-type]
-        call = Call(endpoint=endpoint, messages=(("user", "hello"),), max_tokens=5)
-        for thing in (endpoint, call, http_request(call), ModelSummarizer(endpoint, endpoint)):
+        call = SummaryCall(endpoint=endpoint, messages=(("user", "hello"),), max_tokens=5)
+        for thing in (endpoint, call, ModelClient(endpoint), ModelSummarizer(endpoint, endpoint)):
             for shown in (repr(thing), str(thing), f"{thing}", pretty_repr(thing)):
                 assert KEY not in shown
         assert endpoint.place == "example.com"
@@ -293,7 +294,7 @@ def test_the_settings_name_the_model_and_the_receipt_says_who_wrote_the_summary(
             context_length=WINDOW,
             config=configured(provider, extra_body='{"seed": 7}', reasoning_effort="low"),
         )
-    assert (result.report.summary.source, result.report.summary.model) == ("model", "scripted")
+    assert (result.receipt.summary.source, result.receipt.summary.model) == ("model", "scripted")
     assert provider.requests[0].body["seed"] == 7
     assert provider.requests[0].body["reasoning_effort"] == "low"
     assert any(recognise(message) for message in result.transcript)
@@ -320,12 +321,12 @@ def test_a_provider_that_is_configured_without_its_key_is_a_failure_that_is_told
         auxiliary=Auxiliary(compression=AuxiliaryTask(provider="openai", api_key_env="MIDFOLD_NO_SUCH_KEY"))
     )
     result = midfold.compact(MESSAGES, context_length=WINDOW, config=config, clock=clock)
-    assert result.report.status == "compacted"
-    assert (result.report.summary.source, result.report.summary.failure) == ("local", "no_provider")
+    assert result.receipt.status == "compacted"
+    assert (result.receipt.summary.source, result.receipt.summary.failure) == ("local", "no_provider")
     assert result.state.cooldown_until == START + FAILURES["no_provider"].cooldown
 
 
 def test_settings_that_choose_no_model_are_no_failure() -> None:
     config = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="local")))
     result = midfold.compact(MESSAGES, context_length=WINDOW, config=config)
-    assert (result.report.summary.source, result.report.summary.failure) == ("local", "")
+    assert (result.receipt.summary.source, result.receipt.summary.failure) == ("local", "")

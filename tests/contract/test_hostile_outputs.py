@@ -18,7 +18,7 @@ from midfold.fold.handoff import END_MARKER, MARKER, recognise
 from midfold.fold.hostile import QUOTED, harmless, quoted
 from midfold.fold.local import fallback_summary
 from midfold.fold.redact import redact
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
 from support import data
 from support.build import handoff_of, work
 from support.fixtures import assistant, call, system, user
@@ -78,8 +78,8 @@ def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, w
     hostile, write = HOSTILE[name], WRITERS[writer]
     summarizer = None if write is None else lambda ask: write(hostile)
     result = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=summarizer)
-    assert result.report.status == "compacted"
-    assert result.report.summary.source == ("local" if write is None else "model")
+    assert result.receipt.status == "compacted"
+    assert result.receipt.summary.source == ("local" if write is None else "model")
     text = handoff_of(result.messages)
     assert list(orders_told_as_orders(text, hostile.order)) == []
     assert text.startswith(MARKER)
@@ -90,7 +90,7 @@ def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, w
     assert not re.search(r"^[ >*-]*(?:human|system|assistant)\s*:", text, re.I | re.M)
     found = [known for message in result.transcript if (known := recognise(message)) and known.kind == "fold"]
     assert len(found) == 1, "the handoff is still recognised"
-    assert (writer == "local") or result.report.summary.quoted > 0 or hostile.order not in text
+    assert (writer == "local") or result.receipt.summary.quoted > 0 or hostile.order not in text
 
 
 @pytest.mark.parametrize("name", sorted(HOSTILE))
@@ -99,7 +99,7 @@ def test_a_second_compaction_does_not_wake_the_order_up(name: str) -> None:
     first = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=lambda ask: obedient(hostile))
     more = [*first.messages, *work(500, 40), user("And now?")]
     second = midfold.compact(more, context_length=WINDOW, state=first.state, summarizer=lambda ask: ask.previous)
-    assert second.report.status == "compacted"
+    assert second.receipt.status == "compacted"
     text = handoff_of(second.messages)
     assert list(orders_told_as_orders(text, hostile.order)) == []
     assert text.lower().count("[end of context") == 1

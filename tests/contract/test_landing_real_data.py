@@ -26,12 +26,12 @@ def sent(talk: dict[str, Any]) -> list[dict[str, Any]]:
 def test_folds_land_at_half_of_the_threshold_whenever_the_anchors_allow(window: int, exceptions: int) -> None:
     results = compacted(window)
     assert len(results) >= 12
-    high = [result for result in results if result.report.new_tokens > result.report.threshold_tokens / 2]
+    high = [result for result in results if result.receipt.new_tokens > result.receipt.threshold_tokens / 2]
     assert len(high) <= exceptions
     for result in high:
         boundary = result.boundary
         assert boundary is not None
         kept = result.transcript
         sizes = sorted((result.meter.tokens(result.meter.units(message), 1) for message in kept), reverse=True)
-        assert sum(sizes[:4]) > result.report.threshold_tokens / 4, "a few large messages, not many small ones"
-        assert result.report.new_tokens <= result.report.threshold_tokens or result.report.impossible
+        assert sum(sizes[:4]) > result.receipt.threshold_tokens / 4, "a few large messages, not many small ones"
+        assert result.receipt.new_tokens <= result.receipt.threshold_tokens or result.receipt.impossible

@@ -20,7 +20,7 @@ SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]
 
 @pytest.mark.parametrize("reservation", [0, -5, 200_000, 300_000])
 def test_an_impossible_output_reservation_is_ignored(reservation: int) -> None:
-    report = midfold.compact(SESSION[:2], context_length=200_000, output_reservation=reservation).report
+    report = midfold.compact(SESSION[:2], context_length=200_000, output_reservation=reservation).receipt
     assert report.effective_input_window == 200_000
     assert bool(report.notices) is (reservation != 0)
 
@@ -125,7 +125,7 @@ def test_nested_unicode_arguments_stay_valid_json_through_a_compaction() -> None
     result = midfold.compact(
         messages, context_length=400_000, force=True, config=setting(protect_last_n=4, target_ratio=0.1)
     )
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     text = result.messages[2]["tool_calls"][0]["function"]["arguments"]
     value = json.loads(text)
     assert len(text) < len(json.dumps(given))
@@ -140,7 +140,7 @@ def test_nested_unicode_arguments_stay_valid_json_through_a_compaction() -> None
 def test_twenty_bulky_outputs_do_not_block_progress(window: int) -> None:
     messages = [system(), user("Go."), *work(0, 100, window // 11)]
     result = midfold.compact(messages, context_length=window)
-    assert result.report.new_tokens <= result.report.threshold_tokens
+    assert result.receipt.new_tokens <= result.receipt.threshold_tokens
 
 
 def test_progress_is_made_or_the_noop_says_why() -> None:
@@ -148,16 +148,16 @@ def test_progress_is_made_or_the_noop_says_why() -> None:
         for options in ({"force": True}, {"target_tokens": 50}, {"keep_last_exchanges": 1}, {}):
             messages = [user("A short ask."), assistant("A short answer.")] * count
             result = midfold.compact(messages, context_length=2_000, **options)
-            assert result.report.reason
+            assert result.receipt.reason
             if result.changed:
-                assert result.report.new_tokens < result.report.old_tokens
+                assert result.receipt.new_tokens < result.receipt.old_tokens
             else:
                 assert result.messages is messages
 
 
 def test_a_long_session_lands_at_or_below_half_of_the_threshold() -> None:
     fixture = fixtures.long_tool_heavy_conversation()
-    report = midfold.compact(fixture.messages, **fixture.settings).report
+    report = midfold.compact(fixture.messages, **fixture.settings).receipt
     assert report.landing_tokens == report.threshold_tokens // 2
     assert report.new_tokens <= report.landing_tokens
 

@@ -49,7 +49,7 @@ def test_no_same_role_neighbours_where_a_stripped_call_was_all_there_was() -> No
 
 
 def test_tokenizer_skew_is_no_strike() -> None:
-    report = midfold.compact(SESSION, context_length=WINDOW).report
+    report = midfold.compact(SESSION, context_length=WINDOW).receipt
     for factor in (0.6, 2.5):
         result = folded(SESSION, usage={"prompt_tokens": round(report.old_tokens * factor)})
         assert result.state.ineffective == 0
@@ -73,7 +73,7 @@ def test_strikes_follow_a_session_through_export_and_are_cleared_by_success() ->
 
 def test_call_id_and_id_may_differ() -> None:
     result = folded([item("user", "Go."), *responses_work(120)])
-    assert result.report.repairs == ()
+    assert result.receipt.repairs == ()
     assert violations(midfold.read(result.messages).messages) == ()
     assert result.messages[-1]["id"] == "fo_119"
 
@@ -112,7 +112,7 @@ def test_what_the_sanitizer_removes_can_be_unfolded() -> None:
 def test_repairs_name_the_place_in_the_old_transcript() -> None:
     orphan = {"role": "tool", "tool_call_id": "gone", "content": "?"}
     messages = [*SESSION, orphan, user("Hm?"), assistant("Yes.")]
-    assert {repair.message for repair in folded(messages).report.repairs} == {len(SESSION)}
+    assert {repair.message for repair in folded(messages).receipt.repairs} == {len(SESSION)}
 
 
 # Proxies, restarts
@@ -161,4 +161,4 @@ def test_handles_still_unfold_after_a_restart() -> None:
 def test_an_archive_written_as_lines_holds_the_originals() -> None:
     result = folded(SESSION)
     stored = {entry["handle"]: entry["messages"] for entry in map(json.loads, result.archive.lines())}
-    assert stored[result.report.fold] == result.archive.originals(result.report.fold)
+    assert stored[result.receipt.fold] == result.archive.originals(result.receipt.fold)

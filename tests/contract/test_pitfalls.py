@@ -145,8 +145,8 @@ def test_09_a_giant_result_in_the_tail_is_spilled_so_that_the_view_lands(size: i
     giant = call(900, "terminal", {"command": "cat log"}, "word " * size + "THE END")
     messages = [*SESSION, *giant, assistant("Seen."), user("And now?")]
     result = folded(messages, context_length=100_000)
-    assert result.report.new_tokens <= result.report.threshold_tokens
-    spilled = next(digest for digest in result.report.digests if digest.kind == "spill")
+    assert result.receipt.new_tokens <= result.receipt.threshold_tokens
+    spilled = next(digest for digest in result.receipt.digests if digest.kind == "spill")
     assert spilled.message == len(SESSION) + 1
     assert result.archive.originals(spilled.handle) == [giant[1]]
     shown = list(fixtures.tool_results(result.messages))[-1]
@@ -160,7 +160,7 @@ def test_09_the_newest_batch_is_spilled_only_if_nothing_else_helps() -> None:
     new = call(901, "terminal", {"command": "cat new"}, "other " * 15_000)
     result = folded([*SESSION, *old, *new], context_length=100_000)
     assert result.messages[-1] is new[1]
-    assert [digest.kind for digest in result.report.digests] == ["spill"]
+    assert [digest.kind for digest in result.receipt.digests] == ["spill"]
 
 
 def test_09_a_spilled_result_with_an_old_picture_unfolds_too() -> None:
@@ -170,7 +170,7 @@ def test_09_a_spilled_result_with_an_old_picture_unfolds_too() -> None:
     newest = {"role": "user", "content": [{"type": "text", "text": "Like this."}, image]}
     messages = [*SESSION, *giant, assistant("Seen."), newest, assistant("Yes.")]
     result = folded(messages, context_length=100_000)
-    spilled = next(digest for digest in result.report.digests if digest.kind == "spill")
+    spilled = next(digest for digest in result.receipt.digests if digest.kind == "spill")
     assert spilled.message == len(SESSION) + 1
     assert result.archive.originals(spilled.handle) == [giant[1]]
 
@@ -220,7 +220,7 @@ def test_12_an_auth_failure_leaves_nothing_behind() -> None:
 
 def test_13_a_rate_limit_is_told_apart_from_a_timeout() -> None:
     for kind in ("rate_limit", "timeout"):
-        assert folded(SESSION, summarizer=failing(kind)).report.summary.failure == kind  # type: ignore[arg-type]
+        assert folded(SESSION, summarizer=failing(kind)).receipt.summary.failure == kind  # type: ignore[arg-type]
 
 
 def test_14_a_resume_after_two_compactions_has_one_live_summary() -> None:

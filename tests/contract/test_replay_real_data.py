@@ -9,8 +9,7 @@ import os
 
 import pytest
 
-from midfold.replay import Replay, replay
-from midfold.replay.run import WINDOWS
+from midfold.lab.replays import WINDOWS, Replay, replay
 from tests.support.data import SHARED, need
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))

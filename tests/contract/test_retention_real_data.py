@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from midfold.eval import evaluate
-from midfold.eval.baselines import bare_list
-from midfold.eval.cuts import all_cuts
-from midfold.eval.generic import shared_facts
-from midfold.eval.run import facts_by_project
-from midfold.eval.score import exam_at, score
-from midfold.eval.sessions import load
+from midfold.lab.compactors import bare_list
+from midfold.lab.exams import exam_at, score
+from midfold.lab.recorded_sessions import all_cuts, load_sessions
+from midfold.lab.retention import evaluate, facts_by_project
+from midfold.lab.retention_facts import shared_facts
 from tests.support.data import SHARED, need
 
 SOURCES = ("claude_code_entire", "claude_code_packmind", "codex_agentv", "miniswe_deepseek")
@@ -20,7 +18,7 @@ def files() -> list[str]:
 
 
 def test_about_150_cuts_are_found() -> None:
-    assert 120 <= len(all_cuts(load(files()))) <= 200
+    assert 120 <= len(all_cuts(load_sessions(files()))) <= 200
 
 
 def test_the_order_of_the_first_measurements_is_found_again_and_recall_grows_with_the_budget() -> None:
@@ -36,7 +34,7 @@ def test_the_order_of_the_first_measurements_is_found_again_and_recall_grows_wit
 
 
 def test_keeping_everything_scores_nearly_one_and_a_bare_list_nearly_nothing() -> None:
-    sessions = load(files())
+    sessions = load_sessions(files())
     generic = shared_facts(facts_by_project(sessions))
     exams = [(cut, exam_at(cut, generic)) for cut in all_cuts(sessions)[::8]]
     whole = [score(cut.past, exam).bound for cut, exam in exams if exam.needs]

@@ -26,7 +26,7 @@ from support.fixtures import assistant, call, system, user
 def test_the_first_compaction_keeps_the_opening_task_framing() -> None:
     messages = [system(), user("The task."), assistant("I see."), *tool_run(0, 120)]
     result = midfold.compact(messages, context_length=25_000)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert result.messages[1:3] == messages[1:3]
 
 
@@ -35,7 +35,7 @@ def test_repeated_compactions_do_not_copy_the_first_request_again() -> None:
     first = midfold.compact(messages, context_length=25_000)
     grown = [*first.messages, user("Another request."), assistant("Yes."), *tool_run(200, 120)]
     second = midfold.compact(grown, context_length=25_000, state=first.state)
-    assert second.report.compaction_count == 2
+    assert second.receipt.compaction_count == 2
     assert not any(message.get("content") == "The very first request." for message in second.messages)
 
 
@@ -83,9 +83,9 @@ def test_envelopes_and_hidden_fields_count_towards_the_tail() -> None:
 def test_a_short_transcript_does_not_become_a_noop_compaction() -> None:
     for count in range(1, 9):
         result = midfold.compact(DIALOGUE[:count], context_length=64_000, force=True)
-        assert result.changed or (result.messages is not None and result.report.reason)
+        assert result.changed or (result.messages is not None and result.receipt.reason)
         if not result.changed:
-            assert result.report.persistence == "no_persistence_change"
+            assert result.receipt.persistence == "no_persistence_change"
             assert result.state.count == 0
 
 
@@ -132,15 +132,15 @@ def test_no_output_has_a_result_without_its_call_or_a_call_without_its_result(po
     broken = [user("Go."), {"role": "tool", "tool_call_id": "nowhere", "content": "?"}, *tool_run(0, 120)]
     broken += [call(900, "t", {}, "")[0], user("Stop."), assistant("Stopped."), user("Go on."), *tool_run(300, 2)]
     result = midfold.compact(broken, context_length=25_000, config=setting(orphan_calls=policy))
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert violations(view(result.messages)) == ()
-    assert result.report.repairs
+    assert result.receipt.repairs
 
 
 def test_sanitization_happens_after_a_prune_only_outcome_too() -> None:
     broken = [user("Go."), assistant("Yes."), *tool_run(0, 40), {"role": "tool", "tool_call_id": "no", "content": "?"}]
     result = midfold.compact([*broken, user("Next.")], **PRUNES)
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     assert violations(view(result.messages)) == ()
 
 
@@ -162,7 +162,7 @@ def test_parallel_calls_keep_all_their_results() -> None:
 def test_the_latest_ask_and_the_latest_answer_stay_outside_the_fold(protect_last_n: int) -> None:
     messages = [system(), *DIALOGUE, user("THE ASK"), assistant("THE ANSWER"), *tool_run(0, 120)]
     result = midfold.compact(messages, context_length=16_000, config=setting(protect_last_n=protect_last_n))
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert any(message is messages[-242] for message in result.messages)
     assert any(message is messages[-241] for message in result.messages)
     assert messages[-242]["content"] == "THE ASK"
@@ -184,8 +184,8 @@ def test_generated_summaries_are_excluded_from_the_search_for_the_latest_ask() -
     generated = [recognise(message) for message in view(second.messages)]
     assert [found.kind for found in generated if found] == ["fold", "ack"]
     assert sum(message.get("content") == "THE ASK" for message in second.messages) == 1
-    assert second.report.boundary is not None
-    assert second.report.boundary.pinned
+    assert second.receipt.boundary is not None
+    assert second.receipt.boundary.pinned
 
 
 def test_old_results_above_200_characters_only() -> None:

@@ -12,9 +12,9 @@ import pytest
 import midfold
 from midfold.config import Config, load
 from midfold.config.schema import Compression
+from midfold.engine import Compressor, ContextEngine
 from midfold.fold.budget import plan_budget
 from midfold.fold.digest.digest import PLACEHOLDER, is_digest
-from midfold.fold.engine import Compressor, ContextEngine
 from midfold.fold.handoff import MARKER, recognise
 from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
@@ -94,7 +94,7 @@ def test_a_registered_engine_is_used_only_by_its_name(tmp_path: Path) -> None:
 
 def test_the_plugin_directory_comes_before_registered_engines_and_never_replaces_the_compressor(tmp_path: Path) -> None:
     source = (
-        "from midfold.fold.engine import Compressor\n"
+        "from midfold.engine import Compressor\n"
         "class FromDirectory(Compressor):\n    name = {name!r}\n"
         "def register(context):\n    context.register_context_engine(FromDirectory)\n"
     )
@@ -174,8 +174,8 @@ def test_compression_triggers_at_or_above_the_threshold() -> None:
     messages = [user("Go."), *work(60)]
     for tokens, changed in ((99_999, False), (100_000, True), (100_001, True)):
         result = midfold.compact(messages, context_length=200_000, usage={"prompt_tokens": tokens})
-        assert (result.report.old_tokens >= result.report.threshold_tokens) is changed
-        assert (result.report.status != "unchanged" or "below the threshold" not in result.report.reason) is changed
+        assert (result.receipt.old_tokens >= result.receipt.threshold_tokens) is changed
+        assert (result.receipt.status != "unchanged" or "below the threshold" not in result.receipt.reason) is changed
 
 
 def test_target_ratio_controls_the_tail_and_protect_last_n_is_a_minimum() -> None:
@@ -195,7 +195,7 @@ def test_phase_1_the_placeholder_replaces_old_results_when_asked_for() -> None:
     messages = [user("Go."), assistant("Yes."), *work(40)]
     config = setting(protect_last_n=4, prune="placeholder")
     result = midfold.compact(messages, context_length=64_000, force=True, config=config)
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     texts = list(fixtures.tool_results(result.messages))
     assert texts[0] == PLACEHOLDER == "[Old tool output cleared to save context space]"
     assert texts[-1] == messages[-1]["content"]
@@ -208,7 +208,7 @@ def test_phase_1_makes_no_model_call_and_informative_digests_by_default() -> Non
     messages = [user("Go."), assistant("Yes."), *work(40)]
     config = setting(protect_last_n=4)
     result = midfold.compact(messages, context_length=64_000, force=True, config=config, summarizer=never)
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     assert is_digest(next(fixtures.tool_results(result.messages)))
 
 
@@ -218,7 +218,7 @@ def test_phase_1_makes_no_model_call_and_informative_digests_by_default() -> Non
 def test_phase_2_head_is_system_and_first_exchange_and_groups_stay_whole() -> None:
     messages = [system(), user("Go."), assistant("Yes."), *work(400, 100)]
     result = midfold.compact(messages, context_length=64_000)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert result.boundary is not None
     assert result.boundary.start == 3
     assert messages[result.boundary.end]["role"] == "assistant"
@@ -244,9 +244,9 @@ def test_phase_3_a_failed_summary_never_drops_turns_without_a_summary() -> None:
 
     messages = [user("Remember the number 48713."), assistant("Yes."), *work(120)]
     result = midfold.compact(messages, context_length=16_000, summarizer=too_small)
-    assert result.report.status == "compacted"
-    assert result.report.summary.source == "local"
-    assert result.archive.originals(result.report.fold)
+    assert result.receipt.status == "compacted"
+    assert result.receipt.summary.source == "local"
+    assert result.archive.originals(result.receipt.fold)
 
 
 # Phase 4: assembly
@@ -260,7 +260,7 @@ def test_phase_4_the_note_is_appended_to_the_system_prompt_on_the_first_compacti
         "You are a helpful assistant...\n\n[Note: Some earlier conversation turns have been compacted"
     )
     second = midfold.compact([*first.messages, user("More."), *work(120)], context_length=16_000, state=first.state)
-    assert second.report.compaction_count == 2
+    assert second.receipt.compaction_count == 2
     assert second.messages[0] is first.messages[0]
 
 
@@ -297,7 +297,7 @@ def test_phase_4_orphans_are_removed_or_stubbed() -> None:
     assert "?" not in texts
     assert texts[-1] == STUB
     assert violations(midfold.read(result.messages).messages) == ()
-    assert len(result.report.repairs) >= 2
+    assert len(result.receipt.repairs) >= 2
 
 
 # Iterative re-compression
@@ -326,7 +326,7 @@ def test_recompression_asks_for_an_update_with_the_previous_summary() -> None:
 def test_the_example_has_45_messages_and_about_95k_tokens() -> None:
     messages = fixtures.fastapi_example().messages
     assert len(messages) == 45
-    tokens = midfold.compact(messages, context_length=400_000).report.old_tokens
+    tokens = midfold.compact(messages, context_length=400_000).receipt.old_tokens
     assert 90_000 <= tokens <= 100_000
     assert [messages[index]["role"] for index in (0, 1, 2, 3, 38, 39, 40, 44)] == [
         "system", "user", "assistant", "tool", "assistant", "tool", "user", "user",
@@ -341,7 +341,7 @@ def test_the_example_becomes_25_messages_and_about_45k_tokens() -> None:
         fixture.messages, **fixture.settings, config=config, summarizer=lambda ask: DOCUMENTED_SUMMARY
     )
     assert len(result.messages) == 25
-    assert 40_000 <= result.report.new_tokens <= 46_000
+    assert 40_000 <= result.receipt.new_tokens <= 46_000
 
 
 def test_the_example_folded_up_to_the_failing_tests_is_the_documented_list() -> None:
@@ -361,9 +361,9 @@ def test_the_example_folded_up_to_the_failing_tests_is_the_documented_list() -> 
 def test_the_example_lands_by_digests_alone_at_the_defaults() -> None:
     fixture = fixtures.fastapi_example()
     result = midfold.compact(fixture.messages, **fixture.settings)
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     assert len(result.messages) == 45
-    assert result.report.new_tokens <= result.report.landing_tokens
+    assert result.receipt.new_tokens <= result.receipt.landing_tokens
 
 
 # Caching and pressure
@@ -379,7 +379,7 @@ def test_after_compression_the_system_prompt_prefix_survives() -> None:
 
 def test_no_pressure_warnings_are_injected() -> None:
     messages = [system(), user("Go."), *work(20)]
-    size = midfold.compact(messages, context_length=400_000).report.old_tokens
+    size = midfold.compact(messages, context_length=400_000).receipt.old_tokens
     host = midfold.EngineHost(context_length=round(size * 2.2))
     host.append(messages)
     assert host.pressure() is midfold.Pressure.SOFT

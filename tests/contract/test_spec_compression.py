@@ -33,7 +33,7 @@ def test_a_floor_below_the_window_raises_the_threshold() -> None:
 
 def test_an_output_reservation_reduces_the_input_budget() -> None:
     assert midfold.effective_input_window(200_000, 32_000) == 168_000
-    reserved = midfold.compact(DIALOGUE, context_length=200_000, output_reservation=32_000).report
+    reserved = midfold.compact(DIALOGUE, context_length=200_000, output_reservation=32_000).receipt
     assert (reserved.effective_input_window, reserved.threshold_tokens) == (168_000, 84_000)
 
 
@@ -54,20 +54,20 @@ def test_every_window_has_a_threshold_inside_it_that_grows_with_the_window(floor
 def test_a_small_window_with_a_floor_beyond_it_still_compacts() -> None:
     messages = [system(), user("Go."), *tool_run(0, 200, 30)]
     result = midfold.compact(messages, context_length=8_000, config=setting(minimum_context_floor=64_000))
-    assert result.report.status in ("compacted", "pruned")
-    assert result.report.new_tokens <= result.report.threshold_tokens
+    assert result.receipt.status in ("compacted", "pruned")
+    assert result.receipt.new_tokens <= result.receipt.threshold_tokens
 
 
 def test_the_report_distinguishes_estimates_from_reported_usage() -> None:
-    estimated = midfold.compact(DIALOGUE, context_length=64_000).report
-    reported = midfold.compact(DIALOGUE, context_length=64_000, usage={"prompt_tokens": 1_234}).report
+    estimated = midfold.compact(DIALOGUE, context_length=64_000).receipt
+    reported = midfold.compact(DIALOGUE, context_length=64_000, usage={"prompt_tokens": 1_234}).receipt
     assert (estimated.token_basis, reported.token_basis) == ("estimated", "reported")
     assert reported.old_tokens == 1_234
     assert reported.estimated_prompt_tokens == estimated.estimated_prompt_tokens
 
 
 def test_reports_carry_threshold_estimate_and_effective_window() -> None:
-    report = midfold.compact(DIALOGUE, context_length=64_000).report.to_dict()
+    report = midfold.compact(DIALOGUE, context_length=64_000).receipt.to_dict()
     assert report["threshold_tokens"] == 32_000
     assert report["effective_input_window"] == 64_000
     assert report["estimated_prompt_tokens"] > 0
@@ -76,8 +76,8 @@ def test_reports_carry_threshold_estimate_and_effective_window() -> None:
 
 def test_system_prompt_and_tool_schemas_count() -> None:
     tool = {"name": "x", "description": numbered("long {n}", 400), "input_schema": {}}
-    bare = midfold.compact(DIALOGUE, context_length=64_000).report
-    full = midfold.compact(DIALOGUE, context_length=64_000, system=numbered("rule {n}", 400), tools=[tool]).report
+    bare = midfold.compact(DIALOGUE, context_length=64_000).receipt
+    full = midfold.compact(DIALOGUE, context_length=64_000, system=numbered("rule {n}", 400), tools=[tool]).receipt
     assert full.fixed_tokens > 1_500
     assert full.old_tokens == bare.old_tokens + full.fixed_tokens
 
@@ -93,7 +93,7 @@ def test_repeated_identical_reads_keep_only_the_newest_full_copy() -> None:
     )
     whole = [text for text in fixtures.tool_results(result.messages) if text == body]
     references = [text for text in fixtures.tool_results(result.messages) if text.startswith("[Same tool output")]
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     assert len(whole) == 1
     assert len(references) == 14
 
@@ -107,7 +107,7 @@ def test_old_terminal_output_becomes_command_exit_code_and_line_count() -> None:
         *tool_run(1, 40),
     ]
     result = midfold.compact(messages, **PRUNES)
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     line = next(fixtures.tool_results(result.messages))
     assert is_digest(line)
     assert all(piece in line for piece in ("pytest -q", "exit 1", "54 lines"))
@@ -116,17 +116,17 @@ def test_old_terminal_output_becomes_command_exit_code_and_line_count() -> None:
 def test_recent_tail_output_remains_exact() -> None:
     messages = [user("Go."), assistant("Yes."), *tool_run(0, 200)]
     result = midfold.compact(messages, context_length=60_000)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert all(mine is theirs for mine, theirs in zip(result.messages[-20:], messages[-20:], strict=True))
 
 
 def test_each_digest_is_recorded_in_the_report_with_a_handle_that_unfolds() -> None:
     messages = [user("Go."), assistant("Yes."), *tool_run(0, 60)]
     result = midfold.compact(messages, **PRUNES)
-    assert result.report.status == "pruned"
+    assert result.receipt.status == "pruned"
     changed = [n for n, (old, new) in enumerate(zip(messages, result.messages, strict=True)) if old is not new]
-    assert [digest.message for digest in result.report.digests] == changed
-    for digest in result.report.digests:
+    assert [digest.message for digest in result.receipt.digests] == changed
+    for digest in result.receipt.digests:
         assert result.archive.originals(digest.handle) == [messages[digest.message]]
 
 
@@ -149,8 +149,8 @@ def test_tool_arguments_remain_valid_json_after_shrinking() -> None:
     result = midfold.compact(
         messages, context_length=160_000, force=True, config=setting(protect_last_n=4, target_ratio=0.1)
     )
-    assert result.report.status == "pruned"
-    assert {digest.kind for digest in result.report.digests} == {"arguments"}
+    assert result.receipt.status == "pruned"
+    assert {digest.kind for digest in result.receipt.digests} == {"arguments"}
     for number, message in enumerate(result.messages[2:24:2]):
         given = json.loads(message["tool_calls"][0]["function"]["arguments"])
         assert given | {"content": ""} == {"path": f"src/m{number}.py", "content": "", "mode": 0o644, "force": True}
@@ -176,7 +176,7 @@ def test_the_report_exposes_no_content() -> None:
     ]
     for options in ({"force": True, "keep_last_exchanges": 1}, {"target_tokens": 300}, {}):
         result = midfold.compact(messages + tool_run(10, 40), context_length=25_000, **options)
-        assert "XYZZY" not in json.dumps(result.report.to_dict())
+        assert "XYZZY" not in json.dumps(result.receipt.to_dict())
 
 
 # Provider-safe argument shrinking
@@ -226,7 +226,7 @@ def test_old_screenshots_do_not_survive_and_the_newest_image_turn_does() -> None
     with_image = [message for message in result.messages if "image_url" in json.dumps(message)]
     assert with_image == [fixture.messages[-2]]
     assert with_image[0] is fixture.messages[-2]
-    replaced = [digest for digest in result.report.digests if digest.kind == "media"]
+    replaced = [digest for digest in result.receipt.digests if digest.kind == "media"]
     assert len(replaced) == 23
     assert result.archive.originals(replaced[0].handle) == [fixture.messages[replaced[0].message]]
 

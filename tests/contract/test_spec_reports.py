@@ -28,12 +28,12 @@ from support.fixtures import assistant, numbered, user
 
 def test_reports_say_how_to_persist_and_a_noop_needs_nothing() -> None:
     result = folded()
-    report = result.report
+    report = result.receipt
     assert (report.old_messages, report.new_messages) == (len(SESSION), len(result.messages))
     assert report.persistence == "in_place_archive"
     assert report.recoverable
     assert report.fold in result.archive
-    quiet = midfold.compact(SESSION[:3], context_length=WINDOW).report
+    quiet = midfold.compact(SESSION[:3], context_length=WINDOW).receipt
     assert (quiet.status, quiet.persistence) == ("unchanged", "no_persistence_change")
     assert quiet.reason
 
@@ -41,7 +41,7 @@ def test_reports_say_how_to_persist_and_a_noop_needs_nothing() -> None:
 def test_receipts_follow_their_schema() -> None:
     schema = receipt_schema()
     for options in ({}, {"force": True}, {"target_tokens": 1_000}, {"keep_last_exchanges": 1}):
-        report = midfold.compact(SESSION, context_length=WINDOW, **options).report.to_dict()
+        report = midfold.compact(SESSION, context_length=WINDOW, **options).receipt.to_dict()
         jsonschema.validate(json.loads(json.dumps(report)), schema)
 
 
@@ -63,7 +63,7 @@ def test_a_split_that_leaves_no_head_is_a_noop() -> None:
     assert midfold.split_for_partial_compaction(fixture.messages, 9) == ([], fixture.messages)
     result = midfold.compact(fixture.messages, context_length=64_000, keep_last_exchanges=9)
     assert result.messages is fixture.messages
-    assert result.report.reason
+    assert result.receipt.reason
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
@@ -170,14 +170,14 @@ def test_every_benchmark_fixture_is_reproduced_by_a_stub_summarizer(name: str) -
         fixture = fixtures.FIXTURES[name]()
         settings = {"summarizer": lambda ask: "## Goal\nA stub.", **fixture.settings}
         result = midfold.compact(fixture.messages, **settings)
-        return json.dumps(result.messages), json.dumps(result.report.to_dict())
+        return json.dumps(result.messages), json.dumps(result.receipt.to_dict())
 
     assert run() == run()
 
 
 def test_the_huge_terminal_output_lands_below_the_threshold() -> None:
     fixture = fixtures.huge_terminal_output()
-    report = midfold.compact(fixture.messages, **fixture.settings).report
+    report = midfold.compact(fixture.messages, **fixture.settings).receipt
     assert report.old_tokens > 2 * report.context_length
     assert report.new_tokens <= report.threshold_tokens
     assert [digest.kind for digest in report.digests] == ["spill"]
@@ -189,4 +189,4 @@ def test_cache_hints_are_apart_from_the_messages_and_the_report() -> None:
     hints = result.cache_hints
     assert 1 <= len(hints) <= 4
     assert json.dumps(result.messages) == before
-    assert "cache" not in before + json.dumps(result.report.to_dict())
+    assert "cache" not in before + json.dumps(result.receipt.to_dict())

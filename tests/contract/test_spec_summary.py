@@ -99,7 +99,7 @@ def test_repeated_compactions_update_the_summary_instead_of_nesting_it() -> None
     text = handoffs(result.messages)[0]
     assert text.count(MARKER) == 1
     assert "Second summary" not in text
-    assert result.report.compaction_count == 3
+    assert result.receipt.compaction_count == 3
 
 
 # Iterative summary updates
@@ -111,7 +111,7 @@ def test_a_resumed_session_continues_from_the_summary_in_its_messages() -> None:
     asked = Asked("## Goal\nSecond summary.")
     second = folded(resumed, summarizer=asked)
     assert asked.asks[0].previous == "## Goal\nFirst summary."
-    assert second.report.summary.updated_previous
+    assert second.receipt.summary.updated_previous
 
 
 def test_only_new_turns_are_summarised_again() -> None:
@@ -128,8 +128,8 @@ def test_a_new_session_cannot_inherit_another_sessions_summary() -> None:
     asked = Asked("## Goal\nMine.")
     mine = folded([system(), user("Bake a cake."), assistant("Yes."), *work(900)], state=other.state, summarizer=asked)
     assert asked.asks[0].previous == ""
-    assert mine.report.compaction_count == 1
-    assert mine.report.notices
+    assert mine.receipt.compaction_count == 1
+    assert mine.receipt.notices
     assert mine.state.lineage != other.state.lineage
 
 
@@ -162,7 +162,7 @@ def test_without_a_provider_the_fallback_still_compacts_and_says_what_it_is() ->
     text = handoffs(result.messages)[0]
     assert "Locally generated" in text
     assert "incomplete" in text
-    assert (result.report.summary.source, result.report.summary.confidence) == ("local", "lower")
+    assert (result.receipt.summary.source, result.receipt.summary.confidence) == ("local", "lower")
 
 
 def test_secrets_are_redacted_before_the_fallback_preserves_them() -> None:
@@ -219,7 +219,7 @@ def test_the_fallback_is_clamped_to_the_summary_budget(window: int) -> None:
     asks = [turn for n in range(300) for turn in (user(f"Ask {n}: " + "why " * 200), assistant("Because. " * 60))]
     result = folded([system(), *asks], context_length=window, force=True, keep_last_exchanges=1)
     budget = max(2_000, min(window // 20, 12_000)) if window >= 40_000 else window // 20
-    assert result.report.summary.tokens <= budget * 1.15
+    assert result.receipt.summary.tokens <= budget * 1.15
 
 
 def test_the_fallback_on_a_repeat_compaction_carries_the_previous_summary_forward() -> None:
@@ -236,26 +236,26 @@ def test_auth_and_network_failures_preserve_the_original_messages(kind: Any) -> 
     fixture = fixtures.auth_or_network_failure(kind)
     result = midfold.compact(fixture.messages, **fixture.settings)
     assert result.messages is fixture.messages
-    assert (result.report.status, result.report.persistence) == ("aborted", "no_persistence_change")
-    assert kind in result.report.reason
+    assert (result.receipt.status, result.receipt.persistence) == ("aborted", "no_persistence_change")
+    assert kind in result.receipt.reason
     assert result.state.count == 0
 
 
 @pytest.mark.parametrize("kind", ["no_provider", "timeout", "rate_limit", "malformed", "filtered", "other"])
 def test_other_failures_use_the_fallback_only_if_lossy_summaries_are_accepted(kind: Any) -> None:
     accepted = folded(summarizer=failing(kind))
-    assert (accepted.report.summary.source, accepted.report.summary.failure) == ("local", kind)
+    assert (accepted.receipt.summary.source, accepted.receipt.summary.failure) == ("local", kind)
     strict = Config(compression=Compression(lossy_fallback=False))
     refused = midfold.compact(SESSION, context_length=WINDOW, config=strict, summarizer=failing(kind))
     assert refused.messages is SESSION
-    assert kind in refused.report.reason
+    assert kind in refused.receipt.reason
 
 
 @pytest.mark.parametrize("answer", ["", "  \n", None, {}, {"summary": "x"}, 7, []])
 def test_empty_and_malformed_answers_are_failures(answer: Any) -> None:
     result = folded(summarizer=Asked(answer))
-    assert result.report.summary.failure == "malformed"
-    assert result.report.summary.source == "local"
+    assert result.receipt.summary.failure == "malformed"
+    assert result.receipt.summary.source == "local"
 
 
 def test_repeated_small_savings_back_off_and_force_tries_again() -> None:
@@ -264,10 +264,10 @@ def test_repeated_small_savings_back_off_and_force_tries_again() -> None:
     for strikes in (1, 2):
         result = midfold.compact(fixture.messages, **fixture.settings, state=state)
         assert result.messages is fixture.messages
-        assert "too little gain" in result.report.reason
+        assert "too little gain" in result.receipt.reason
         assert result.state.ineffective == strikes
         state = result.state
     rested = midfold.compact(fixture.messages, **fixture.settings, state=state)
-    assert "did not help" in rested.report.reason
+    assert "did not help" in rested.receipt.reason
     forced = midfold.compact(fixture.messages, **fixture.settings, state=state, force=True)
-    assert "did not help" not in forced.report.reason
+    assert "did not help" not in forced.receipt.reason

@@ -9,8 +9,7 @@ import pytest
 import midfold
 from midfold.errors import FailureKind
 from midfold.fold.summary import MOST_CHUNKS
-from midfold.summarize.flow import CONTINUE, MOST_CONTINUATIONS, Progress
-from midfold.summarize.pieces import CUT_NOTE
+from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryCall, SummaryProgress
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
 from midfold.testing.engines import long_conversation
@@ -64,7 +63,7 @@ class Model:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_fold_larger_than_the_window_is_summarised_in_pieces_and_merged(way: str, wire: Any) -> None:
-    told: list[Progress] = []
+    told: list[SummaryProgress] = []
     model = Model(wire, 8_000)
     with ScriptedProvider(then=model) as provider:
         made = make(way, provider.endpoint(wire, context_length=8_000), ask=ask_of(LONG), progress=told.append)
@@ -72,7 +71,7 @@ def test_a_fold_larger_than_the_window_is_summarised_in_pieces_and_merged(way: s
     assert made.text.startswith("## Goal")
     assert model.refused == 0
     assert 3 <= count <= MOST_CHUNKS + 1
-    assert told == [Progress(done, count) for done in range(count + 1)]
+    assert told == [SummaryProgress(done, count) for done in range(count + 1)]
     assert made.answer is not None
     assert made.answer.calls == count
     assert f"summarised in {count - 1} pieces" in made.answer.notes
@@ -238,8 +237,7 @@ def test_an_endpoint_without_a_key_is_asked_without_one() -> None:
 
 
 def test_only_openai_itself_is_asked_with_max_completion_tokens() -> None:
-    from midfold.summarize.calls import Call, http_request
-    from midfold.summarize.endpoint import Endpoint
+    from midfold.model.endpoint import Endpoint
 
     for base, name in {
         "https://api.openai.com/v1": "max_completion_tokens",
@@ -248,10 +246,10 @@ def test_only_openai_itself_is_asked_with_max_completion_tokens() -> None:
         "http://127.0.0.1:8080/v1": "max_tokens",
     }.items():
         endpoint = Endpoint(name="x", wire="openai", base_url=base, model="m")
-        body = http_request(Call(endpoint=endpoint, messages=(("user", "hi"),), max_tokens=7)).body
+        body = SummaryCall(endpoint=endpoint, messages=(("user", "hi"),), max_tokens=7).request()
         assert f'"{name}":7'.encode() in body
         prefix = {"messages": [], "max_tokens": 1, "max_completion_tokens": 2, "n": 3}
-        body = http_request(Call(endpoint=endpoint, body=prefix, max_tokens=7)).body
+        body = SummaryCall(endpoint=endpoint, body=prefix, max_tokens=7).request()
         assert body.count(b"max_") == 1
         assert f'"{name}":7'.encode() in body
 
@@ -287,7 +285,7 @@ def request_body(wire: str) -> dict[str, Any]:
 
 
 def compacted(wire: str, provider: ScriptedProvider, body: Any = None, **more: Any) -> midfold.Compaction:
-    from midfold.summarize.client import ModelSummarizer
+    from midfold.model.summaries import ModelSummarizer
     from midfold.testing import FakeClock
 
     endpoint = provider.endpoint(wire, model="own", reuse_prefix=True)  # type: ignore[arg-type]
@@ -308,7 +306,7 @@ def test_the_cached_prefix_is_sent_as_it_is_with_one_instruction_more(wire: str)
     body = request_body(wire)
     with ScriptedProvider([summary(wire, GOOD, cached=900)]) as provider:
         result = compacted(wire, provider, body)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     sent = provider.requests[0].body
     assert sent["tools"] == body["tools"]
     assert sent.get("system") == body.get("system")
@@ -317,11 +315,11 @@ def test_the_cached_prefix_is_sent_as_it_is_with_one_instruction_more(wire: str)
     *history, last = sent["messages"]
     assert unmarked(history) == body["messages"][: len(history)]
     assert (unmarked(history) != history) is (wire == "anthropic"), "Anthropic's cache answers to markers only"
-    assert len(history) == result.report.boundary.end  # type: ignore[union-attr]
+    assert len(history) == result.receipt.boundary.end  # type: ignore[union-attr]
     assert last["role"] == "user"
     assert "Do not call a tool" in last["content"]
-    assert "900 of 1,000 prompt tokens came from the cache" in result.report.notices
-    assert result.report.summary.calls == 1
+    assert "900 of 1,000 prompt tokens came from the cache" in result.receipt.notices
+    assert result.receipt.summary.calls == 1
     if wire == "anthropic":
         assert sent["max_tokens"] > sent["thinking"]["budget_tokens"], "Anthropic refuses a smaller limit"
 
@@ -337,9 +335,9 @@ def test_a_prefix_that_does_not_work_out_is_followed_by_the_usual_way(wire: str,
     }[answer]
     with ScriptedProvider([first, summary(wire, GOOD)]) as provider:
         result = compacted(wire, provider)
-    assert result.report.status == "compacted"
-    assert result.report.summary.calls == 2
-    assert "the cached prefix could not be used" in result.report.notices
+    assert result.receipt.status == "compacted"
+    assert result.receipt.summary.calls == 2
+    assert "the cached prefix could not be used" in result.receipt.notices
     assert "<turns>" in provider.requests[1].text
     assert "tools" not in provider.requests[1].body
 
@@ -348,7 +346,7 @@ def test_a_prefix_that_does_not_work_out_is_followed_by_the_usual_way(wire: str,
 def test_a_wrong_key_is_not_tried_a_second_way(wire: str) -> None:
     with ScriptedProvider([error(401)]) as provider:
         result = compacted(wire, provider)
-    assert result.report.status == "aborted"
+    assert result.receipt.status == "aborted"
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -364,7 +362,7 @@ def test_a_system_prompt_and_tools_beside_the_messages_are_part_of_the_prefix(wi
 def test_another_wire_than_the_conversations_does_not_get_its_prefix() -> None:
     with ScriptedProvider([summary("openai", GOOD)]) as provider:
         result = compacted("openai", provider, request_body("anthropic"))
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert "<turns>" in provider.requests[0].text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midfold.fold.receipt import FAILURES, LONGEST_WAIT, cooldown, waiting_time
-from midfold.summarize.trouble import failure_of, retry_after
+from midfold.model.refusals import failure_of, retry_after
 from midfold.testing import ScriptedProvider, refusing_url
 from midfold.testing.answers import Answer, error, openai_json, raw, summary
 from support.summaries import ASK, GOOD, KEY, START, WAYS, WIRES, make, troubles
@@ -304,3 +304,11 @@ def test_waiting_and_cooling_are_bounded_and_honour_the_provider() -> None:
         assert row.retry_class != "permanent" or row.retries == 0
     assert waiting_time("rate_limit", 0, LONGEST_WAIT + 1) is None
     assert ASK.messages
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, "the key is missing"), (404, "no such model"), (529, "overloaded")]
+)
+def test_a_refusal_says_what_it_means(status: int, words: str) -> None:
+    told = str(failure_of(status, {}, b"", "api.example.com"))
+    assert told.startswith(f"api.example.com answered {status}: ") and words in told

@@ -196,7 +196,7 @@ def test_the_receipt_counts_what_was_marked_and_taken_out() -> None:
     result = midfold.compact(
         [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=lambda ask: text
     )
-    facts = result.report.summary
+    facts = result.receipt.summary
     assert (facts.unverified, facts.removed) == (1, 1)
     assert f"987654{MARK}" in handoff_of(result.messages)
     assert "nowhere" not in handoff_of(result.messages)

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from midfold import read
-from midfold.trajectory.compress import Compressed, compress_record
-from midfold.trajectory.metrics import Totals
-from midfold.trajectory.settings import FIRSTS, Settings
-from midfold.trajectory.sharegpt import ShareGPT
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_metrics import Totals
+from midfold.lab.trajectory_settings import FIRSTS, TrajectorySettings
+from midfold.lab.trajectory_work import CompressedRecord, compress_record
 from midfold.transcript.document import Document
 from midfold.transcript.laws import pair, violations
 from support.data import conversations, lines
 from support.trajectories import from_chat
 
-SETTINGS = Settings(tokenizer="o200k", retention=True)
+SETTINGS = TrajectorySettings(tokenizer="o200k", retention=True)
 LEAST_RETENTION = 0.83
 
 
 @cache
-def compressed() -> list[tuple[dict[str, Any], Compressed]]:
+def compressed() -> list[tuple[dict[str, Any], CompressedRecord]]:
     records = [from_chat(conversation) for conversation in conversations()]
     return [(record, compress_record(json.dumps(record).encode(), SETTINGS)) for record in records]
 

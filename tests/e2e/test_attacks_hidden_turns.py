@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.recall import Recall
+from midfold.gateway.rounds import Rounds
+from midfold.recall import FOUND, NOTHING
 from midfold.store.hidden_turns import HiddenTurns, Kept
 from support.fixtures import assistant, call, numbered, user
 from support.owners import DOORS, Owners, owners
@@ -161,7 +162,7 @@ def test_a_question_to_a_slow_store_stops_nobody_else() -> None:
     with owners("keys") as who:
         planted(who, "bob", "chat", body("chat", [FIRST]))
         place = who.gateway.sessions.store.database.rows("page_of_hidden_turns", place="", chain="", most=1)[0][0]
-        recall: Recall = who.gateway.app.gateway.recall
+        recall: Rounds = who.gateway.app.gateway.recall
         slow = Slow(recall.hidden._turns, place)
         recall.hidden._turns = slow
         waiting = threading.Thread(target=who.send, args=("bob", "chat", body("chat", LATER)))
@@ -201,14 +202,15 @@ def test_recall_does_not_follow_a_label_into_another_conversation(door: str) -> 
     with owners(door) as who:
         mine = history("My word is PELICAN-88.")
         label = {"x_midfold_session": "shared"}
-        handle = json.loads(looked_up(who, "bob", mine, "context_search", {"query": "HERON"}, **label))
-        assert handle["hits"]
+        mine_found = looked_up(who, "bob", mine, "context_search", {"query": "HERON"}, **label)
+        assert mine_found.startswith(FOUND)
         other = [user("Write a poem."), *history("Nothing.")[1:]]
         for query in ("PELICAN", "HERON"):
             found = looked_up(who, "alice", other, "context_search", {"query": query}, **label)
-            assert json.loads(found)["hits"] == [], found
-        found = looked_up(who, "alice", other, "context_unfold", {"handle": handle["hits"][0]["handle"]}, **label)
-        assert "error" in json.loads(found), found
+            assert found == NOTHING
+        handle = mine_found[mine_found.index("mf-") :].split()[0]
+        found = looked_up(who, "alice", other, "context_unfold", {"handle": handle}, **label)
+        assert found.startswith("error: there is no handle"), found
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -217,17 +219,16 @@ def test_recall_sees_only_what_was_folded_of_this_conversation(door: str, owner:
     """Two conversations that begin alike share what stands for that beginning, and nothing that was said after it."""
     with owners(door) as who:
         mine = [*history("My word is PELICAN-88."), assistant("Noted."), user("Is it known?")]
-        assert json.loads(looked_up(who, "bob", mine, "context_search", {"query": "HERON"}))["hits"]
+        assert looked_up(who, "bob", mine, "context_search", {"query": "HERON"}).startswith(FOUND)
         store = who.gateway.sessions.store
         name = store.sessions()[0].name
         spoken = next(row.message for row in store.history(name) if "PELICAN" in row.message.text)
         other = history("Nothing.")
-        assert json.loads(looked_up(who, owner, other, "context_search", {"query": "HERON"}))["hits"]
-        found = looked_up(who, owner, other, "context_search", {"query": "PELICAN"})
-        assert json.loads(found)["hits"] == [], found
+        assert looked_up(who, owner, other, "context_search", {"query": "HERON"}).startswith(FOUND)
+        assert looked_up(who, owner, other, "context_search", {"query": "PELICAN"}) == NOTHING
         handle = f"mf-{spoken.digest.hex()[:12]}"
         found = looked_up(who, owner, other, "context_unfold", {"handle": handle})
-        assert "PELICAN" not in found and "error" in json.loads(found)
+        assert "PELICAN" not in found and found.startswith("error: ")
 
 
 def ids_of(stream: bytes) -> list[str]:

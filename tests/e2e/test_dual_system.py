@@ -21,8 +21,8 @@ from midfold.agent.hands import agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings
 from midfold.fold.handoff import recognise
-from midfold.summarize import local_summarizer
-from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.model import local_summarizer
+from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.doubles import Request
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
@@ -140,7 +140,7 @@ def test_the_two_layers_share_the_work_and_never_fight(make: Callable[[Wire], Sy
     system.say("Good evening. Remember: the release is called Marigold.")
 
     system.overnight(0.92)
-    assert system.agent.room.size.tokens > system.agent.session.host.budget.threshold_tokens
+    assert system.agent.room.size.tokens > system.agent.session.setup.budget.threshold_tokens
     system.say("Good morning. What did I miss?")
     assert system.actions[-1] == "compacted"
     assert system.gateway_folds == 1
@@ -151,7 +151,7 @@ def test_the_two_layers_share_the_work_and_never_fight(make: Callable[[Wire], Sy
         assert system.actions[-1] == "checkpoint"
     assert system.gateway_folds == 1
     assert system.own_folds == []
-    assert system.agent.room.size.tokens < system.agent.session.host.budget.threshold_tokens
+    assert system.agent.room.size.tokens < system.agent.session.setup.budget.threshold_tokens
 
     before = len(system.provider.requests)
     system.say("Now read the file a dozen times.", reads=12)

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import midfold
+from midfold.engine import ContextEngine
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.budget import Pressure
-from midfold.fold.engine import ContextEngine
 from midfold.fold.handoff import MARKER, SYSTEM_NOTE
 from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
 from midfold.gateway.exchange import Exchange

@@ -11,6 +11,7 @@ import pytest
 
 import midfold
 from midfold.gateway.joined import SEPARATOR
+from midfold.recall import FOUND
 from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client
 from support.fixtures import assistant, call, numbered, system, user
@@ -64,7 +65,7 @@ class Librarian:
         count = len(self.asked)
         if "FLAMINGO" in end and count == 2:
             return Turn(ANSWER)
-        if "hits" in end and count == 1:
+        if FOUND in end and count == 1:
             handle = end.split("mf-")[1][:12]
             self.asked.append("unfold")
             return Turn("", (("h2", "context_unfold", {"handle": f"mf-{handle}"}),))

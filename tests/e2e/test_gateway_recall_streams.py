@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
+import midfold
+from midfold.gateway import create_app
 from midfold.testing import answers
 from midfold.testing.doubles import ScriptedProvider, served
+from midfold.transcript import jsonio
+from midfold.transcript.sse import EventReader
 from support import provider_replies
 from support.fixtures import user
-from support.gateways import running
+from support.gateways import running, settings
 from support.provider_replies import Turn
 
 LONGEST = 20.0
@@ -136,3 +141,27 @@ def test_usage_is_that_of_all_turns_whether_streamed_or_not() -> None:
             assert (usage.prompt_tokens, usage.total_tokens) == (200, 210)
             account = gateway.account()
             assert account.usage is not None and account.usage.prompt_tokens == 200
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_event_is_decoded_once_though_several_look_at_it(wire: str) -> None:
+    """Whoever relays, keeps ids, puts the turn together and counts what it cost, of hidden turns and of others."""
+    decoded: Counter[str] = Counter()
+
+    def decode(data: str) -> Any:
+        decoded[data] += 1
+        return jsonio.decode(data)
+
+    replies = [reply(wire, Turn("One moment.", HIDDEN), 1), reply(wire, Turn("Here.", (("c1", "sh", {"a": 1}),)), 2)]
+    with ScriptedProvider([*replies, reply(wire, Turn("Bye."), 3)]) as provider, midfold.open("memory:") as sessions:
+        config = settings(provider.url, recall="on", api_key_env="KEY")
+        app = create_app(config, sessions=sessions, environment={"KEY": "ours"})
+        assert app.gateway.recall is not None
+        app.gateway.recall.decode = decode
+        with served(app) as url:
+            assert "Here." in "".join(words(wire, url))
+            sent = [event.data for one in replies for event in EventReader().feed(one.body) if event.value]
+            assert decoded == Counter(sent)
+            if wire == "responses":
+                assert "".join(words(wire, url, previous_response_id="resp_1")) == "Bye."
+                assert provider.requests[-1].body["previous_response_id"] == "resp_2"

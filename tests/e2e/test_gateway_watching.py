@@ -92,7 +92,7 @@ def test_a_conversation_is_listed_from_its_first_answer_on_and_stays_one(url: st
         assert (only.messages, only.stored, only.saved.requests) == (17, 0, 4)
         assert only.name != first.name
         assert only.cache.hit_rate == pytest.approx(1 / 3, abs=0.01)
-        assert it.sessions.search(SECRET) == []
+        assert it.sessions.search(f'"{SECRET}"') == []
         assert it.sessions.check(deep=True) == []
 
 

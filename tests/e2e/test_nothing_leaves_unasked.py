@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from midfold.providers import KNOWN
+from midfold.model.endpoint import KNOWN
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import summary, turn
 from support.provider_replies import Turn
@@ -175,7 +175,7 @@ messages = messages.get("messages", messages) if isinstance(messages, dict) else
 for config in (None, Config(), load().config):
     for model in (None, "claude-opus-4-6", "gpt-4o"):
         done = midfold.compact(messages, context_length=32_000, model=model, config=config)
-        assert done.changed and done.report.summary.source != "model", done.report
+        assert done.changed and done.receipt.summary.source != "model", done.receipt
         host = midfold.EngineHost(context_length=32_000, model=model, config=config)
         host.append(messages)
         host.compress(messages)

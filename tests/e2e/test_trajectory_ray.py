@@ -13,13 +13,15 @@ import msgspec
 import pytest
 
 from midfold.errors import MidfoldError
-from midfold.trajectory import Job, Settings, run
-from midfold.trajectory.job import Progress
-from midfold.trajectory.metrics import RecordMetrics
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_run import TrajectoryJob, TrajectoryProgress, compress_trajectories
+from midfold.lab.trajectory_settings import TrajectorySettings
 from support.data import need
 from support.trajectories import lines
 
-SETTINGS = Settings(target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30 * 1024, calls=1)
+SETTINGS = TrajectorySettings(
+    target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30 * 1024, calls=1
+)
 TESTS = str(Path(__file__).resolve().parents[1])
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -64,7 +66,7 @@ class Loss:
         self.cluster, self.node = cluster, node
         self.lost = threading.Event()
 
-    def progress(self, progress: Progress, /) -> None:
+    def progress(self, progress: TrajectoryProgress, /) -> None:
         if progress.totals.records >= 2 and not self.lost.is_set():
             self.lost.set()
             self.cluster.remove_node(self.node, allow_graceful=False)
@@ -80,20 +82,20 @@ def test_two_nodes_give_the_same_bytes_and_the_loss_of_one_loses_no_record(clust
     source = tmp_path / "in.jsonl"
     source.write_bytes(lines(12))
     settings = msgspec.structs.replace(SETTINGS, summarizer="support.trajectories:slow_summary")
-    run(Job(source=str(source), target=str(tmp_path / "here.jsonl"), settings=settings))
+    compress_trajectories(TrajectoryJob(source=str(source), target=str(tmp_path / "here.jsonl"), settings=settings))
     node = add_node(cluster)
-    on_ray = Job(
+    on_ray = TrajectoryJob(
         source=str(source),
         target=str(tmp_path / "ray.jsonl"),
         settings=settings,
         executor="ray",
         ray_address=cluster.address,
     )
-    both = run(on_ray)
+    both = compress_trajectories(on_ray)
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
     assert both.workers >= 2
     loss = Loss(cluster, node)
-    again = run(msgspec.structs.replace(on_ray, target=str(tmp_path / "lossy.jsonl")), loss)
+    again = compress_trajectories(msgspec.structs.replace(on_ray, target=str(tmp_path / "lossy.jsonl")), loss)
     assert loss.lost.is_set()
     assert again.totals.compressed == 12
     assert (tmp_path / "lossy.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
@@ -103,18 +105,18 @@ def test_a_worker_that_is_killed_on_a_node_loses_no_record(cluster: Any, tmp_pat
     source = tmp_path / "in.jsonl"
     source.write_bytes(lines(3))
     settings = msgspec.structs.replace(SETTINGS, summarizer="support.trajectory_killers:kill_once")
-    job = Job(source=str(source), target=str(tmp_path / "out.jsonl"), settings=settings, executor="ray")
+    job = TrajectoryJob(source=str(source), target=str(tmp_path / "out.jsonl"), settings=settings, executor="ray")
     killed = Path(os.environ["MIDFOLD_TEST_KILL_ONCE"])
     assert not killed.exists()
-    done = run(msgspec.structs.replace(job, ray_address=cluster.address))
+    done = compress_trajectories(msgspec.structs.replace(job, ray_address=cluster.address))
     assert killed.exists()
     assert (done.totals.compressed, done.totals.failed) == (3, 0)
-    run(Job(source=str(source), target=str(tmp_path / "here.jsonl"), settings=settings))
+    compress_trajectories(TrajectoryJob(source=str(source), target=str(tmp_path / "here.jsonl"), settings=settings))
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
 
 
 def test_a_cluster_that_is_not_there_is_an_error_that_says_so(cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(1))
-    job = Job(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), executor="ray")
+    job = TrajectoryJob(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), executor="ray")
     with pytest.raises(MidfoldError, match="no Ray cluster could be reached"):
-        run(msgspec.structs.replace(job, ray_address="127.0.0.1:1"))
+        compress_trajectories(msgspec.structs.replace(job, ray_address="127.0.0.1:1"))

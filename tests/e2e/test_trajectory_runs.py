@@ -16,14 +16,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from midfold.trajectory import Job, Settings, run
-from midfold.trajectory.executors import LOST, MOST_ATTEMPTS
-from midfold.trajectory.workplace import SUFFIX
+from midfold.lab.executors import LOST, MOST_ATTEMPTS
+from midfold.lab.trajectory_run import SUFFIX, TrajectoryJob, compress_trajectories
+from midfold.lab.trajectory_settings import TrajectorySettings
 from support.trajectories import lines, record
 
 TESTS = Path(__file__).resolve().parents[1]
 OPTIONS = ["--target-tokens", "2000", "--summary-tokens", "200", "--tokenizer", "estimate", "--batch-kb", "30"]
-SETTINGS = Settings(target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30 * 1024, calls=1)
+SETTINGS = TrajectorySettings(
+    target_tokens=2_000, summary_tokens=200, tokenizer="estimate", batch_bytes=30 * 1024, calls=1
+)
 SLOW = ["--summarizer", "support.trajectories:slow_summary", "--calls", "1"]
 
 
@@ -66,7 +68,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was_and_leaves_no_half_file(t
     assert shown["run"]["resumed"] is True
     assert shown["totals"]["records"] == shown["totals"]["compressed"] == 16
     slow = msgspec.structs.replace(SETTINGS, summarizer=SLOW[1])
-    run(Job(source=str(source), target=str(tmp_path / "whole.jsonl"), settings=slow))
+    compress_trajectories(TrajectoryJob(source=str(source), target=str(tmp_path / "whole.jsonl"), settings=slow))
     assert target.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(("out", ".out"))) == [
         "out.jsonl",
@@ -84,7 +86,7 @@ def test_however_often_and_wherever_it_is_killed_files_are_whole_or_not_there(tm
     (source / "a.jsonl").write_bytes(lines(6))
     (source / "b.jsonl").write_bytes(lines(2 * kills))
     slow = msgspec.structs.replace(SETTINGS, summarizer=SLOW[1])
-    run(Job(source=str(source), target=str(tmp_path / "whole"), settings=slow))
+    compress_trajectories(TrajectoryJob(source=str(source), target=str(tmp_path / "whole"), settings=slow))
     rng = random.Random(kills)
     asked = command(source, target, "--workers", "2", *SLOW)
     for _ in range(kills):
@@ -131,7 +133,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert parts(target)
 
 
-def with_summarizer(name: str) -> Settings:
+def with_summarizer(name: str) -> TrajectorySettings:
     return msgspec.structs.replace(SETTINGS, summarizer=f"support.trajectory_killers:{name}")
 
 
@@ -139,8 +141,10 @@ def test_a_worker_that_dies_takes_no_record_with_it(tmp_path: Path, monkeypatch:
     source = tmp_path / "in.jsonl"
     source.write_bytes(lines(12))
     monkeypatch.setenv("MIDFOLD_TEST_KILL_ONCE", str(tmp_path / "killed"))
-    job = Job(source=str(source), target=str(tmp_path / "out.jsonl"), settings=with_summarizer("kill_once"), workers=2)
-    done = run(job)
+    job = TrajectoryJob(
+        source=str(source), target=str(tmp_path / "out.jsonl"), settings=with_summarizer("kill_once"), workers=2
+    )
+    done = compress_trajectories(job)
     assert (tmp_path / "killed").exists()
     assert (done.totals.compressed, done.totals.failed) == (12, 0)
 
@@ -148,7 +152,9 @@ def test_a_worker_that_dies_takes_no_record_with_it(tmp_path: Path, monkeypatch:
 def test_a_batch_that_kills_every_worker_is_reported_and_stays_as_it_is(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(json.dumps(record(1, steps=200)).encode() + b"\n")
-    done = run(Job(source=str(source), target=str(target), settings=with_summarizer("kill_always"), workers=2))
+    done = compress_trajectories(
+        TrajectoryJob(source=str(source), target=str(target), settings=with_summarizer("kill_always"), workers=2)
+    )
     assert done.totals.reasons == {LOST: 1}
     assert target.read_bytes() == source.read_bytes()
     assert MOST_ATTEMPTS > 1
@@ -157,7 +163,9 @@ def test_a_batch_that_kills_every_worker_is_reported_and_stays_as_it_is(tmp_path
 def test_pipes(tmp_path: Path) -> None:
     data = lines(12)
     (tmp_path / "in.jsonl").write_bytes(data)
-    run(Job(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), settings=SETTINGS))
+    compress_trajectories(
+        TrajectoryJob(source=str(tmp_path / "in.jsonl"), target=str(tmp_path / "out.jsonl"), settings=SETTINGS)
+    )
     piped = subprocess.run(command("-", "-", "--workers", "2"), input=data, capture_output=True, check=True)
     assert piped.stdout == (tmp_path / "out.jsonl").read_bytes()
     assert b"12 records" in piped.stderr
@@ -177,7 +185,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 PEAK = """
 import resource, sys
-from midfold.trajectory import Job, Settings, run
+from midfold.lab.trajectory_run import TrajectoryJob as Job, compress_trajectories as run
+from midfold.lab.trajectory_settings import TrajectorySettings as Settings
 settings = Settings(target_tokens=2000, summary_tokens=200, tokenizer="estimate", batch_bytes=1 << 20)
 done = run(Job(source=sys.argv[1], target=sys.argv[2], settings=settings))
 print(done.totals.records, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

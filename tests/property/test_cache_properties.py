@@ -207,7 +207,7 @@ def test_50_turns_with_compactions_change_the_prefix_only_where_they_fold(dialec
             assert now[: len(before)] == before
         else:
             folds += 1
-            report = result.report
+            report = result.receipt
             changed = [digest.message for digest in report.digests] + (
                 [report.boundary.start] if report.boundary else []
             )

@@ -263,12 +263,12 @@ class Run:
         result = midfold.compact(source, **options)
         again = midfold.compact(source, **options)
         assert json.dumps(self.listed(again.messages)) == json.dumps(self.listed(result.messages)), "not deterministic"
-        assert again.report == result.report
+        assert again.receipt == result.receipt
         assert json.dumps(self.talk.messages) == frozen, "the input was mutated"
         if self.mode == "host" and "target_tokens" not in how:
             out = self.host.compress(source, **how)
             assert json.dumps(out) == json.dumps(result.messages), "the host disagrees with compact"
-            assert self.host.last == result.report
+            assert self.host.last == result.receipt
         return result
 
     def keep(self, result: midfold.Compaction) -> None:
@@ -283,7 +283,7 @@ class Run:
             self.host.restore({**exported, "state": plain})
 
     def check(self, result: midfold.Compaction, how: dict[str, Any]) -> None:
-        report = result.report
+        report = result.receipt
         json.dumps(report.to_dict())
         if not result.changed:
             assert report.reason
@@ -334,7 +334,7 @@ class Run:
 
     def check_kept(self, result: midfold.Compaction) -> None:
         """Everything outside the fold leaves as it came, in order, but for what the receipt lists."""
-        report, boundary = result.report, result.boundary
+        report, boundary = result.receipt, result.boundary
         assert boundary is not None
         changed = {digest.message for digest in report.digests}
         for repair in report.repairs:
@@ -431,6 +431,6 @@ def test_any_list_of_any_json_is_folded_without_an_exception_and_into_a_legal_on
         view = midfold.read(result.messages, dialect=result.dialect.name).messages
         # Empty system messages stay: test_pinned_repairs.py has that defect on its own.
         assert [law for law in violations(view) if not blank_system(view, law)] == []
-        assert result.report.new_tokens <= result.report.old_tokens
+        assert result.receipt.new_tokens <= result.receipt.old_tokens
     else:
         assert result.messages is messages

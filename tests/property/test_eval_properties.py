@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.eval.baselines import bare_list
-from midfold.eval.constraints import demands
-from midfold.eval.cuts import Cut
-from midfold.eval.facts import facts_in, places
-from midfold.eval.score import Exam, exam_at, score
-from midfold.eval.search import full_text
-from midfold.eval.sessions import Session
-from midfold.eval.sizes import note
-from midfold.eval.words import surroundings
+from midfold.lab.compactors import bare_list
+from midfold.lab.exams import Exam, demands, exam_at, recall_search, score
+from midfold.lab.message_text import note
+from midfold.lab.recorded_sessions import Cut, RecordedSession
+from midfold.lab.retention_facts import facts_in, places, surroundings
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript
 from support.fixtures import assistant, call, user
@@ -42,9 +38,11 @@ def messages(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 def exam_of(past: list[dict[str, Any]], future: list[dict[str, Any]]) -> tuple[Transcript, Exam]:
     whole = read([*past, *future]).messages
-    session = Session("talk", 1, "project", "openai-chat", whole, tuple(message.role == "user" for message in whole))
+    session = RecordedSession(
+        "talk", 1, "project", "openai-chat", whole, tuple(message.role == "user" for message in whole)
+    )
     cut = Cut(session, len(past))
-    return cut.past, exam_at(cut, search=full_text)
+    return cut.past, exam_at(cut, search=recall_search)
 
 
 @given(messages(), messages())
@@ -110,7 +108,7 @@ def seconds(text: str) -> float:
     list(facts_in(text))
     surroundings(text, "src/a_b.py", list(places(text, "src/a_b.py")))
     demands(read([user(text)]).messages)
-    full_text(read([assistant(text)]).messages, "harbour label")
+    recall_search(read([assistant(text)]).messages, "harbour label")
     return time.process_time() - start
 
 

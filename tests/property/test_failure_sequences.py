@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from midfold import EngineHost, SummaryAnswer, SummaryFailed, read
 from midfold.fold.handoff import END_MARKER, MARKER, recognise
 from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
-from midfold.summarize.client import ModelSummarizer
+from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, strategies
 from midfold.testing.answers import error, summary
 from midfold.testing.engines import rounds

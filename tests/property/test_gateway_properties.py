@@ -13,7 +13,7 @@ from midfold.errors import TranscriptError
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.overflow import overflow_of
 from midfold.gateway.peek import peek
-from midfold.gateway.recall import offered
+from midfold.gateway.rounds import offered
 from midfold.gateway.tap import Tap
 from midfold.store.bodies import chain_of
 from midfold.testing.strategies import conversations

@@ -8,12 +8,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.trajectory.compress import compress_record
-from midfold.trajectory.plan import plan
-from midfold.trajectory.records import open_record
-from midfold.trajectory.settings import Settings
-from midfold.trajectory.sharegpt import ShareGPT
-from midfold.trajectory.split import batches
+from midfold.lab.sharegpt import ShareGPT
+from midfold.lab.trajectory_files import batches
+from midfold.lab.trajectory_plan import plan_trajectory
+from midfold.lab.trajectory_records import open_record
+from midfold.lab.trajectory_settings import TrajectorySettings
+from midfold.lab.trajectory_work import compress_record
 from midfold.transcript.document import Document, write
 from midfold.transcript.laws import pair
 from midfold.transcript.message import Message, Text
@@ -50,12 +50,12 @@ SETTINGS = st.fixed_dictionaries(
         "turn_tokens": st.integers(0, 4),
         "tokenizer": st.just("estimate"),
     }
-).map(lambda fields: Settings(**fields))
+).map(lambda fields: TrajectorySettings(**fields))
 
 
 @given(trajectories(), SETTINGS)
 def test_a_fold_keeps_what_is_protected_orphans_nothing_and_tells_the_truth(
-    turns: list[dict[str, str]], settings: Settings
+    turns: list[dict[str, str]], settings: TrajectorySettings
 ) -> None:
     data = json.dumps({"id": 7, "conversations": turns, "n": 1.50}).encode()
     result = compress_record(data, settings, None, Words())
@@ -79,7 +79,7 @@ def test_a_fold_keeps_what_is_protected_orphans_nothing_and_tells_the_truth(
         assert len(now.unanswered) <= len(before.unanswered)
 
 
-def _protected(turns: list[dict[str, str]], after: list[dict[str, str]], settings: Settings) -> None:
+def _protected(turns: list[dict[str, str]], after: list[dict[str, str]], settings: TrajectorySettings) -> None:
     last = min(settings.protect_last, len(turns))
     assert after[len(after) - last :] == turns[len(turns) - last :]
     for kind in settings.protect_first:
@@ -89,9 +89,11 @@ def _protected(turns: list[dict[str, str]], after: list[dict[str, str]], setting
 
 
 @given(trajectories(), SETTINGS)
-def test_what_is_folded_is_no_more_than_the_target_needs(turns: list[dict[str, str]], settings: Settings) -> None:
+def test_what_is_folded_is_no_more_than_the_target_needs(
+    turns: list[dict[str, str]], settings: TrajectorySettings
+) -> None:
     record = open_record(json.dumps({"conversations": turns}).encode(), Words(), settings.turn_tokens)
-    made = plan(record, settings)
+    made = plan_trajectory(record, settings)
     firsts = [next((at for at, item in enumerate(turns) if item["from"] == kind), 0) for kind in settings.protect_first]
     if made.spans and made.fits and len(made.spans) == 1 and made.spans[0].start > max(firsts, default=-1):
         span = made.spans[0]
@@ -122,16 +124,16 @@ def test_batches_hold_every_byte_once_and_every_record_whole(
     trajectories(), SETTINGS, st.sampled_from([None, 1]), st.booleans(), st.sampled_from([b"{", b'{"x": [1],', b"["])
 )
 def test_the_short_way_of_writing_gives_what_the_long_way_gives(
-    turns: list[dict[str, str]], settings: Settings, indent: int | None, odd: bool, start: bytes
+    turns: list[dict[str, str]], settings: TrajectorySettings, indent: int | None, odd: bool, start: bytes
 ) -> None:
     array = json.dumps(turns, indent=indent).encode()
     if odd:
         array = array.replace(b'}, {"from"', b'} ,  {"from"', 1)
     data = array if start == b"[" else start + b'"conversations" : ' + array + b', "y": "\\"conversations\\""}'
     record = open_record(data, Words(), settings.turn_tokens)
-    made = plan(record, settings)
+    made = plan_trajectory(record, settings)
     if made.spans:
         added = Message("user", (Text("summary"),))
         long_way = write(record.document, messages=record.view(made.spans, added))
-        assert json.loads(record.written(made.spans, added)) == json.loads(long_way)
-        assert odd or len(turns) == made.spans[-1].stop or record.written(made.spans, added) == long_way
+        assert json.loads(record.write(made.spans, added)) == json.loads(long_way)
+        assert odd or len(turns) == made.spans[-1].stop or record.write(made.spans, added) == long_way

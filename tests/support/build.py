@@ -44,7 +44,7 @@ DIALOGUE = [turn for n in range(8) for turn in (user(f"Question {n}?"), assistan
 
 def folded(messages: Any, **options: Any) -> midfold.Compaction:
     result = midfold.compact(messages, **{"context_length": WINDOW, **options})
-    assert result.report.status == "compacted", result.report.reason
+    assert result.receipt.status == "compacted", result.receipt.reason
     return result
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold.eval.cuts import Cut
-from midfold.eval.sessions import Session, sessions_of
+from midfold.lab.recorded_sessions import Cut, RecordedSession, sessions_of
 from midfold.transcript.document import read
 from support.fixtures import assistant, call, user
 
@@ -39,7 +38,7 @@ def conversation(steps: int = STEPS, *, name: str = "talk") -> dict[str, Any]:
     return {"id": name, "source": "tests", "messages": messages}
 
 
-def session(steps: int = STEPS, *, name: str = "talk") -> Session:
+def session(steps: int = STEPS, *, name: str = "talk") -> RecordedSession:
     (only,) = sessions_of(read(conversation(steps, name=name)))
     return only
 

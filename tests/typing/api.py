@@ -31,6 +31,30 @@ def use(source: bytes) -> None:
         assert_type(sessions, midfold.Sessions)
         assert_type(sessions.session("s").append([]), range)
         assert_type(sessions.session("s").compact().session, midfold.Session)
+        assert_type(sessions.session("s").view(), midfold.View)
+        assert_type(sessions.search("words"), list[midfold.Hit])
+    assert_type(midfold.compact([]).receipt, midfold.Receipt)
+    assert_type(midfold.compact([]).archive, midfold.Archive)
+
+
+class Plugin(midfold.Compressor):
+    """An engine of one's own, written with the public names alone."""
+
+    name = "plugin"
+
+    def compress(self, request: midfold.CompactionRequest) -> midfold.Flow:
+        outcome: midfold.Outcome = yield from super().compress(request)
+        return outcome
+
+    def tools(self) -> tuple[midfold.ToolSpec, ...]:
+        return (midfold.ToolSpec("t", "d", {"type": "object"}),)
+
+
+def summarize(ask: midfold.SummaryAsk) -> midfold.SummaryAnswer:
+    return midfold.SummaryAnswer(text=ask.prompt())
+
+
+SUMMARIZER: midfold.Summarizer = summarize
 
 
 def read_only(message: Message) -> None:

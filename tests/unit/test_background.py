@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
+import time
+
+import pytest
 
 import midfold
-from midfold import BackgroundCompaction, EngineHost
+from midfold import EngineHost
 from midfold.transcript.laws import violations
 from tests.support.build import WINDOW, assistant, failing, handoffs, system, user
 
@@ -13,18 +15,11 @@ THRESHOLD = WINDOW // 2
 SOFT, HARD = int(THRESHOLD * 0.9), THRESHOLD + 500
 
 
-class Inline:
-    """An executor that does the work at once, in the caller's thread."""
-
-    def submit(self, work: Any, *arguments: Any) -> Any:
-        from concurrent.futures import Future
-
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments))
-        except Exception as error:  # noqa: BLE001 - a future carries whatever was raised
-            future.set_exception(error)
-        return future
+def settled(host: EngineHost) -> None:
+    """Waits for a fold that is made in the background."""
+    ends = time.monotonic() + 20
+    while host.in_flight and time.monotonic() < ends:
+        time.sleep(0.005)
 
 
 TALK = [turn for n in range(30) for turn in (user(f"Look at part {n}."), assistant(f"Part {n} is fine. " * 60))]
@@ -33,12 +28,13 @@ SESSION = [system(), user("Port the parser."), assistant("Yes."), *TALK]
 
 def test_a_fold_is_prepared_under_soft_pressure_and_swapped_in_under_hard_pressure() -> None:
     host = EngineHost(context_length=WINDOW)
-    background = BackgroundCompaction(host, Inline())  # type: ignore[arg-type]
-    assert background.step(SESSION, 100) is SESSION
-    assert background.step(SESSION, SOFT) is SESSION
+    assert host.step(SESSION, 100) is SESSION
+    assert not host.in_flight
+    assert host.step(SESSION, SOFT) is SESSION
+    settled(host)
     assert host.state.count == 0
     grown = [*SESSION, user("And the lexer?"), assistant("Soon.")]
-    view = background.step(grown, HARD)
+    view = host.step(grown, HARD)
     assert host.state.count == 1
     assert view[-2:] == grown[-2:]
     assert len(view) < len(grown)
@@ -76,20 +72,30 @@ def test_hard_pressure_waits_for_a_fold_that_is_still_being_made() -> None:
         return "## Goal\nPort the parser."
 
     host = EngineHost(context_length=WINDOW, summarizer=slow)
-    with BackgroundCompaction(host) as background:
-        assert background.step(SESSION, SOFT) is SESSION
-        assert started.wait(10)
-        assert background.in_flight
-        threading.Timer(0.05, go.set).start()
-        view = background.step(SESSION, HARD)
+    assert host.step(SESSION, SOFT) is SESSION
+    assert started.wait(10)
+    assert host.in_flight
+    threading.Timer(0.05, go.set).start()
+    view = host.step(SESSION, HARD)
     assert len(handoffs(view)) == 1
     assert "Port the parser." in handoffs(view)[0]
 
 
 def test_a_preparation_that_fails_leaves_the_host_as_it_was_and_the_compaction_is_made_then() -> None:
     host = EngineHost(context_length=WINDOW, summarizer=failing("timeout"))
-    background = BackgroundCompaction(host, Inline())  # type: ignore[arg-type]
     before = json.dumps(host.export())
-    assert background.step(SESSION, SOFT) is SESSION
+    assert host.step(SESSION, SOFT) is SESSION
+    settled(host)
     assert json.dumps(host.export()) == before
-    assert len(handoffs(background.step(SESSION, HARD))) == 1
+    assert len(handoffs(host.step(SESSION, HARD))) == 1
+
+
+def test_the_names_that_go_still_work_and_say_what_to_use() -> None:
+    with pytest.warns(DeprecationWarning, match=r"EngineHost\.step"):
+        background = midfold.BackgroundCompaction(EngineHost(context_length=WINDOW))
+    with background:
+        assert len(handoffs(background.step(SESSION, HARD))) == 1
+    with pytest.warns(DeprecationWarning, match=r"EngineHost\(conversation=session\)"):
+        stored = midfold.StoredHost(midfold.open("memory:").session("s", context_length=WINDOW))
+    assert len(handoffs(stored.compress(SESSION, HARD))) == 1
+    assert stored.session.receipts()[0].receipt == stored.last

@@ -39,7 +39,7 @@ def test_each_shape_comes_back_folded_in_the_same_shape(shape: str, as_bytes: bo
     before = copy.deepcopy(given)
     source = json.dumps(given).encode() if as_bytes else given
     result = midfold.compact(source, context_length=32_000)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert given == before
     written = json.loads(result.messages) if as_bytes else result.messages
     assert type(written) is type(given)
@@ -48,7 +48,7 @@ def test_each_shape_comes_back_folded_in_the_same_shape(shape: str, as_bytes: bo
     again = midfold.read(written)
     assert violations(again.messages) == ()
     assert again.problems == ()
-    assert result.report.new_tokens <= result.report.threshold_tokens * 0.55
+    assert result.receipt.new_tokens <= result.receipt.threshold_tokens * 0.55
     assert midfold.Meter().count(again.messages).tokens < midfold.Meter().count(midfold.read(given).messages).tokens / 2
 
 
@@ -56,9 +56,9 @@ def test_below_the_threshold_the_very_same_object_comes_back_and_the_receipt_say
     messages = CHAT["messages"]
     result = midfold.compact(messages, context_length=200_000)
     assert result.messages is messages
-    assert result.report.status == "unchanged"
-    assert "below the threshold of 100,000" in result.report.reason
-    assert result.report.persistence == "no_persistence_change"
+    assert result.receipt.status == "unchanged"
+    assert "below the threshold of 100,000" in result.receipt.reason
+    assert result.receipt.persistence == "no_persistence_change"
     assert not result.archive
 
 
@@ -76,7 +76,7 @@ def test_the_note_is_appended_to_the_system_prompt_once() -> None:
     first = midfold.compact([SYSTEM, *CHAT["messages"]], context_length=32_000)
     assert first.messages[0]["content"] == f"You are careful.\n\n{SYSTEM_NOTE}"
     second = midfold.compact(first.messages + CHAT["messages"], context_length=32_000, state=first.state)
-    assert second.report.status == "compacted"
+    assert second.receipt.status == "compacted"
     assert second.messages[0]["content"].count(SYSTEM_NOTE) == 1
     beside = midfold.compact(to_anthropic([SYSTEM, *CHAT["messages"]]), context_length=32_000)
     assert [block["text"] for block in beside.messages["system"]] == ["You are careful.", SYSTEM_NOTE]
@@ -89,7 +89,7 @@ def test_everything_folded_can_be_had_back_by_its_handle() -> None:
     result = midfold.compact(messages, context_length=32_000)
     boundary = result.boundary
     assert boundary is not None
-    originals = result.archive.originals(result.report.fold)
+    originals = result.archive.originals(result.receipt.fold)
     assert originals == messages[boundary.start : boundary.end]
     assert all(new is old for new, old in zip(originals, messages[boundary.start : boundary.end], strict=True))
 
@@ -101,7 +101,7 @@ def test_a_second_compaction_updates_the_summary_and_leaves_one_handoff() -> Non
         handoffs = [found for message in second.transcript if (found := recognise(message)) and found.kind == "fold"]
         assert len(handoffs) == 1
         assert second.state.count == 2
-        assert second.report.summary.updated_previous
+        assert second.receipt.summary.updated_previous
         assert midfold.read(second.messages).messages[0].role == "user"
 
 
@@ -117,14 +117,14 @@ def test_the_state_of_another_conversation_is_not_used() -> None:
     fresh = [{"role": "user", "content": "hello " * 9_000}, {"role": "assistant", "content": "hi " * 9_000}] * 3
     result = midfold.compact(fresh, context_length=32_000, state=other.state)
     assert other.state.summary not in json.dumps(result.messages)
-    assert "the state of another conversation was not used" in result.report.notices
+    assert "the state of another conversation was not used" in result.receipt.notices
 
 
 def test_a_target_folds_to_that_size() -> None:
     for target in (20_000, 8_000, 4_000):
         result = midfold.compact(CHAT["messages"], context_length=200_000, target_tokens=target)
         assert result.changed
-        assert result.report.new_tokens <= target * 1.1
+        assert result.receipt.new_tokens <= target * 1.1
         assert violations(result.transcript) == ()
 
 
@@ -148,7 +148,7 @@ def test_a_model_summary_is_used_framed_and_redacted() -> None:
     handoff = next(found for message in result.transcript if (found := recognise(message)))
     assert "Fix git ignore" in handoff.body
     assert "sk-ant" not in handoff.body
-    assert result.report.summary.source == "model"
+    assert result.receipt.summary.source == "model"
     assert "git" in seen[0].prompt()
     assert "[RESULT" in seen[0].prompt()
 
@@ -159,8 +159,8 @@ def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any
         raise SummaryFailed(failure)
 
     result = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize)
-    assert result.report.status == "aborted"
-    assert failure in result.report.reason
+    assert result.receipt.status == "aborted"
+    assert failure in result.receipt.reason
     assert result.messages is CHAT["messages"]
 
 
@@ -172,18 +172,18 @@ def test_other_failures_use_the_local_summary_and_say_so(answer: Any) -> None:
         return answer
 
     result = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize)
-    assert result.report.status == "compacted"
-    assert result.report.summary.source == "local"
-    assert result.report.summary.confidence == "lower"
-    assert result.report.summary.failure
+    assert result.receipt.status == "compacted"
+    assert result.receipt.summary.source == "local"
+    assert result.receipt.summary.confidence == "lower"
+    assert result.receipt.summary.failure
     config = midfold.load_config(environ={}, overrides={"compression.lossy_fallback": False}).config
     refused = midfold.compact(CHAT["messages"], context_length=32_000, summarizer=summarize, config=config)
-    assert refused.report.status == "aborted"
+    assert refused.receipt.status == "aborted"
 
 
 def test_the_receipt_is_json_fits_its_schema_and_shows_no_content() -> None:
     result = midfold.compact(CHAT["messages"], context_length=32_000)
-    receipt = json.loads(json.dumps(result.report.to_dict()))
+    receipt = json.loads(json.dumps(result.receipt.to_dict()))
     jsonschema.validate(receipt, receipt_schema())
     text = json.dumps(receipt)
     for message in CHAT["messages"]:
@@ -198,8 +198,8 @@ def test_a_giant_result_in_the_tail_is_spilled_to_a_handle() -> None:
     giant = next(index for index in range(place, 0, -1) if messages[index]["role"] == "tool")
     messages[giant]["content"] = "log line\n" * 60_000
     result = midfold.compact(messages, context_length=64_000)
-    assert result.report.new_tokens <= result.report.threshold_tokens
-    spills = [digest for digest in result.report.digests if digest.kind == "spill"]
+    assert result.receipt.new_tokens <= result.receipt.threshold_tokens
+    spills = [digest for digest in result.receipt.digests if digest.kind == "spill"]
     assert [spill.message for spill in spills] == [giant]
     assert result.archive.originals(spills[0].handle) == [messages[giant]]
 
@@ -207,7 +207,7 @@ def test_a_giant_result_in_the_tail_is_spilled_to_a_handle() -> None:
 def test_a_message_that_makes_landing_impossible_is_named() -> None:
     messages = [*CHAT["messages"], {"role": "user", "content": "word " * 60_000}]
     result = midfold.compact(messages, context_length=64_000)
-    assert any("alone has" in reason for reason in result.report.impossible)
+    assert any("alone has" in reason for reason in result.receipt.impossible)
 
 
 LONG_SYSTEM = {"role": "system", "content": "You are a careful engineer. " * 900}
@@ -271,7 +271,7 @@ def test_keeping_more_exchanges_than_came_after_a_fold_changes_nothing_and_leave
     first = midfold.compact(CHAT["messages"], context_length=32_000)
     again = midfold.compact(first.messages, context_length=32_000, state=first.state, keep_last_exchanges=20)
     assert again.messages is first.messages
-    assert "nothing between head and tail" in again.report.reason
+    assert "nothing between head and tail" in again.receipt.reason
 
 
 def test_the_only_ask_of_a_long_run_survives_every_compaction_verbatim() -> None:
@@ -282,7 +282,7 @@ def test_the_only_ask_of_a_long_run_survives_every_compaction_verbatim() -> None
     state = None
     for _ in range(4):
         result = midfold.compact(messages, context_length=32_000, state=state)
-        assert result.report.status == "compacted"
+        assert result.receipt.status == "compacted"
         assert [message for message in result.messages if message == ask] == [ask]
         assert violations(result.transcript) == ()
         messages, state = [*result.messages, *work], result.state
@@ -297,4 +297,4 @@ def test_what_must_stay_can_be_set_by_the_names_of_the_specification() -> None:
     assert fewer.boundary is not None
     assert usual.boundary is not None
     assert fewer.boundary.start == 0
-    assert fewer.report.new_messages < usual.report.new_messages
+    assert fewer.receipt.new_messages < usual.receipt.new_messages

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from midfold.config import Config, migrate, parse, set_value, write_text
+from midfold.config import migrate, parse, set_value, write_text
+from midfold.config.schema import SECTIONS
 from midfold.errors import ConfigError
 
 CASES = {
@@ -246,5 +247,5 @@ def test_a_file_that_cannot_be_written_is_a_config_error(tmp_path: Path):
 
 
 def test_the_placeholder_text_of_a_default_config_survives_set_value():
-    text = "".join(f"{name}:\n" for name in Config.__struct_fields__)
+    text = "".join(f"{name}:\n" for name in SECTIONS)
     assert parse(set_value(text, "prompt_caching.cache_ttl", "1h")).config.prompt_caching.cache_ttl == "1h"

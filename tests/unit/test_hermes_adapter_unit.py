@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
-from midfold import Message, SummaryAsk, SummaryFailed, Text, read
+from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
 from midfold.adapters.hermes.memory import PREFIX, memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.shelf import Shelf
 from midfold.adapters.hermes.summary import failure_kind, pieces, summarize_with, without_reasoning
-from midfold.adapters.hermes.tools import PAGE, call
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact
+from midfold.recall import FOUND, NOTHING_FOLDED
 
 SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing"
 
@@ -307,18 +307,19 @@ def test_sessions_do_not_leak_and_originals_survive_the_process_and_a_split(tmp_
     assert made.compression_count == 1
 
     query = {"query": "ask 7:"}
-    found = json.loads(made.handle_tool_call("context_search", query))["hits"]
+    found = json.loads(made.handle_tool_call("context_search", query))
+    assert "ask 7:" in found["result"]
     for session in ("a/../b", "child"):
         later = engine()
         later.on_session_start(session, hermes_home=str(tmp_path), messages=view)
         assert later.compression_count == 1
-        assert json.loads(later.handle_tool_call("context_search", query))["hits"] == found
+        assert json.loads(later.handle_tool_call("context_search", query)) == found
     made.on_session_start("stranger")
     assert made.compression_count == 0
-    assert json.loads(made.handle_tool_call("context_search", query))["hits"] == []
+    assert json.loads(made.handle_tool_call("context_search", query)) == {"result": NOTHING_FOLDED}
     made.on_session_reset()
     made.bind_session_state(None, "child")
-    assert json.loads(made.handle_tool_call("context_search", query))["hits"] == found
+    assert json.loads(made.handle_tool_call("context_search", query)) == found
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "midfold").iterdir()} == {0o600}
     assert not (tmp_path / "b").exists()
 
@@ -330,7 +331,7 @@ def test_a_carried_over_session_finds_the_originals_of_the_one_before(tmp_path: 
     made.on_session_reset()
     made.on_session_start("two", old_session_id="one", carry_over_context=True)
     made.carry_over_new_session_context("one", "two")
-    assert json.loads(made.handle_tool_call("context_search", {"query": "ask 7:"}))["hits"]
+    assert FOUND in made.handle_tool_call("context_search", {"query": "ask 7:"})
 
 
 def test_a_shelf_that_cannot_be_written_or_read_costs_no_session(
@@ -342,7 +343,7 @@ def test_a_shelf_that_cannot_be_written_or_read_costs_no_session(
     with caplog.at_level(logging.WARNING, logger="midfold.hermes"):
         assert len(made.compress(talk(), current_tokens=30_000)) < 80
     assert "in memory only" in caplog.text
-    assert json.loads(made.handle_tool_call("context_search", {"query": "ask 7:"}))["hits"]
+    assert FOUND in made.handle_tool_call("context_search", {"query": "ask 7:"})
 
     shelf = Shelf(tmp_path / "shelf")
     shelf.keep("s", {"mf-1": read(talk(1)).messages}, {"state": 7})
@@ -383,40 +384,13 @@ def test_memory_stands_under_critical_context_wherever_that_is() -> None:
     assert notes_of(old) == [PREFIX + "old"]
 
 
-def entries(*texts: str) -> dict[str, tuple[Message, ...]]:
-    return {"mf-abc": tuple(Message("user", (Text(text),)) for text in texts)}
-
-
-def ask_tool(name: str, arguments: Any, archive: dict[str, tuple[Message, ...]]) -> Any:
-    return json.loads(call(name, arguments, archive, redact))
-
-
-def test_search_finds_phrases_then_words_and_redacts() -> None:
-    archive = entries("the red fox password=hunter2hunter2", "a fox that is red", "nothing")
-    assert [hit["message"] for hit in ask_tool("context_search", {"query": "RED fox"}, archive)["hits"]] == [0]
-    words = ask_tool("context_search", {"query": "fox red is"}, archive)
-    assert (words["matched"], [hit["message"] for hit in words["hits"]]) == ("words", [1])
-    assert "hunter2" not in json.dumps(ask_tool("context_search", {"query": "fox"}, archive))
-    assert len(ask_tool("context_search", {"query": "fox", "limit": "1"}, archive)["hits"]) == 1
-    assert ask_tool("context_search", {"query": "absent"}, archive)["hits"] == []
+def test_a_tool_answers_in_json_also_where_it_is_an_error() -> None:
+    made = engine()
+    made.compress(talk(), current_tokens=30_000)
     for nonsense in ({"query": "  "}, {}, None, [], {"query": None}):
-        assert "error" in ask_tool("context_search", nonsense, archive)
-
-
-def test_unfold_pages_through_everything_and_names_what_it_does_not_know() -> None:
-    texts = ["a" * (PAGE + 5), "b" * 10, "c" * PAGE]
-    shown = ["", "", ""]
-    position: dict[str, Any] = {"start": 0, "offset": 0}
-    for _ in range(10):
-        page = ask_tool("context_unfold", {"handle": "abc", **position}, entries(*texts))
-        for piece in page["messages"]:
-            shown[piece["message"]] += piece["text"]
-        if "next" not in page:
-            break
-        position = page["next"]
-    assert shown == texts
-    assert "error" in ask_tool("context_unfold", {"handle": "mf-none"}, entries("x"))
-    assert "error" in ask_tool("forget_everything", {}, entries("x"))
+        assert json.loads(made.handle_tool_call("context_search", nonsense)) == {"error": "the query is empty"}
+    assert "there is no handle" in json.loads(made.handle_tool_call("context_unfold", {"handle": "mf-none"}))["error"]
+    assert "unknown tool" in json.loads(made.handle_tool_call("forget_everything", {}))["error"]
 
 
 def test_a_fold_larger_than_a_prompt_is_summarised_piece_by_piece() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import midfold
 from midfold import EngineHost, Pressure
-from midfold.fold.handoff import recognise
+from midfold.fold.handoff import SYSTEM_NOTE, recognise
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
 MESSAGES: list[dict[str, Any]] = json.loads(EXAMPLE.read_text(encoding="utf-8"))["messages"]
@@ -58,6 +59,9 @@ def test_disabled_means_no_automatic_compaction() -> None:
     assert not host.should_compress(999_999)
     assert host.compress(MESSAGES) is MESSAGES
     assert host.compress(MESSAGES, force=True) is not MESSAGES
+    asked = EngineHost(context_length=32_000, config=config)
+    assert asyncio.run(asked.compress_async(MESSAGES, target_tokens=6_000)) is not MESSAGES
+    assert asyncio.run(asked.compress_async(MESSAGES, focus="the parser")) is MESSAGES, "a focus asks for nothing"
 
 
 def test_another_model_derives_everything_anew() -> None:
@@ -137,3 +141,22 @@ def test_partial_helpers_work_on_plain_dicts() -> None:
     shown = midfold.preview(MESSAGES, 2)
     assert shown.head_messages + shown.tail_messages == shown.total_messages == len(MESSAGES)
     assert shown.head_tokens + shown.tail_tokens == shown.total_tokens
+
+
+def test_a_request_body_brings_its_system_prompt_and_tools_and_leaves_as_a_body() -> None:
+    tools = [{"name": "look", "description": "Looks. " * 40, "input_schema": {"type": "object", "properties": {}}}]
+    talk = [
+        {"role": role, "content": [{"type": "text", "text": f"{role} {n}: " + "word " * 120}]}
+        for n in range(60)
+        for role in ("user", "assistant")
+    ]
+    body = {"model": "claude-x", "max_tokens": 9, "system": "You are careful. " * 30, "tools": tools, "messages": talk}
+    alone = EngineHost(context_length=32_000)
+    alone.compress(talk, force=True)
+    host = EngineHost(context_length=32_000)
+    shorter = host.compress(body, force=True)
+    assert shorter["system"].startswith("You are careful.") and SYSTEM_NOTE in shorter["system"]
+    assert (shorter["tools"], shorter["max_tokens"]) == (tools, 9) and len(shorter["messages"]) < len(talk)
+    assert host.last is not None and alone.last is not None
+    assert host.last.fixed_tokens > 150 and alone.last.fixed_tokens == 0
+    assert host.last.old_tokens == alone.last.old_tokens + host.last.fixed_tokens

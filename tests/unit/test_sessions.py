@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable
@@ -245,8 +246,11 @@ def test_a_failed_summary_keeps_the_history_and_cools_down(connect: Open) -> Non
     session = begun(connect(summarizer=script, clock=clock))
     assert session.compact().receipt.status == "aborted"
     assert session.view().messages == TALK
-    assert "failed a moment ago" in session.compact().receipt.reason
-    clock.advance(61)
+    clock.advance(29)
+    paused = session.compact().receipt
+    assert paused.reason.startswith("no model was asked: 1 s of the pause after a failure (network) are left")
+    assert (paused.status, paused.summary.failure, paused.summary.cooldown) == ("aborted", "network", 1.0)
+    clock.advance(2)
     assert session.compact().receipt.status == "compacted"
     assert script.left == 1
 
@@ -372,21 +376,77 @@ def test_deleting_is_asked_for(connect: Open) -> None:
 
 
 def test_the_host_of_the_specification_on_a_store(connect: Open) -> None:
-    host = midfold.StoredHost(connect().session("s", context_length=WINDOW))
+    host = midfold.EngineHost(conversation=connect().session("s", context_length=WINDOW))
     host.append(TALK)
     assert host.should_compress() and host.size.tokens > WINDOW // 2
     assert not host.should_compress(prompt_tokens=10)
     shorter = host.compress(TALK)
     assert len(shorter) < len(TALK) and host.last is not None
     assert host.compress(shorter) is shorter
-    assert host.unfold(host.session.receipts()[0].receipt.fold)
-    restarted = midfold.StoredHost(connect().session("s", context_length=WINDOW))
+    assert host.last.status == "unchanged"
+    assert host.unfold(connect().session("s").receipts()[0].receipt.fold)
+    restarted = midfold.EngineHost(conversation=connect().session("s", context_length=WINDOW))
     restarted.restore(host.export())
     longer = restarted.compress([*shorter, *work(900, 80)], force=True)
     assert restarted.last is not None and restarted.last.compaction_count == 2
     assert len(folds(longer)) == 1
     with pytest.raises(StoreError):
         restarted.reset()
+
+
+@pytest.mark.parametrize("verb", ["compress", "compress_async", "prepare and swap", "step"])
+def test_every_verb_folds_where_the_session_is_stored(connect: Open, verb: str) -> None:
+    host = midfold.EngineHost(conversation=connect().session("s", context_length=WINDOW))
+    host.append(TALK)
+    if verb == "compress_async":
+        view = asyncio.run(host.compress_async(TALK))
+    elif verb == "prepare and swap":
+        ready = host.prepare(TALK)
+        assert ready is not None and connect().session("s").receipts() == []
+        view = host.swap(TALK, ready)
+    else:
+        view = host.step(TALK) if verb == "step" else host.compress(TALK)
+    elsewhere = connect().session("s", context_length=WINDOW)
+    assert [record.receipt for record in elsewhere.receipts()] == [host.last]
+    assert len(view) < len(TALK) and view == elsewhere.view().messages
+
+
+def test_another_model_is_another_model_for_the_whole_session(connect: Open) -> None:
+    clock = FakeClock()
+    script = ScriptedSummarizer([SummaryFailed("auth"), "## Goal\nthere again"])
+    host = midfold.EngineHost(conversation=connect(summarizer=script, clock=clock).session("s", context_length=WINDOW))
+    assert host.compress(TALK) is TALK and not host.should_compress()
+    host.update_model("gpt-4o", WINDOW // 2)
+    assert (host.window, host.budget.threshold_tokens, host.state.failure) == (WINDOW // 2, WINDOW // 4, "")
+    assert connect().session("s").state == midfold.CompactionState()
+    assert host.compress(TALK) is not TALK
+
+
+def test_a_session_is_compacted_in_an_event_loop(connect: Open) -> None:
+    script = ScriptedSummarizer(["## Goal\nport the parser"])
+    session = begun(connect(summarizer=script))
+    done = asyncio.run(session.compact_async(keep_last_exchanges=2))
+    assert (done.receipt.status, done.session, script.left) == ("compacted", session, 0)
+    assert connect().session("s").view().messages == session.view().messages
+
+
+def test_a_compaction_that_is_cancelled_leaves_no_lease(connect: Open) -> None:
+    class Endless:
+        def __call__(self, ask: midfold.SummaryAsk) -> str:
+            raise AssertionError("it is awaited")
+
+        async def later(self, ask: midfold.SummaryAsk) -> str:
+            await asyncio.sleep(60)
+            return ""
+
+    session = begun(connect(summarizer=Endless()))
+
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.compact_async(force=True), 1.0)
+
+    asyncio.run(cancelled())
+    assert connect().session("s", context_length=WINDOW).compact(force=True).receipt.status == "compacted"
 
 
 def test_messages_bodies_and_bytes_are_taken_alike(connect: Open) -> None:

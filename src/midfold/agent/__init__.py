@@ -4,12 +4,15 @@
         session = sessions.session("fix", model="claude-sonnet-4-5", system=..., dialect="anthropic")
         Agent(session, ModelClient(endpoint), Toolbox(tools)).run("Fix the failing test.")
 
-`loop` is the loop, `room` decides when to fold, `client` and `answers` talk to the model, `tools` act.
+`loop` is the loop, `room` decides when to fold, `tools` act; `midfold.model.client` talks to the model.
 """
 
-from midfold.agent.client import ModelClient
+from midfold.agent.events import Folded
+from midfold.agent.hands import agree, refuse
 from midfold.agent.loop import Agent
-from midfold.agent.tools import Toolbox
+from midfold.agent.tools import Tool, Toolbox
 from midfold.agent.workshop import Workshop
+from midfold.model.client import ModelClient
+from midfold.transcript.tools import arguments
 
-__all__ = ["Agent", "ModelClient", "Toolbox", "Workshop"]
+__all__ = ["Agent", "Folded", "ModelClient", "Tool", "Toolbox", "Workshop", "agree", "arguments", "refuse"]

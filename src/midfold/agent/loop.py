@@ -12,8 +12,6 @@ Rules of this file:
 from __future__ import annotations
 
 from midfold.agent import shapes
-from midfold.agent.answers import Answer, Call
-from midfold.agent.client import Model
 from midfold.agent.events import Answered, Finished, Retrying, Said, Started, Watch, unwatched
 from midfold.agent.hands import Consent, Hands, refuse
 from midfold.agent.room import Room
@@ -21,7 +19,9 @@ from midfold.agent.shapes import Result
 from midfold.agent.tools.base import Toolbox
 from midfold.agent.tools.plan import NAME as PLAN
 from midfold.errors import ModelFailed
+from midfold.model.client import ChatModel
 from midfold.session import Session
+from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.message import ToolCall, Usage, read_usage
 
 INTERRUPTED = "[interrupted by the user]"
@@ -36,7 +36,7 @@ class Agent:
     def __init__(
         self,
         session: Session,
-        model: Model,
+        model: ChatModel,
         toolbox: Toolbox,
         *,
         consent: Consent = refuse,
@@ -56,8 +56,8 @@ class Agent:
         """One turn: what the user says, and everything up to the model's last word on it."""
         self.close_open_ends()
         self.session.append(shapes.user(task))
-        host = self.session.host
-        self.watch(Started(session=self.session.name, model=self.model.endpoint.model, window=host.window))
+        setup = self.session.setup
+        self.watch(Started(session=self.session.name, model=self.model.endpoint.model, window=setup.window))
         for step in range(1, self.max_steps + 1):
             try:
                 answer = self._answer(first=step == 1)
@@ -80,7 +80,7 @@ class Agent:
         self.watch(Finished(how=how, text=text, steps=steps, why=why))
         return text
 
-    def _answer(self, *, first: bool) -> Answer:
+    def _answer(self, *, first: bool) -> ModelAnswer:
         """The next answer. A request that overflowed is followed by a smaller one, or by nothing."""
         self.room.before(first=first)
         rejected, attempt = 0, 0
@@ -102,28 +102,28 @@ class Agent:
 
     def request(self) -> bytes:
         """The body of the next request."""
-        endpoint, host = self.model.endpoint, self.session.host
-        longest = shapes.longest_answer(endpoint, host.window, self.longest_answer)
+        endpoint, setup = self.model.endpoint, self.session.setup
+        longest = shapes.longest_answer(endpoint, setup.window, self.longest_answer)
         body = shapes.body(endpoint, self.session.view(), self.toolbox.specs, longest)
-        return shapes.cached(body, endpoint, host.config.prompt_caching)
+        return shapes.cached(body, endpoint, setup.config.prompt_caching)
 
     def _again(self, failed: ModelFailed, seconds: float) -> None:
         self.watch(Retrying(kind=failed.kind, why=str(failed), seconds=seconds))
 
-    def _tell(self, answer: Answer) -> None:
-        usage = read_usage(answer.usage) or Usage(prompt_tokens=0)
+    def _tell(self, answer: ModelAnswer) -> None:
+        usage = answer.tokens
         sizes = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cache_read_tokens}
         told = Answered(finish=answer.finish, calls=len(answer.calls), output_tokens=usage.completion_tokens, **sizes)
         self.watch(told)
 
-    def _act(self, answer: Answer) -> None:
+    def _act(self, answer: ModelAnswer) -> None:
         """Runs the calls of an answer; whatever becomes of them, every one is answered."""
         done: list[Result] = []
         try:
             for call in answer.calls:
                 done.append(self.hands.act(call))
                 if call.name == PLAN and not done[-1].is_error:
-                    self.room.wrote_plan(ToolCall(call.id, call.name, call.arguments))
+                    self.room.wrote_plan(call)
         finally:
             left = answer.calls[len(done) :]
             stopped = [Result(call, NOT_RUN if place else INTERRUPTED, True) for place, call in enumerate(left)]
@@ -139,6 +139,6 @@ class Agent:
             calls = [part for part in view[-1].parts if isinstance(part, ToolCall)]
             if not calls:
                 return
-            open_ends = [Result(Call(part.id, part.name, part.arguments), NO_RESULT, True) for part in calls]
+            open_ends = [Result(part, NO_RESULT, True) for part in calls]
             self.session.append(shapes.results(shapes.wire_of(shown), open_ends))
         self.session.append(shapes.assistant(f"{heard.rstrip()}\n{words}".strip()))

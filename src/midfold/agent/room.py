@@ -12,17 +12,17 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from midfold.agent import shapes
-from midfold.agent.ahead import Ahead
-from midfold.agent.answers import Answer
 from midfold.agent.events import Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import plan
+from midfold.conversation import Ahead, CompactArguments, Compacted, PreparedFold
+from midfold.decide import Decision
 from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
-from midfold.live import Draft
-from midfold.session import Compacted, Session
+from midfold.session import Session
+from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.message import ToolCall, read_usage
 from midfold.transcript.tokens import Count
 
@@ -53,35 +53,30 @@ class Room:
         size = self.session.size
         return Count(max(size.tokens - self.relief, 0), size.basis) if self.relief else size
 
-    def pressure(self) -> Pressure:
-        return self.session.host.pressure(self.size.tokens)
+    def decide(self) -> Decision:
+        """Whether to fold before the next request; what a gateway keeps from the provider is not counted."""
+        return self.session.decide(self.size.tokens if self.relief else None)
 
     def before(self, *, first: bool) -> None:
         """Before a request: fold if it is time, prepare if it soon will be."""
-        pressure = self.pressure()
-        if pressure is Pressure.HARD and not (first and self.behind_gateway):
-            self._fold()
-        elif pressure is not Pressure.HARD and self._is_cheap():
+        decision = self.decide()
+        if decision.pressure is Pressure.HARD:
+            if decision.fold and not (first and self.behind_gateway):
+                self._fold()
+        elif decision.fold and not self.relief:
             self.fold("cheap moment")
-        elif pressure is Pressure.SOFT:
+        elif decision.pressure is Pressure.SOFT:
             self.prepare()
-
-    def _is_cheap(self) -> bool:
-        """Whether the settings ask for folds at cheap moments, and this is one."""
-        if self.relief or self.session.host.config.prompt_caching.schedule != "cheapest":
-            return False
-        timing = self.session.timing()
-        return timing is not None and timing.fold
 
     def prepare(self) -> None:
         """A fold in the background, if it will soon be needed."""
-        if not self.background or self._ahead.begun or self.pressure() is Pressure.NONE:
+        if not self.background or self._ahead.begun or self.decide().pressure is Pressure.NONE:
             return
-        size, threshold = self.size.tokens, self.session.host.budget.threshold_tokens
+        size, threshold = self.size.tokens, self.session.setup.budget.threshold_tokens
         if self._ahead.start(self.session):
             self.watch(Preparing(tokens=size, threshold=threshold))
 
-    def after(self, answer: Answer) -> None:
+    def after(self, answer: ModelAnswer) -> None:
         """After an answer: what the provider counted is what the session had, unless a gateway stood between."""
         usage = read_usage(answer.usage)
         action = answer.headers.get(GATEWAY_HEADER)
@@ -95,14 +90,16 @@ class Room:
         self.session.observe(usage)
 
     def _fold(self) -> None:
-        draft = self._ahead.take()
-        if self.fold("threshold", draft).changed and draft is not None and self.pressure() is Pressure.HARD:
+        ready = self._ahead.take()
+        if self.fold("threshold", ready).changed and ready is not None and self.decide().pressure is Pressure.HARD:
             self.fold("threshold")
 
-    def fold(self, trigger: str, draft: Draft | None = None, **asked: Any) -> Compacted:
+    def fold(
+        self, trigger: str, ready: PreparedFold | None = None, **asked: Unpack[CompactArguments]
+    ) -> Compacted[Session]:
         """One compaction, told to whoever watches; the plan is put back if it went into the fold."""
-        done = self.session.compact(ahead=draft, **asked)
-        swapped = draft is not None and done.receipt.fold == draft.outcome.receipt.fold
+        done = self.session.compact(ahead=ready, **asked)
+        swapped = ready is not None and done.receipt.fold == ready.outcome.receipt.fold
         self.watch(Folded.of(done.receipt, trigger, prepared=done.changed and swapped))
         if done.changed:
             self.relief = 0
@@ -112,14 +109,14 @@ class Room:
 
     def shrink(self, failed: ModelFailed, attempt: int) -> bool:
         """After an overflow: whether there is now something smaller to send."""
-        host = self.session.host
-        if attempt > MOST_RECOVERIES or not host.config.compression.enabled:
+        setup = self.session.setup
+        if attempt > MOST_RECOVERIES or not setup.config.compression.enabled:
             return False
         self.watch(Overflowed(size=self.size.tokens, limit=failed.limit))
-        host.correct_window(failed.limit or None)
+        setup.correct_window(failed.limit or None)
         if attempt == 1:
             return self.fold("overflow", force=True).changed
-        target = min(self.session.size.tokens, host.budget.threshold_tokens) // 2**attempt
+        target = min(self.session.size.tokens, setup.budget.threshold_tokens) // 2**attempt
         return self.fold("overflow", target_tokens=max(target, 500)).changed
 
     def wrote_plan(self, call: ToolCall) -> None:

@@ -12,43 +12,26 @@ from typing import Any
 
 import msgspec
 
-from midfold.agent.answers import Call
 from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
+from midfold.model.endpoint import DIALECTS, Endpoint, Wire
 from midfold.store.views import View
-from midfold.summarize.endpoint import Endpoint, Wire
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
-from midfold.transcript.message import plain
+from midfold.transcript.message import ToolCall, plain
 from midfold.transcript.splice import message_bytes
+from midfold.transcript.tools import ToolSpec
 
-DIALECT: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
-WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECT.items()}
+WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECTS.items()}
 LONGEST_ANSWER = 32_000
-
-
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as the model sees it."""
-
-    name: str
-    description: str
-    properties: dict[str, Any]
-    required: tuple[str, ...] = ()
-
-    def value(self, wire: Wire) -> dict[str, Any]:
-        schema = {"type": "object", "properties": self.properties, "required": list(self.required)}
-        if wire == "anthropic":
-            return {"name": self.name, "description": self.description, "input_schema": schema}
-        function = {"name": self.name, "description": self.description, "parameters": schema}
-        return {"type": "function", "function": function}
 
 
 class Result(msgspec.Struct, frozen=True):
     """What came of a call."""
 
-    call: Call
+    call: ToolCall
     text: str
     is_error: bool = False
 
@@ -80,7 +63,7 @@ def wire_of(view: View) -> Wire:
 
 def kept(message: dict[str, Any], wire: Wire, view: View) -> list[dict[str, Any]]:
     """A message of the model's in the shape of the session."""
-    return translated(message, DIALECT[wire], view.dialect.name)
+    return translated(message, DIALECTS[wire], view.dialect.name)
 
 
 def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
@@ -94,10 +77,10 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     wire = endpoint.wire
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
-        fields["tools"] = [tool.value(wire) for tool in tools]
-    pieces = _pieces(view, DIALECT[wire])
+        fields["tools"] = [tool.definition(DIALECTS[wire]) for tool in tools]
+    pieces = _pieces(view, DIALECTS[wire])
     messages = b"[" + b",".join(_alternating(pieces) if wire == "anthropic" else (data for _, data in pieces)) + b"]"
-    system = _system(view, DIALECT[wire])
+    system = _system(view, DIALECTS[wire])
     if wire == "anthropic":
         fields["max_tokens"] = answer_tokens
         if system:
@@ -146,7 +129,7 @@ def _blocks(content: Any) -> list[Any]:
 
 def cached(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:
     """The request with cache breakpoints where its provider takes them; no other byte is changed."""
-    document = read(request, dialect=DIALECT[endpoint.wire])
+    document = read(request, dialect=endpoint.dialect)
     hints = plan_document(
         document,
         provider=caching_provider(endpoint),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from uuid import uuid4
 
 from midfold.agent import shapes
-from midfold.agent.client import Model, ModelClient
 from midfold.agent.events import Watch, unwatched
 from midfold.agent.hands import Consent, refuse
 from midfold.agent.loop import Agent
@@ -17,17 +18,22 @@ from midfold.agent.prompt import system_prompt
 from midfold.agent.tools import Folder, Tool, Toolbox
 from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.plan import plan_tool
-from midfold.agent.tools.recall import recall_tools
 from midfold.agent.tools.shell import Shell
-from midfold.agent.where import secret_variables
 from midfold.config import Config
 from midfold.config.load import store_url
-from midfold.errors import ConfigError, NotStored
-from midfold.providers import summarizer_for
+from midfold.engine_tools import EngineTools
+from midfold.errors import ConfigError, NotStored, ToolRefused
+from midfold.fold.archive import Archive
+from midfold.model import Summarizer
+from midfold.model.client import ChatModel, ModelClient
+from midfold.model.endpoint import Endpoint, secret_variables
+from midfold.model.summaries import summarizer_for
+from midfold.plugins import engine_for
+from midfold.recall import PAGE, TOOLS
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
-from midfold.summarize import Summarizer
-from midfold.summarize.endpoint import Endpoint
+from midfold.store.originals import StoredOriginals
+from midfold.transcript.tools import ToolSpec
 
 
 def new_name(clock: float) -> str:
@@ -61,6 +67,7 @@ class Workshop:
         self.sessions: Sessions = open_sessions(
             address, config=config, lease_seconds=config.store.lease_seconds, summarizer=summarizer
         )
+        self.engine_tools = EngineTools(engine_for(config), [tool.spec.name for tool in self._own_tools(_no_session)])
 
     def __enter__(self) -> Workshop:
         return self
@@ -74,7 +81,7 @@ class Workshop:
 
     def session(self, endpoint: Endpoint, resume: str | None = None) -> Session:
         """A new session, or an old one by its name. It keeps the shape it was begun in, whatever its model speaks."""
-        dialect = shapes.DIALECT[endpoint.wire]
+        dialect = endpoint.dialect
         if resume is not None:
             known = self.sessions.store.info(resume)
             if known is None:
@@ -90,15 +97,19 @@ class Workshop:
             model=endpoint.model,
             context_length=self.window,
             system=system_prompt(self.folder.root),
-            tools=[tool.spec.value(shapes.WIRES[dialect]) for tool in self.tools(_no_session)],
+            tools=[tool.spec.definition(dialect) for tool in self.tools(_no_session)],
             dialect=dialect,
         )
         if self.sessions.summarizer is None:
-            session.host.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
+            session.setup.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
         return session
 
     def tools(self, session: Callable[[], Session]) -> list[Tool]:
         """All tools, for the session that a function gives."""
+        more = [self._engine_tool(spec, session) for spec in self.engine_tools.specs.values()]
+        return [*self._own_tools(session), *more]
+
+    def _own_tools(self, session: Callable[[], Session]) -> list[Tool]:
         settings = self.config.agent
         limit = settings.output_characters
         shell = Shell(
@@ -111,10 +122,17 @@ class Workshop:
         )
         return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
 
+    def _engine_tool(self, spec: ToolSpec, session: Callable[[], Session]) -> Tool:
+        def run(**given: object) -> str:
+            now = session()
+            return self.engine_tools.call(spec.name, given, Archive(StoredOriginals(now.store, now.name)))
+
+        return Tool(spec=spec, run=run)
+
     def agent(
         self,
         session: Session,
-        model: Model | Endpoint,
+        model: ChatModel | Endpoint,
         *,
         consent: Consent = refuse,
         watch: Watch = unwatched,
@@ -134,3 +152,18 @@ class Workshop:
             background=settings.background,
             behind_gateway=settings.behind_gateway,
         )
+
+
+def recall_tools(session: Callable[[], Session], limit: int) -> list[Tool]:
+    """Search and unfold, for whichever session the agent is in when they are called."""
+
+    def run(name: str, **given: Any) -> str:
+        answer = session().recall(min(PAGE, max(limit - 200, 200))).run(name, given)
+        if answer.is_error:
+            raise ToolRefused(answer.text)
+        return answer.text
+
+    def about(name: str, given: Mapping[str, Any]) -> str:
+        return str(given[name])
+
+    return [Tool(spec=spec, run=partial(run, spec.name), told=partial(about, spec.required[0])) for spec in TOOLS]

@@ -13,7 +13,6 @@ from midfold.cache.breakpoints import (
     plan_document,
     provider_of,
     status_line,
-    system_and_3,
 )
 from midfold.cache.markers import PromptCacheHint
 from midfold.cache.prefix import stable_prefix_cache_key
@@ -29,5 +28,4 @@ __all__ = [
     "provider_of",
     "stable_prefix_cache_key",
     "status_line",
-    "system_and_3",
 ]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from midfold.cache.markers import (
@@ -39,7 +40,7 @@ from midfold.cache.prefix import stable_prefix_cache_key
 from midfold.fold.handoff import HEAD, recognise
 from midfold.models import ModelOverride, canonical, look_up
 from midfold.transcript.document import Document
-from midfold.transcript.message import Message, Text, Thinking, Tool, Transcript, plain
+from midfold.transcript.message import Message, Tool, Transcript, plain
 from midfold.transcript.tokens import Meter
 
 # Who caches what, and how it is asked for. Facts of November 2026, as a table.
@@ -156,6 +157,7 @@ def status_line(provider: str, model: str | None, ttl: Ttl = "5m", setting: Sett
 
 
 Strategy = Literal["planned", "system_and_3"]
+ROLLING = 3
 LOOKBACK = 20
 SAFE_LOOKBACK = 16
 """Hosts that translate a request merge and split blocks; a margin costs nothing."""
@@ -210,8 +212,7 @@ def plan(
     request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
     free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
     if strategy == "system_and_3":
-        wanted = list(_system_and_3(request))
-        places = wanted[: max(free, 0)]
+        places = list(_documented(request, free))
     else:
         least = request.first_cached(*(measure or measure_for(model, models)))
         places = _best(_planned(request), least, free)
@@ -308,10 +309,16 @@ class _Request:
     def _free(self, message: Message | None) -> bool:
         return message is not None and (self.unmarked or not has_marker(message, self.layout))
 
-    def last_carrier(self, before: int, least: int = 0) -> int | None:
-        """The last message before this one that can be marked."""
-        found = (index for index in range(before - 1, least - 1, -1) if self.carries(index))
-        return next((index for index in found if self.messages[index].role != "system"), None)
+    def carriers(self, before: int) -> Iterator[int]:
+        """The messages before this one that can be marked, the last one first."""
+        found = (index for index in range(before - 1, -1, -1) if self.carries(index))
+        return (index for index in found if self.messages[index].role != "system")
+
+    def last_carrier(self, before: int) -> int | None:
+        return next(self.carriers(before), None)
+
+    def begins_with_system(self) -> bool:
+        return bool(self.messages) and self.messages[0].role == "system"
 
     def leading_system(self) -> int | None:
         """Where the system prompt ends: beside the messages, or as the first of them."""
@@ -343,18 +350,19 @@ class _Request:
         return len(self.messages)
 
 
-def _system_and_3(request: _Request) -> Iterator[Place]:
-    """The documented strategy: the system prompt, and the last three others that can carry a marker."""
-    messages = request.messages
-    system = SYSTEM if request.system is not None else 0 if messages and messages[0].role == "system" else None
-    if system is not None and request.carries(system):
-        yield Place(system, "system", "system prompt")
-    index: int | None = len(messages)
-    for _ in range(3):
-        index = request.last_carrier(index or 0)
-        if index is None:
-            return
-        yield Place(index, "message", "rolling window")
+def system_and_3(system: int | None, carriers: Iterable[int], free: int) -> list[int]:
+    """The documented strategy: the system prompt, and the last three others that can carry a marker, as far as any are
+    free. `carriers` are those others, the newest first."""
+    wanted = ([] if system is None else [system], islice(carriers, ROLLING))
+    return list(islice(chain(*wanted), max(free, 0)))
+
+
+def _documented(request: _Request, free: int) -> Iterator[Place]:
+    system = SYSTEM if request.system is not None else 0 if request.begins_with_system() else None
+    if system is not None and not request.carries(system):
+        system = None
+    for at in system_and_3(system, request.carriers(len(request.messages)), free):
+        yield Place(at, "system", "system prompt") if at == system else Place(at, "message", "rolling window")
 
 
 def _best(places: Iterable[Place], least: int, free: int) -> list[Place]:
@@ -422,36 +430,11 @@ def _further_back(request: _Request, start: int | None) -> Iterator[Place]:
             yield Place(index, "message", "rolling point: less than the lookback before the next one")
 
 
-# The documented placement, provider-neutral: the system prompt, and the last three messages that can be marked.
-
-
-def system_and_3(messages: Transcript, system: Message | None = None) -> tuple[PromptCacheHint, ...]:
-    """At most four hints: one after the system prompt, the others at the end."""
-    hints: list[PromptCacheHint] = []
-    if system is not None:
-        hints.append(PromptCacheHint(message_index=SYSTEM, placement="system", reason="system prompt"))
-    elif messages and messages[0].role == "system":
-        hints.append(PromptCacheHint(message_index=0, placement="system", reason="system prompt"))
-    rolling = [index for index in range(len(messages) - 1, -1, -1) if _can_carry(messages[index])][:3]
-    for index in reversed(rolling):
-        hints.append(PromptCacheHint(message_index=index, placement="message", reason="rolling window"))
-    return tuple(hints[:MOST_MARKERS])
-
-
-def _can_carry(message: Message) -> bool:
-    """Markers are never put on the system prompt twice, on thinking, or on empty text."""
-    if message.role == "system" or not message.parts:
-        return False
-    last = message.parts[-1]
-    return not isinstance(last, Thinking) and not (isinstance(last, Text) and not last.text)
-
-
 # The documented function: `system_and_3` on plain dicts, by the documented table of content types.
 #
 # Nothing is copied that is not changed: untouched messages are the caller's own objects.
 
 
-ROLLING = 3
 FIELD = MARKERS[0]
 
 
@@ -467,25 +450,13 @@ def apply_anthropic_cache_control(
     out = list(messages)
     free = MOST_MARKERS - sum(_own(message) for message in out)
     marker = {"type": "ephemeral", "ttl": "1h"} if ttl == "1h" else {"type": "ephemeral"}
-    chosen: list[int] = []
-    first = plain(out[0]) if out else None
-    system = first if isinstance(first, Mapping) and first.get("role") == "system" else None
-    if free > 0 and system is not None and not _own(system) and _carries_marker(system, native_anthropic):
-        chosen.append(0)
-        free -= 1
-    rolling = min(free, ROLLING)
-    for index in range(len(out) - 1, -1, -1):
-        if rolling <= 0:
-            break
-        message = plain(out[index])
-        if not isinstance(message, Mapping) or message.get("role") == "system":
-            continue
-        if _carries_marker(message, native_anthropic):
-            rolling -= 1
-            if not _own(message):
-                chosen.append(index)
-    for index in chosen:
-        out[index] = _marked(plain(out[index]), marker)
+    values = [plain(message) for message in out]
+    carriers = [at for at, value in enumerate(values) if _carries_marker(value, native_anthropic)]
+    system = 0 if carriers[:1] == [0] and values[0].get("role") == "system" and not _own(out[0]) else None
+    others = (at for at in reversed(carriers) if values[at].get("role") != "system")
+    for index in system_and_3(system, others, free):
+        if not _own(out[index]):
+            out[index] = _marked(values[index], marker)
     return out
 
 
@@ -500,7 +471,9 @@ def _own(message: Any) -> int:
     return inside + (value.get(FIELD) is not None)
 
 
-def _carries_marker(message: Mapping[str, Any], native: bool) -> bool:
+def _carries_marker(message: Any, native: bool) -> bool:
+    if not isinstance(message, Mapping):
+        return False
     content = message.get("content")
     if message.get("role") == "tool":
         return native

@@ -1,5 +1,8 @@
 """The cheapest moment to fold.
 
+    schedule = Schedule(threshold_tokens=100_000, prices=prices)
+    timing = schedule.timing(prompt_tokens=60_000, health=health, now=clock())
+
 Rules of this file:
 1. HARD pressure folds, whatever it costs. Without pressure nothing is folded.
 2. Under SOFT pressure all pending edits become one change of the prefix, at the first moment that is cheap: the cache
@@ -21,7 +24,7 @@ import msgspec
 
 from midfold.cache.health import Health
 from midfold.cache.prices import Prices
-from midfold.fold.budget import SUMMARY_MINIMUM, Pressure
+from midfold.fold.budget import SUMMARY_MINIMUM, Pressure, pressure_of
 from midfold.fold.receipt import Timing
 
 # When rewriting a cached prefix pays.
@@ -86,10 +89,8 @@ def summary_price(
 
 def pressure(prompt_tokens: int, threshold_tokens: int, soft: float, *, cold: bool) -> Pressure:
     """HARD from the threshold on, SOFT from a share of it on; where the cache is cold, from a fixed size on."""
-    if prompt_tokens >= threshold_tokens:
-        return Pressure.HARD
-    start = threshold_tokens * soft
-    return Pressure.SOFT if prompt_tokens >= (min(start, COLD_FROM) if cold else start) else Pressure.NONE
+    urgency = pressure_of(prompt_tokens, threshold_tokens, soft)
+    return Pressure.SOFT if cold and not urgency and prompt_tokens >= COLD_FROM else urgency
 
 
 def landing(prompt_tokens: int, threshold_tokens: int, soft: float, share: float) -> int:
@@ -171,14 +172,6 @@ def schedule(moment: Moment, prices: Prices, *, patience: float = 1.0) -> Timing
 def _is_expiring(moment: Moment, prices: Prices) -> bool:
     idle = (moment.idle_seconds or 0.0) + (moment.upcoming_idle or 0.0)
     return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING
-
-
-# The schedule of one conversation: its settings, and what is known before a request, in constant time.
-#
-#     schedule = Schedule(threshold_tokens=100_000, prices=prices)
-#     timing = schedule.timing(prompt_tokens=60_000, health=health, now=clock())
-#
-# A session, a host, the gateway and `midfold replay` all decide by this, so what is replayed is what is done.
 
 
 UNKNOWN = Health()

@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from midfold.agent import Agent
-from midfold.agent.answers import Call
 from midfold.agent.hands import Consent, agree
-from midfold.agent.shapes import DIALECT, caching_provider
+from midfold.agent.shapes import caching_provider
 from midfold.cache import status_line
 from midfold.cli.chat_commands import Chat, run
 from midfold.cli.chat_screen import Screen
@@ -20,7 +19,8 @@ from midfold.cli.consent import answered
 from midfold.cli.output import console
 from midfold.cli.talking import Talk, with_talk
 from midfold.errors import ModelFailed
-from midfold.providers import resolve
+from midfold.model.endpoint import resolve
+from midfold.transcript.message import ToolCall
 
 PROMPT = "> "
 CONTINUED = "\\"
@@ -68,7 +68,7 @@ class Asking:
         self.allowed: set[str] = set()
         self.screen = screen
 
-    def __call__(self, call: Call, about: str) -> bool:
+    def __call__(self, call: ToolCall, about: str) -> bool:
         if call.name in self.allowed:
             return True
         self.screen.whole(about)
@@ -113,17 +113,15 @@ def _greet(chat: Chat) -> None:
 
         readline.parse_and_bind("set enable-bracketed-paste on")
     agent, screen, config = chat.agent, chat.screen, chat.talk.config
-    endpoint, host = agent.model.endpoint, agent.session.host
+    endpoint, setup = agent.model.endpoint, agent.session.setup
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
-    folds = f"folds at {host.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
-    screen.say(f"window of {host.window:,} tokens, {folds}; session {agent.session.name}")
+    folds = f"folds at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
+    screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
     caching = config.prompt_caching
-    line = status_line(
-        caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, DIALECT[endpoint.wire]
-    )
+    line = status_line(caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, endpoint.dialect)
     screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")
     local = chat.talk.workshop.sessions.summarizer is not None
-    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).told
+    told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).description
     screen.say(f"summaries by {told}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:

@@ -9,7 +9,7 @@ from midfold.agent import Agent, ModelClient
 from midfold.cli.chat_screen import Screen
 from midfold.cli.talking import Talk
 from midfold.errors import MidfoldError
-from midfold.transcript.message import ToolCall
+from midfold.recall import original
 
 MOST_SESSIONS = 20
 MOST_HITS = 8
@@ -85,7 +85,7 @@ def _search(chat: Chat, rest: str) -> None:
     from midfold.cli.session_tables import hits_table
 
     if not rest:
-        chat.screen.say("what for? /search WORDS; all of them must occur", "yellow")
+        chat.screen.say("what for? /search WORDS", "yellow")
         return
     hits_table(chat.agent.session.search(rest, MOST_HITS), named=False)
 
@@ -97,8 +97,7 @@ def _unfold(chat: Chat, rest: str) -> None:
         return
     for message in session.store.unfold(session.name, rest.split()[0]):
         chat.screen.say(message.role, "bold")
-        calls = [f"{part.name} {part.arguments}" for part in message.parts if isinstance(part, ToolCall)]
-        shown = "\n".join(filter(None, [message.text, *calls]))
+        shown = original(message).partition("\n")[2]
         for line in shown[:LONGEST_SHOWN].splitlines():
             chat.screen.say(f"  {line.expandtabs()}")
         if len(shown) > LONGEST_SHOWN:
@@ -125,7 +124,7 @@ def _model(chat: Chat, rest: str) -> None:
         return
     if words:
         chat.use(chat.talk._replace(endpoint=chat.talk.other(*words)))
-    endpoint, window = chat.agent.model.endpoint, chat.agent.session.host.window
+    endpoint, window = chat.agent.model.endpoint, chat.agent.session.setup.window
     chat.screen.say(f"{endpoint.model} at {endpoint.place}, a window of {window:,} tokens")
 
 

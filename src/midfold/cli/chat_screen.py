@@ -114,14 +114,14 @@ class Screen:
 
     def status(self, agent: Agent) -> None:
         """Model, window, cache and compactions in one line."""
-        size, host = agent.room.size, agent.session.host
-        share = size.tokens / max(host.window, 1)
-        colour = "red" if share >= 0.85 else "yellow" if size.tokens >= host.budget.threshold_tokens else "green"
+        size, setup = agent.room.size, agent.session.setup
+        share = size.tokens / max(setup.window, 1)
+        colour = "red" if share >= 0.85 else "yellow" if size.tokens >= setup.budget.threshold_tokens else "green"
         self._line(
             Text(clean(agent.model.endpoint.model), style="bold"),
             "  ",
             Text(self._filled(share, BAR), style=colour),
-            f" {size.tokens:,} of {host.window:,} ({share:.0%})",
+            f" {size.tokens:,} of {setup.window:,} ({share:.0%})",
             Text(f"  {self._cache(agent)}  {_compactions(agent)}", style="bright_black"),
         )
 
@@ -140,23 +140,23 @@ class Screen:
         from midfold.cli.render import COLOURS, kinds_table
         from midfold.transcript.document import tool_of
 
-        session, host = agent.session, agent.session.host
+        session, setup = agent.session, agent.session.setup
         view, size = session.view(), agent.room.size
-        tools = tuple(tool_of(tool) for tool in host.tools)
-        kinds = by_kind(view.transcript, host.meter, system=view.prompt, tools=tools)
+        tools = tuple(tool_of(tool) for tool in setup.tools)
+        kinds = by_kind(view.transcript, setup.meter, system=view.prompt, tools=tools)
         strip = Text()
         for kind, tokens in kinds.items():
-            cells = round(tokens / host.window * CONTEXT_BAR)
+            cells = round(tokens / setup.window * CONTEXT_BAR)
             strip.append(self._sign("█", "#") * cells, style=COLOURS.get(kind, "white"))
         room = max(CONTEXT_BAR - len(strip), 0)
-        threshold = max(round(host.budget.threshold_tokens / host.window * CONTEXT_BAR) - len(strip), 0)
+        threshold = max(round(setup.budget.threshold_tokens / setup.window * CONTEXT_BAR) - len(strip), 0)
         strip.append(self._sign("░", ".") * min(threshold, room), style="bright_black")
         strip.append(self._sign("│", "|") if threshold < room else "", style="yellow")
         strip.append(self._sign("░", ".") * max(room - threshold - 1, 0), style="bright_black")
         self._line(strip)
         self._line(
             Text(f"{size.tokens:,}", style="bold"),
-            f" of {host.window:,} tokens ({size.basis}); a fold begins at {host.budget.threshold_tokens:,}. ",
+            f" of {setup.window:,} tokens ({size.basis}); a fold begins at {setup.budget.threshold_tokens:,}. ",
             f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
         )
         self.out.print()

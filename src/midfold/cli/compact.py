@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from midfold.api import Compaction, compact
 from midfold.cli.inspect import name_of, read_file
-from midfold.cli.settings import settings
-from midfold.cli.summaries import chosen
+from midfold.cli.output import notice
+from midfold.cli.settings import engine_settings
+from midfold.config import Config
 from midfold.errors import TranscriptError
+from midfold.model import Summarizer, local_summarizer
+from midfold.model.endpoint import resolve
+from midfold.model.summaries import ModelSummarizer
 from midfold.transcript.document import read
 
 
@@ -61,7 +68,7 @@ def command(
         raise click.UsageError("--keep and --here exclude each other")
     if local and summarizer is not None:
         raise click.UsageError("--local and --summarizer exclude each other")
-    content, loaded = read_file(file), settings(config)
+    content, loaded = read_file(file), engine_settings(config)
     own_model = model or read(content, name=name_of(file)).model
     result = compact(
         content,
@@ -72,12 +79,12 @@ def command(
         focus=focus,
         force=force,
         config=loaded,
-        summarizer=chosen(loaded, own_model, asked="local" if local or preview else summarizer),
+        summarizer=_choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
     )
     if picture is not None:
-        from midfold.cli.fold_picture import drawn
+        from midfold.cli.fold_picture import draw_fold
 
-        Path(picture).write_text(drawn(result, Path(name_of(file)).stem), encoding="utf-8")
+        Path(picture).write_text(draw_fold(result, Path(name_of(file)).stem), encoding="utf-8")
     _show(result, preview=preview, as_json=as_json)
     if output is not None and not preview:
         _write(result, output, name_of(file))
@@ -102,7 +109,8 @@ def facts(result: Compaction, *, with_messages: bool = True) -> dict[str, Any]:
 
     from midfold.transcript.splice import message_value
 
-    shown: dict[str, Any] = {"report": result.report.to_dict(), "state": msgspec.to_builtins(result.state)}
+    receipt = result.receipt.to_dict()
+    shown: dict[str, Any] = {"receipt": receipt, "report": receipt, "state": msgspec.to_builtins(result.state)}
     if with_messages:
         shown["messages"] = [message_value(message, result.dialect) for message in result.transcript]
     return shown
@@ -125,3 +133,29 @@ def _atomically(path: Path, data: bytes) -> None:
     temporary.touch(mode=0o600)
     temporary.write_bytes(data)
     temporary.replace(path)
+
+
+def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:
+    """Whoever was asked for by name, else who the settings choose; a model is named before anything is sent to it."""
+    found = resolve(_with_provider(config, asked), os.environ, model)
+    if found.endpoint is None:
+        if found.missing or found.unused:
+            notice(f"summary by {found.description}{'; --summarizer NAME does it once' if found.unused else ''}")
+        return local_summarizer
+    notice(f"summary by {found.description}; --local makes it without a model")
+    return ModelSummarizer(found.endpoint, found.main, progress=_bar if sys.stderr.isatty() else None)
+
+
+def _with_provider(config: Config, provider: str | None) -> Config:
+    if provider is None:
+        return config
+    task = msgspec.structs.replace(config.auxiliary.compression, provider=provider)
+    return msgspec.structs.replace(config, auxiliary=msgspec.structs.replace(config.auxiliary, compression=task))
+
+
+def _bar(progress: tuple[int, int]) -> None:
+    done, total = progress
+    filled = 20 * done // max(total, 1)
+    end = "\n" if done == total else ""
+    sys.stderr.write(f"\rmidfold: summarising {'█' * filled}{'░' * (20 - filled)} {done}/{total}{end}")
+    sys.stderr.flush()

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.table import Table
 from rich.text import Text
 
 from midfold import config
 from midfold.cli.output import console, echo, emit_json, notice
 from midfold.cli.visible import visible
-from midfold.config import Config
 from midfold.config.fields import field_at, render, split
+from midfold.config.schema import SECTIONS
 from midfold.errors import ConfigError
 
 WIDE = 120
@@ -62,7 +61,7 @@ def show(file: Path | None, flags: tuple[str, ...], as_json: bool) -> None:
             {
                 "path": str(loaded.path) if loaded.path else None,
                 "notices": list(loaded.notices),
-                "values": msgspec.to_builtins(loaded.config),
+                "values": loaded.config.values(),
                 "origins": dict(loaded.origins),
             }
         )
@@ -104,7 +103,7 @@ def _print_table(rows: list[tuple[str, str, str, str]]) -> None:
 
 
 def _rows(loaded: config.Loaded) -> list[tuple[str, str, str, str]]:
-    values = msgspec.to_builtins(loaded.config)
+    values = loaded.config.values()
     rows = []
     for key, origin in sorted(loaded.origins.items(), key=lambda item: _section(item[0])):
         path = split(key)
@@ -117,7 +116,7 @@ def _rows(loaded: config.Loaded) -> list[tuple[str, str, str, str]]:
 
 
 def _section(key: str) -> int:
-    return Config.__struct_fields__.index(split(key)[0])
+    return SECTIONS.index(split(key)[0])
 
 
 @command.command()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from midfold.cli.doctor_server import Finding, findings
+
+if TYPE_CHECKING:
+    from midfold.config import Config
 
 EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
 MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
@@ -30,7 +33,7 @@ def command(context: click.Context, config: str | None, model: str | None, probe
 
     Nothing is sent anywhere without --probe. Exit code 1 if something is wrong.
     """
-    found = [*_installation(), *_settings(config, model, probe=probe), _compaction()]
+    found = [*_installation(), *_settings(config, model, probe=probe)]
     if as_json:
         from midfold.cli.output import emit_json
 
@@ -76,17 +79,27 @@ def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Findi
     try:
         loaded = load(path)
     except ConfigError as problem:
-        return [Finding("settings", "problem", str(problem))]
+        return [Finding("settings", "problem", str(problem)), _compaction(None)]
     source = str(loaded.path) if loaded.path is not None else "defaults; no file was found"
     notes = [Finding("settings", "note", text) for text in loaded.notices]
-    engine = Finding("engine", "ok", loaded.config.context.engine)
-    found = [Finding("settings", "ok", source), *notes, engine, *_summaries(loaded.config, model, probe=probe)]
-    return [*found, *findings(loaded.config, probe=probe)]
+    found = [Finding("settings", "ok", source), *notes, *_engine(loaded.config)]
+    found += [*_summaries(loaded.config, model, probe=probe), *findings(loaded.config, probe=probe)]
+    return [*found, _compaction(loaded.config)]
+
+
+def _engine(config: Config) -> list[Finding]:
+    from midfold.plugins import configured_engine
+
+    found = configured_engine(config)
+    if found.fell_back:
+        return [Finding("engine", "problem", text) for text in found.notices]
+    notes = [Finding("engine", "note", text) for text in found.notices]
+    return [Finding("engine", "ok", f"{config.context.engine} ({found.source})"), *notes]
 
 
 def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
     from midfold.errors import ConfigError
-    from midfold.providers import resolve
+    from midfold.model.endpoint import resolve
 
     try:
         found = resolve(config, os.environ, model)
@@ -94,32 +107,33 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Finding]:
         return [Finding("summaries", "problem", str(problem))]
     if found.endpoint is None:
         status = "problem" if found.missing else "note" if found.unused else "ok"
-        return [Finding("summaries", status, found.told)]
+        return [Finding("summaries", status, found.description)]
     if importlib.util.find_spec("httpx2") is None:
-        told = f"{found.told}, but the HTTP client is missing: pip install 'midfold[models]'"
+        told = f"{found.description}, but the HTTP client is missing: pip install 'midfold[models]'"
         return [Finding("summaries", "problem", told)]
     window = f"window {found.endpoint.context_length:,} tokens, timeout {found.endpoint.timeout:g} s"
     main = f"; after some failures {found.main.model} once" if found.main is not None else ""
-    findings = [Finding("summaries", "ok", f"{found.told}; {window}{main}")]
+    findings = [Finding("summaries", "ok", f"{found.description}; {window}{main}")]
     return [*findings, _probed(found.endpoint)] if probe else findings
 
 
 def _probed(endpoint: Any) -> Finding:
-    from midfold.errors import SummaryFailed
-    from midfold.summarize.calls import Call
-    from midfold.summarize.client import ModelSummarizer
+    from midfold.errors import ModelFailed
+    from midfold.model.summaries import ModelSummarizer, SummaryCall
 
-    question = Call(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
+    question = SummaryCall(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
     try:
-        reply = ModelSummarizer(endpoint).ask_once(question)
-    except SummaryFailed as failed:
+        answer = ModelSummarizer(endpoint).send(question)
+    except ModelFailed as failed:
         return Finding("probe", "problem", f"{failed.kind}: {failed}")
-    return Finding("probe", "ok", f"{endpoint.place} answered, {reply.output_tokens} tokens")
+    return Finding("probe", "ok", f"{endpoint.place} answered, {answer.tokens.completion_tokens} tokens")
 
 
-def _compaction() -> Finding:
-    """A fold of a made-up conversation: legal, smaller, and every original can be unfolded."""
+def _compaction(config: Config | None) -> Finding:
+    """A fold of a made-up conversation: legal, smaller, and every original can be unfolded. No model is asked."""
     from midfold.api import compact
+    from midfold.fold.redact import redact
+    from midfold.plugins import engine_for
     from midfold.transcript.laws import violations
 
     steps = [{"role": "user", "content": "Go."}]
@@ -128,9 +142,16 @@ def _compaction() -> Finding:
             {"role": "assistant", "content": f"Step {number}: I look at module {number}."},
             {"role": "user", "content": f"Result {number}: " + "all is well here. " * 30},
         ]
-    result = compact(steps, context_length=8_000)
-    if result.report.status != "compacted" or violations(result.transcript):
-        return Finding("compaction", "problem", f"a made-up conversation was not folded: {result.report.reason}")
-    folded = sum(len(result.archive.originals(handle)) for handle in result.report.handles)
-    before, after = result.report.old_tokens, result.report.new_tokens
+    engine = engine_for(config)
+    try:
+        result = compact(steps, context_length=8_000, engine=engine)
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; that is what is asked here
+        told = f"the engine {engine.name} failed: {type(error).__name__}: {redact(str(error))[:300]}"
+        return Finding("compaction", "problem", told)
+    if not result.changed and engine.name != "compressor":
+        return Finding("compaction", "note", f"the engine {engine.name} folded nothing: {result.receipt.reason}")
+    if result.receipt.status != "compacted" or violations(result.transcript):
+        return Finding("compaction", "problem", f"a made-up conversation was not folded: {result.receipt.reason}")
+    folded = sum(len(result.archive.originals(handle)) for handle in result.receipt.handles)
+    before, after = result.receipt.old_tokens, result.receipt.new_tokens
     return Finding("compaction", "ok", f"{before:,} -> {after:,} tokens, {folded} originals can be unfolded")

@@ -14,11 +14,10 @@ from midfold.cli import eval_table
 from midfold.cli.output import console, emit_json, notice
 from midfold.cli.progress import bar
 from midfold.errors import TranscriptError
-from midfold.eval.chart import chart
-from midfold.eval.cuts import LEAST_PAST, Places, Split
-from midfold.eval.methods import BUILT_IN, DEFAULT, Compactor, load_compactor
-from midfold.eval.run import Evaluation, evaluate
-from midfold.eval.search import SEARCHES
+from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
+from midfold.lab.exams import recall_search
+from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split
+from midfold.lab.retention import Evaluation, evaluate, retention_chart
 
 
 def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
@@ -38,7 +37,7 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
     "--budgets", callback=_budgets, default="5,10,20", show_default=True, metavar="LIST", help="Per cent of the past."
 )
 @click.option(
-    "--methods", default=",".join(DEFAULT), show_default=True, metavar="NAMES", help="Built-in methods, or all."
+    "--methods", default=",".join(DEFAULT_METHODS), show_default=True, metavar="NAMES", help="Built-in methods, or all."
 )
 @click.option("--method", "plugged", multiple=True, metavar="NAME=MODULE:FUNCTION", help="A compactor of your own.")
 @click.option("--split", type=click.Choice(["all", "train", "held"]), default="all", help="Half of the conversations.")
@@ -50,13 +49,6 @@ def _budgets(context: click.Context, parameter: click.Parameter, value: str) -> 
 )
 @click.option(
     "--least-past", type=click.IntRange(min=1), default=LEAST_PAST, show_default=True, help="Tokens before a cut."
-)
-@click.option(
-    "--search",
-    type=click.Choice(list(SEARCHES)),
-    default="plain",
-    show_default=True,
-    help="The search over the past: a plain one of short answers, or that of midfold's archive.",
 )
 @click.option("--no-search", is_flag=True, help="Leave out the search over the past.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws that make the intervals.")
@@ -73,7 +65,6 @@ def command(
     split: Split,
     at: Places,
     least_past: int,
-    search: str,
     no_search: bool,
     seed: int,
     workers: int | None,
@@ -94,13 +85,13 @@ def command(
             split=split,
             at=at,
             least_past=least_past,
-            search=None if no_search else SEARCHES[search],
+            search=None if no_search else recall_search,
             seed=seed,
             workers=workers or os.cpu_count() or 1,
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(chart(result.figures, subtitle=eval_table.basis(result)), encoding="utf-8")
+        plot.write_text(retention_chart(result.figures, subtitle=eval_table.basis(result)), encoding="utf-8")
         notice(f"chart written to {plot}")
     if as_json:
         emit_json(facts(result, split=split, at=at, seed=seed))
@@ -121,7 +112,7 @@ def files_of(names: tuple[str, ...]) -> Iterator[str]:
 
 def _methods(names: str, plugged: tuple[str, ...]) -> dict[str, str | Compactor]:
     listed = [name.strip() for name in names.split(",") if name.strip()]
-    chosen: dict[str, str | Compactor] = {name: name for name in (BUILT_IN if listed == ["all"] else listed)}
+    chosen: dict[str, str | Compactor] = {name: name for name in (METHODS if listed == ["all"] else listed)}
     chosen.update(load_compactor(text) for text in plugged)
     return chosen
 

@@ -7,8 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.render import clean
-from midfold.eval.figures import Figure
-from midfold.eval.run import Evaluation
+from midfold.lab.retention import Evaluation, Figure
 
 DETAILS = {"hard": "hard", "far": "far", "action": "action", "searched": "+ search", "demands": "demands"}
 LEGEND = (

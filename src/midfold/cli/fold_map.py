@@ -21,20 +21,20 @@ Segments = list[tuple[str, int, int]]
 
 
 def show(out: Console, result: Compaction) -> None:
-    report = result.report
-    colour = {"compacted": "green", "pruned": "green", "aborted": "red"}.get(report.status, "yellow")
-    out.print(Text(report.status, style=f"bold {colour}") + Text(f": {clean(report.reason)}"))
+    receipt = result.receipt
+    colour = {"compacted": "green", "pruned": "green", "aborted": "red"}.get(receipt.status, "yellow")
+    out.print(Text(receipt.status, style=f"bold {colour}") + Text(f": {clean(receipt.reason)}"))
     out.print(
-        f"{report.old_messages:,} messages, {report.old_tokens:,} tokens  ->  "
-        f"{report.new_messages:,} messages, {report.new_tokens:,} tokens ({report.token_basis})"
+        f"{receipt.old_messages:,} messages, {receipt.old_tokens:,} tokens  ->  "
+        f"{receipt.new_messages:,} messages, {receipt.new_tokens:,} tokens ({receipt.token_basis})"
     )
-    out.print(f"threshold {report.threshold_tokens:,} of a {report.context_length:,}-token window")
-    for line in (*report.notices, *report.impossible):
+    out.print(f"threshold {receipt.threshold_tokens:,} of a {receipt.context_length:,}-token window")
+    for line in (*receipt.notices, *receipt.impossible):
         out.print(Text(clean(line), style="yellow"))
-    for line in filter(None, (report.summary.done, report.summary.next)):
+    for line in filter(None, (receipt.summary.done, receipt.summary.next)):
         out.print(Text(clean(line), style="yellow"))
-    if report.boundary is None:
-        if report.status == "unchanged":
+    if receipt.boundary is None:
+        if receipt.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")
         return
     before, after = segments(result)
@@ -50,7 +50,7 @@ def show(out: Console, result: Compaction) -> None:
 
 def handoff(out: Console, result: Compaction) -> None:
     """The one message that stands for the fold."""
-    for message in result.transcript if result.report.status == "compacted" else ():
+    for message in result.transcript if result.receipt.status == "compacted" else ():
         found = recognise(message)
         if found is not None and found.kind == "fold":
             out.print()
@@ -70,7 +70,7 @@ def segments(result: Compaction) -> tuple[Segments, Segments]:
 
 
 def _before(result: Compaction) -> Segments:
-    boundary = result.report.boundary
+    boundary = result.receipt.boundary
     if boundary is None:
         return []
     pinned = set(boundary.pinned)
@@ -85,10 +85,10 @@ def _before(result: Compaction) -> Segments:
 
 
 def _after(result: Compaction) -> Segments:
-    boundary, messages = result.report.boundary, result.transcript
+    boundary, messages = result.receipt.boundary, result.transcript
     if boundary is None:
         return []
-    if result.report.status == "pruned":
+    if result.receipt.status == "pruned":
         return [
             _segment(result, "head", messages[: boundary.start]),
             _segment(result, "fold", messages[boundary.start : boundary.end]),
@@ -131,13 +131,13 @@ def _table(before: Segments, after: Segments) -> Table:
 
 
 def _changes(out: Console, result: Compaction) -> None:
-    report = result.report
+    receipt = result.receipt
     kinds: dict[str, int] = {}
-    for digest in report.digests:
+    for digest in receipt.digests:
         kinds[digest.kind] = kinds.get(digest.kind, 0) + 1
     pieces = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in kinds.items()]
-    pieces += [f"{len(report.repairs)} repair(s)"] if report.repairs else []
+    pieces += [f"{len(receipt.repairs)} repair(s)"] if receipt.repairs else []
     if pieces:
         out.print("\n" + ", ".join(pieces))
-    if report.handles:
-        out.print(f"{len(report.handles):,} handle(s) unfold to the originals; the fold is {report.fold or 'none'}")
+    if receipt.handles:
+        out.print(f"{len(receipt.handles):,} handle(s) unfold to the originals; the fold is {receipt.fold or 'none'}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from midfold.api import Compaction
 from midfold.cli.fold_map import Segments, segments
-from midfold.drawing import Canvas
+from midfold.drawing import Markup, document, line, path, rect, text
 from midfold.transcript.message import Transcript
 
 WIDTH, HEIGHT = 860, 322
@@ -23,87 +25,85 @@ NARROW = 90
 TINY = 30
 
 
-def drawn(result: Compaction, name: str) -> str:
+def draw_fold(result: Compaction, name: str) -> str:
     """An SVG; `name` says what was compacted."""
-    report = result.report
+    receipt = result.receipt
     before, after = segments(result)
-    size = f"{report.old_tokens:,} tokens become {report.new_tokens:,}"
+    title = f"{name}: {receipt.old_tokens:,} tokens become {receipt.new_tokens:,}"
     told = "; ".join(f"{kind} {count} messages, {tokens:,} tokens" for kind, count, tokens in (*before, *after))
-    canvas = Canvas(WIDTH, HEIGHT, title=f"{name}: {size}", description=told)
-    canvas.text(LEFT, 30, f"{name}: {size}", kind="ink title")
-    canvas.text(LEFT, 50, _subtitle(result), kind="faint")
-    scale = (WIDTH - LEFT - RIGHT) / max(_total(before), _total(after), report.threshold_tokens, 1)
-    _funnel(canvas, before, after, scale)
-    _bar(canvas, result, "before", BEFORE, before, result.before, scale)
-    _bar(canvas, result, "after", AFTER, after, result.transcript, scale)
-    _threshold(canvas, report.threshold_tokens, scale)
-    _legend(canvas, before, after)
-    return canvas.svg()
+    scale = (WIDTH - LEFT - RIGHT) / max(_total(before), _total(after), receipt.threshold_tokens, 1)
+    body = [
+        text(LEFT, 30, title, "ink title"),
+        text(LEFT, 50, _subtitle(result), "faint"),
+        *_funnel(before, after, scale),
+        *_bar(result, "before", BEFORE, before, result.before, scale),
+        *_bar(result, "after", AFTER, after, result.transcript, scale),
+        *_threshold(receipt.threshold_tokens, scale),
+        *_legend(before, after),
+    ]
+    return document(WIDTH, HEIGHT, title, body, told)
 
 
 def _subtitle(result: Compaction) -> str:
-    report = result.report
-    messages = f"{report.old_messages:,} messages become {report.new_messages:,}"
-    return f"{messages}; every original unfolds by its handle; window {report.context_length:,}"
+    receipt = result.receipt
+    messages = f"{receipt.old_messages:,} messages become {receipt.new_messages:,}"
+    return f"{messages}; every original unfolds by its handle; window {receipt.context_length:,}"
 
 
 def _bar(
-    canvas: Canvas, result: Compaction, label: str, top: float, parts: Segments, messages: Transcript, scale: float
-) -> None:
-    canvas.text(LEFT - 12, top + THICK / 2 + 5, label, kind="ink", anchor="end")
+    result: Compaction, label: str, top: float, parts: Segments, messages: Transcript, scale: float
+) -> Iterator[Markup]:
+    yield text(LEFT - 12, top + THICK / 2 + 5, label, "ink", "end")
     starts = _starts(parts, scale)
     for name, _, tokens in parts:
         start, width = starts[name], tokens * scale
-        canvas.box(start, top, width, THICK, FILLS[name], opacity=0.35 if name == "fold" else 1.0)
+        yield _box(start, top, width, THICK, name)
         middle = start + width / 2
         if width >= NARROW:
-            fill = "" if name == "fold" else "#ffffff"
-            canvas.text(middle, top + THICK / 2 + 5, f"{name} {tokens:,}", anchor="middle", fill=fill)
+            look = ("ink", "") if name == "fold" else ("", "#ffffff")
+            yield text(middle, top + THICK / 2 + 5, f"{name} {tokens:,}", look[0], "middle", fill=look[1])
         elif width >= TINY:
-            canvas.text(middle, top + THICK + 16, f"{tokens:,}", anchor="middle", fill=FILLS[name])
-    _seams(canvas, result, top, messages, scale)
-
-
-def _seams(canvas: Canvas, result: Compaction, top: float, messages: Transcript, scale: float) -> None:
-    """A hair between two messages, so that a long one is seen as long."""
+            yield text(middle, top + THICK + 16, f"{tokens:,}", "", "middle", fill=FILLS[name])
     x = float(LEFT)
-    for message in messages[:-1]:
+    for message in messages[:-1]:  # a hair between two messages, so that a long one is seen as long
         x += result.meter.count((message,)).tokens * scale
-        canvas.box(x, top, 0.6, THICK, "#ffffff", opacity=0.45)
+        yield rect(x, top, 0.6, THICK, fill="#ffffff", fill_opacity="0.45")
 
 
-def _funnel(canvas: Canvas, before: Segments, after: Segments, scale: float) -> None:
+def _box(x: float, y: float, width: float, height: float, name: str) -> Markup:
+    return rect(x, y, width, height, fill=FILLS[name], fill_opacity="0.35" if name == "fold" else None)
+
+
+def _funnel(before: Segments, after: Segments, scale: float) -> Iterator[Markup]:
     """From the fold to what stands for it."""
     old, new = _starts(before, scale), _starts(after, scale)
     widths = {name: tokens * scale for name, _, tokens in (*before, *after)}
-    source = "fold" if "fold" in old else ""
-    target = "handoff" if "handoff" in new else source if source in new else ""
-    if not source or not target:
+    target = "handoff" if "handoff" in new else "fold"
+    if "fold" not in old or target not in new:
         return
-    wide = next(tokens for name, _, tokens in before if name == source) * scale
+    wide = next(tokens for name, _, tokens in before if name == "fold") * scale
     points = [
-        (old[source], BEFORE + THICK),
-        (old[source] + wide, BEFORE + THICK),
+        (old["fold"], BEFORE + THICK),
+        (old["fold"] + wide, BEFORE + THICK),
         (new[target] + widths[target], AFTER),
         (new[target], AFTER),
     ]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    canvas.add(f'<polygon points="{path}" fill="{FILLS[target]}" fill-opacity="0.18"/>')
+    yield path(points, closed=True, fill=FILLS[target], fill_opacity="0.18")
 
 
-def _threshold(canvas: Canvas, tokens: int, scale: float) -> None:
+def _threshold(tokens: int, scale: float) -> Iterator[Markup]:
     x = LEFT + tokens * scale
-    canvas.line((x, BEFORE - 18), (x, AFTER + THICK + 10), "#c2405a", dash="4 3")
-    canvas.text(x, BEFORE - 23, f"threshold {tokens:,}", anchor="middle", fill="#c2405a")
+    yield line(x, BEFORE - 18, x, AFTER + THICK + 10, stroke="#c2405a", stroke_dasharray="4 3")
+    yield text(x, BEFORE - 23, f"threshold {tokens:,}", "", "middle", fill="#c2405a")
 
 
-def _legend(canvas: Canvas, before: Segments, after: Segments) -> None:
+def _legend(before: Segments, after: Segments) -> Iterator[Markup]:
     x = float(LEFT)
-    shown = [name for name in FILLS if any(part[0] == name and part[1] for part in (*before, *after))]
-    for name in shown:
-        canvas.box(x, HEIGHT - 32, 11, 11, FILLS[name], opacity=0.35 if name == "fold" else 1.0)
-        canvas.text(x + 17, HEIGHT - 22, SAID[name], kind="faint small")
-        x += 34 + 6.4 * len(SAID[name])
+    for name in FILLS:
+        if any(part[0] == name and part[1] for part in (*before, *after)):
+            yield _box(x, HEIGHT - 32, 11, 11, name)
+            yield text(x + 17, HEIGHT - 22, SAID[name], "faint small")
+            x += 34 + 6.4 * len(SAID[name])
 
 
 def _starts(parts: Segments, scale: float) -> dict[str, float]:

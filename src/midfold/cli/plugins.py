@@ -65,11 +65,10 @@ def command(context: click.Context, file: Path | None, as_json: bool) -> None:
 
 
 def _state(file: Path | None) -> State:
-    path = config.locate(file)
     loaded = config.load(file)
     for text in loaded.notices:
         notice(text)
-    folder = None if path is None else path.parent
+    folder = None if loaded.config.folder is None else Path(loaded.config.folder)
     configured = loaded.config.context.engine
     engines = list_engines(folder, configured=configured)
     return State(configured=configured, origin=loaded.origins[KEY], folder=folder, engines=engines)

@@ -13,11 +13,10 @@ from midfold.cli import replay_table
 from midfold.cli.eval import files_of
 from midfold.cli.output import console, emit_json, notice
 from midfold.cli.progress import bar
-from midfold.eval.cuts import Split
-from midfold.replay.chart import chart
-from midfold.replay.policy import BUILT_IN, Policy, load_policy
-from midfold.replay.run import MODEL, WINDOWS, Replay, replay
-from midfold.replay.transcripts import MOST_EXAMS, STATED_GAP
+from midfold.lab.recorded_sessions import Split
+from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
+from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
+from midfold.lab.replays import MODEL, WINDOWS, Replay, cost_chart, replay
 
 
 def _windows(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -35,7 +34,7 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     "policies",
     multiple=True,
     metavar="NAME|FILE.yaml",
-    help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in BUILT_IN)}) or a YAML file; default: all "
+    help=f"A built-in policy ({', '.join(name.replace(' ', '-') for name in POLICIES)}) or a YAML file; default: all "
     "built-in ones. May be given several times; several YAML files may follow one --policy.",
 )
 @click.option(
@@ -87,7 +86,7 @@ def command(
     transcripts = tuple(file for file in files if file not in policies)
     if not transcripts:
         raise click.UsageError("no transcripts were given, only policies")
-    chosen: list[Policy] = [load_policy(place) for place in policies] or list(BUILT_IN.values())
+    chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     with bar("transcripts") as progress:
         result = replay(
             list(files_of(transcripts)),
@@ -103,7 +102,7 @@ def command(
             progress=progress,
         )
     if plot is not None:
-        plot.write_text(chart(result.totals, subtitle=replay_table.basis(result)), encoding="utf-8")
+        plot.write_text(cost_chart(result.totals, subtitle=replay_table.basis(result)), encoding="utf-8")
         notice(f"chart written to {plot}")
     emit_json(facts(result)) if as_json else replay_table.show(console(), result)
 

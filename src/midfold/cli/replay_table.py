@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.render import clean
-from midfold.replay.run import Replay, Total
+from midfold.lab.replays import PolicyTotal, Replay
 
 MOST_WORST = 5
 LEGEND = (
@@ -34,7 +34,7 @@ def show(out: Console, result: Replay) -> None:
         out.print(Text(line, style="dim"))
 
 
-def _window(totals: list[Total], window: int) -> Table:
+def _window(totals: list[PolicyTotal], window: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(f"{window:,} window")
     for name in ("sent", "read", "written", "hit", "cost", "against first", "folds", "kept", "over"):

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from midfold.cli.output import notice
-from midfold.cli.settings import settings
+from midfold.cli.settings import engine_settings
 from midfold.config import Config
 from midfold.config.load import store_url
 from midfold.errors import MissingExtra
-from midfold.providers import resolve
+from midfold.model.endpoint import resolve
 from midfold.service import Sessions, open_sessions
 
 OWN_PATHS = (
@@ -48,7 +48,7 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
     model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
     Originals stay in the store: `midfold sessions` shows them.
     """
-    known = settings(config, {f"gateway.{key}": value for key, value in given.items() if value is not None})
+    known = engine_settings(config, {f"gateway.{key}": value for key, value in given.items() if value is not None})
     try:
         import uvicorn
 
@@ -72,6 +72,8 @@ def command(config: str | None, url: str | None, **given: Any) -> None:
             app.gateway.watchers.append(recorder.see)
         else:
             app.gateway.accountants.append(recorder)
+        for text in app.gateway.recall.engine_tools.notices if app.gateway.recall is not None else ():
+            notice(text)
         _greet(known, sessions)
         # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -119,7 +121,7 @@ def _writer(config: Config) -> str:
     task = config.auxiliary.compression
     if task.provider == "main":
         return f"{task.model or 'the model of each conversation'} (auxiliary.compression.provider is main)"
-    return resolve(config, os.environ, None).told
+    return resolve(config, os.environ, None).description
 
 
 def _greet(config: Config, sessions: Sessions) -> None:

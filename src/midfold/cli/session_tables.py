@@ -15,8 +15,8 @@ from midfold.cli.output import console
 from midfold.cli.render import clean
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
+from midfold.recall import Hit
 from midfold.store.protocol import Record, SessionInfo
-from midfold.store.ranking import Hit
 from midfold.store.views import View
 from midfold.transcript.tokens import Meter
 
@@ -131,6 +131,8 @@ def view_table(view: View) -> None:
 def hits_table(hits: list[Hit], *, named: bool = True) -> None:
     """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
     out = console()
+    if hits and not hits[0].has_every_word:
+        out.print("no message has all of these words; the nearest:")
     alike: dict[str, list[Hit]] = {}
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)

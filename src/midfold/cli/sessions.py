@@ -145,7 +145,8 @@ def search(
     """Search the originals, folded or not.
 
     All words must occur: parts of paths and of identifiers count as words. "In quotes" means literally, beginning*
-    means any word that begins so. A hit's handle can be given to unfold.
+    means any word that begins so. Where no message has all of the words, the nearest ones are shown. A hit's handle can
+    be given to unfold.
     """
     from midfold.cli.session_tables import hits_table
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from midfold.cli.output import notice
 from midfold.config import Config, load
+from midfold.plugins import configured_engine
 
 
 def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
@@ -15,3 +16,11 @@ def settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config
     for text in loaded.notices:
         notice(text)
     return loaded.config
+
+
+def engine_settings(path: str | None, flags: Mapping[str, Any] | None = None) -> Config:
+    """The same, for a command that runs the context engine: what is wrong with that one is told as well."""
+    config = settings(path, flags)
+    for text in configured_engine(config).notices:
+        notice(text)
+    return config

@@ -12,12 +12,12 @@ import msgspec
 
 from midfold.agent import Workshop
 from midfold.agent.tools.surroundings import hide_own_environment
-from midfold.agent.where import LOCAL, endpoint_for
-from midfold.cli.settings import settings
+from midfold.cli.output import notice
+from midfold.cli.settings import engine_settings
 from midfold.config import Config
 from midfold.errors import NotStored
-from midfold.summarize import local_summarizer
-from midfold.summarize.endpoint import Endpoint
+from midfold.model import local_summarizer
+from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
 
 OPTIONS = (
     click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
@@ -49,7 +49,7 @@ class Talk(NamedTuple):
 
     def other(self, model: str, provider: str | None = None) -> Endpoint:
         """Another model: of this provider, or else at the same address if one was given."""
-        if self.endpoint.name == LOCAL and provider is None:
+        if self.endpoint.name == UNNAMED and provider is None:
             return msgspec.structs.replace(self.endpoint, model=model)
         return endpoint_for(self.config, os.environ, model=model, provider=provider)
 
@@ -72,10 +72,12 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         hide_own_environment()
-        known = settings(config)
+        known = engine_settings(config)
         endpoint = endpoint_for(known, os.environ, model=model, provider=provider, base_url=base_url, wire=wire)
         summarizer = local_summarizer if local else None
         workshop = Workshop(folder, known, os.environ, store=store, window=context_length, summarizer=summarizer)
+        for text in workshop.engine_tools.notices:
+            notice(text)
         with workshop:
             return command(Talk(workshop, endpoint, _named(workshop, resume), known), **rest)
 

@@ -13,9 +13,9 @@ import msgspec
 
 from midfold.cli.output import emit_json, notice
 from midfold.cli.trajectory_progress import Onlooker
-from midfold.trajectory.files import STANDARD
-from midfold.trajectory.job import Finished, Job, run
-from midfold.trajectory.settings import FIRSTS, TOKENIZERS, Kind, Settings
+from midfold.lab.trajectory_files import STANDARD
+from midfold.lab.trajectory_run import TrajectoryAccount, TrajectoryJob, compress_trajectories
+from midfold.lab.trajectory_settings import FIRSTS, TOKENIZERS, TrajectorySettings, TurnKind
 
 
 @click.group(name="trajectories")
@@ -23,7 +23,7 @@ def command() -> None:
     """Compress recorded runs of agents, for training and evaluation."""
 
 
-def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Kind, ...]:
+def _kinds(context: click.Context, parameter: click.Parameter, value: str) -> tuple[TurnKind, ...]:
     names = [name.strip() for name in value.split(",") if name.strip()]
     unknown = [name for name in names if name not in FIRSTS]
     if unknown:
@@ -93,7 +93,7 @@ def compress(source: str, target: str, **options: Any) -> None:
         raise click.UsageError("--json and OUT - both write to standard output; use --metrics FILE")
     with Onlooker(places.records) as onlooker:
         try:
-            finished = run(job, onlooker)
+            finished = compress_trajectories(job, onlooker)
         except KeyboardInterrupt:
             onlooker.close()
             resumable = STANDARD not in (source, target)
@@ -111,8 +111,10 @@ def compress(source: str, target: str, **options: Any) -> None:
         sys.exit(1)
 
 
-def _job(source: str, target: str, options: dict[str, Any]) -> Job:
-    chosen = {name: options[name] for name in Settings.__struct_fields__ if name not in ("config", "batch_bytes")}
+def _job(source: str, target: str, options: dict[str, Any]) -> TrajectoryJob:
+    chosen = {
+        name: options[name] for name in TrajectorySettings.__struct_fields__ if name not in ("config", "batch_bytes")
+    }
     chosen["batch_bytes"] = options["batch_kb"] * 1024
     if options["summarizer"] != "local" and ":" not in options["summarizer"]:
         from midfold.cli.settings import settings
@@ -121,10 +123,10 @@ def _job(source: str, target: str, options: dict[str, Any]) -> Job:
     if options["ray_address"] and options["executor"] != "ray":
         raise click.UsageError("--ray-address needs --executor ray")
     on_ray = options["executor"] == "ray"
-    return Job(
+    return TrajectoryJob(
         source=source,
         target=target,
-        settings=Settings(**chosen),
+        settings=TrajectorySettings(**chosen),
         workers=options["workers"] or (0 if on_ray else os.cpu_count() or 1),
         executor=options["executor"],
         ray_address=options["ray_address"],
@@ -155,19 +157,19 @@ class _Places:
                 yield name, path
 
 
-def _write(finished: Finished, onlooker: Onlooker, places: _Places) -> None:
-    from midfold.trajectory.files import replacing
-    from midfold.trajectory.report import page
+def _write(finished: TrajectoryAccount, onlooker: Onlooker, places: _Places) -> None:
+    from midfold.lab.trajectory_files import replace_file
+    from midfold.lab.trajectory_report import report_page
 
     if places.metrics is not None:
-        with replacing(places.metrics) as stream:
+        with replace_file(places.metrics) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(facts(finished)), indent=2) + b"\n")
     if places.report is not None:
-        with replacing(places.report) as stream:
-            stream.write(page(finished, onlooker.troubled).encode("utf-8", "replace"))
+        with replace_file(places.report) as stream:
+            stream.write(report_page(finished, onlooker.troubled).encode("utf-8", "replace"))
 
 
-def facts(finished: Finished) -> dict[str, Any]:
+def facts(finished: TrajectoryAccount) -> dict[str, Any]:
     """Everything that was counted, as plain values; no content of a record. Only `run` differs between equal runs."""
     target = finished.settings.target_tokens
     return {

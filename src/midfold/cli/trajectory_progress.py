@@ -12,9 +12,9 @@ import msgspec
 
 from midfold.cli.output import notice
 from midfold.cli.render import clean
-from midfold.trajectory.files import replacing
-from midfold.trajectory.job import Progress
-from midfold.trajectory.metrics import RecordMetrics
+from midfold.lab.trajectory_files import replace_file
+from midfold.lab.trajectory_metrics import RecordMetrics
+from midfold.lab.trajectory_run import TrajectoryProgress
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -54,7 +54,7 @@ class Onlooker:
             self._bar.stop()
             self._bar = None
 
-    def progress(self, progress: Progress, /) -> None:
+    def progress(self, progress: TrajectoryProgress, /) -> None:
         if self._bar is None:
             return
         totals = progress.totals
@@ -73,7 +73,7 @@ class Onlooker:
     def record_lines(self, lines: Iterator[bytes], /) -> None:
         if self._records is None:
             return
-        with replacing(self._records) as stream:
+        with replace_file(self._records) as stream:
             for line in lines:
                 stream.write(line)
                 troubled = b'"status":"failed"' in line or b'"status":"over_limit"' in line

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from midfold.cli.output import harmless_console
 from midfold.cli.render import clean
-from midfold.trajectory.job import Finished
-from midfold.trajectory.report import STATUSES
+from midfold.lab.trajectory_report import STATUSES
+from midfold.lab.trajectory_run import TrajectoryAccount
 
 COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 
 
-def show(finished: Finished, places: Iterable[tuple[str, Path]]) -> None:
+def show(finished: TrajectoryAccount, places: Iterable[tuple[str, Path]]) -> None:
     """On standard error if the records themselves went to standard output."""
     listed = list(places)
     out = harmless_console(stderr=not listed and not sys.stdout.isatty(), width=None if _seen() else 110)

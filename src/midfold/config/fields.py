@@ -24,7 +24,7 @@ from msgspec import Struct, inspect
 from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from midfold.config.schema import Config
+from midfold.config.schema import SECTIONS, Config
 from midfold.models import LARGEST
 
 KeyPath = tuple[str, ...]
@@ -141,6 +141,8 @@ def _fields(path: KeyPath, kind: inspect.Type, default: Any) -> Iterator[Field]:
         yield _leaf(path, kind, default)
         return
     for field in bare.fields:
+        if not path and field.name not in SECTIONS:
+            continue
         yield from _fields((*path, field.encode_name), field.type, field.default)
 
 
@@ -437,6 +439,7 @@ def json_schema() -> dict[str, Any]:
     """A JSON Schema (draft 2020-12) of config.yaml."""
     _, definitions = msgspec.json.schema_components([Config], ref_template="#/$defs/{name}")
     root = definitions.pop("Config")
+    del root["properties"]["folder"]
     for definition in (root, *definitions.values()):
         definition.pop("required", None)
     return {

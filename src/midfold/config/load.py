@@ -387,7 +387,10 @@ def load(
     file_names = [name for layer in read for name in layer.named]
     read.append(from_environment(environment.settings, file_names, problems))
     read.append(from_flags(overrides or {}, problems))
-    return _combine(read, problems, found if text is not None else None)
+    loaded = _combine(read, problems, found if text is not None else None)
+    place = named or environment.default_path
+    folder = None if place is None else str(place.parent.absolute())
+    return msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, folder=folder))
 
 
 def parse(text: str | bytes, name: str = "config.yaml") -> Loaded:

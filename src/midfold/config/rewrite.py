@@ -137,7 +137,7 @@ def _prove_set(text: str, new_text: str, path: KeyPath, wanted: Value, name: str
         before = parse(text, name)
     except ConfigError:
         before = None
-    expected: dict[str, Any] = msgspec.to_builtins((before or after).config)
+    expected: dict[str, Any] = (before or after).config.values()
     level = expected
     for part in path[:-1]:
         level = level.setdefault(part, {})

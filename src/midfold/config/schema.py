@@ -7,9 +7,9 @@ JSON Schema, `midfold config show` and docs/reference/config.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from midfold.models import LARGEST, LINE, ModelOverride
 
@@ -371,3 +371,14 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Mapping[ModelPattern, UpstreamSettings],
         doc("Where the gateway sends requests, by a pattern of model names (claude-*)."),
     ] = {}
+    folder: str | None = None
+    """No setting: where the file that this came from lies, or would lie; plugins are looked for there."""
+
+    def values(self) -> dict[str, Any]:
+        """The settings as plain JSON."""
+        plain: dict[str, Any] = to_builtins(self)
+        del plain["folder"]
+        return plain
+
+
+SECTIONS = tuple(name for name in Config.__struct_fields__ if name != "folder")

@@ -6,12 +6,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from markupsafe import Markup
-
 from midfold.dashboard.facts import CacheUse, CompactionFacts, Day, Segment, SessionFacts, Size, TurnFacts
 from midfold.dashboard.links import session_path
-from midfold.dashboard.svg import drawing, line, path, rect, tag, text, ticks
 from midfold.dashboard.wording import percent, plural, short
+from midfold.drawing import Frame, Markup, drawing, line, path, rect, tag, text, ticks
 
 LABEL_APART = 24
 DOT = 12
@@ -27,33 +25,6 @@ SEGMENTS = {
     "tail": "tail",
     "kept": "kept",
 }
-
-
-class Frame(NamedTuple):
-    """Where a chart draws: the paper, and the margins of axes and labels."""
-
-    width: float
-    height: float
-    most: float
-    left: float = 52
-    right: float = 14
-    top: float = 46
-    bottom: float = 42
-
-    def x(self, share: float) -> float:
-        return self.left + (self.width - self.left - self.right) * share
-
-    def y(self, value: float) -> float:
-        inner = self.height - self.top - self.bottom
-        return self.height - self.bottom - inner * (value / self.most if self.most else 0)
-
-    def scale(self, unit: str) -> list[Markup]:
-        made = [text(self.left - 8, self.top - 14, unit, "label unit", "end")]
-        for value in ticks(self.most):
-            y = self.y(value)
-            made.append(line(self.left, y, self.width - self.right, y, "grid" if value else "axis"))
-            made.append(text(self.left - 8, y + 4, short(value), "label", "end"))
-        return made
 
 
 class Point(NamedTuple):
@@ -77,7 +48,7 @@ def usage(
     size = facts.size
     points = _requests(turns) if turns else _folds(facts, compactions)
     frame = Frame(width, height, max(size.window, max((point.prompt for point in points), default=0)))
-    body = [*frame.scale("tokens"), *_areas(frame, points, step=bool(turns))]
+    body = [*_tokens(frame), *_areas(frame, points, step=bool(turns))]
     body += _marks(frame, facts.name, facts.messages, turns, compactions)
     body += _limits(frame, size)
     body += _ends(frame, len(turns), "request") if turns else _ends(frame, facts.messages, "message")
@@ -108,6 +79,11 @@ def _folds(facts: SessionFacts, compactions: Sequence[CompactionFacts]) -> list[
         for tokens in (item.old_tokens, item.new_tokens):
             made.append(Point(item.upto / total, tokens, 0, 0))
     return [*made, Point(1.0, facts.size.tokens, 0, 0)]
+
+
+def _tokens(frame: Frame) -> list[Markup]:
+    unit = text(frame.left - 8, frame.top - 14, "tokens", "label unit", "end")
+    return [unit, *frame.scale(ticks(frame.most), short, base="axis")]
 
 
 def _areas(frame: Frame, points: Sequence[Point], *, step: bool) -> list[Markup]:
@@ -177,7 +153,7 @@ def days(given: Sequence[Day], *, width: float = 960, height: float = 240) -> Ma
     frame = Frame(width, height, most if most <= steps[-1] else steps[-1] + steps[1], top=34)
     slot = (frame.x(1) - frame.x(0)) / max(len(given), 1)
     wide = min(slot * 0.62, 46)
-    body = frame.scale("tokens")
+    body = _tokens(frame)
     every = max(1, round(56 / slot))
     for place, day in enumerate(given):
         x = frame.x(0) + slot * (place + 0.5) - wide / 2

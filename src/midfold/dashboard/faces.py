@@ -139,7 +139,7 @@ FACES = (
         "search",
         "/search",
         "search.html",
-        "Messages that have all the words, folded or not, the best first.",
+        "Messages that have all the words, folded or not, the best first; else the nearest.",
         facts.Search,
         lambda reader, folds, asked: reader.search(
             asked.text("q"), asked.sees, session=asked.text("session"), role=asked.text("role")

@@ -345,13 +345,15 @@ class HitFacts(Facts, frozen=True, kw_only=True):
 
 
 class Search(Facts, frozen=True, kw_only=True):
-    """Messages that have all the words, folded or not, the best first."""
+    """Messages that have all the words, folded or not, the best first; or those that have most of them."""
 
     query: str
     session: str
     role: str
     hits: tuple[HitFacts, ...]
     more: bool
+    nearest: bool
+    """No message has all of the words: the hits have most of them."""
 
 
 class CacheSession(Facts, frozen=True, kw_only=True):

@@ -20,8 +20,9 @@ from midfold.dashboard.links import key_of
 from midfold.dashboard.places import Found, Shelf
 from midfold.dashboard.savings import PriceList, Retrieval, cache_of, cache_use, compared
 from midfold.dashboard.sizes import MOST_MODELS, Gauge, run
-from midfold.live import memory_of
+from midfold.recall import NAMES
 from midfold.service import Sessions
+from midfold.session import memory_of
 from midfold.store.protocol import Record, SessionInfo
 from midfold.store.sketches import Sketch, Sketches
 from midfold.transcript.message import ToolCall, ToolResult
@@ -30,8 +31,6 @@ from midfold.turns import Turn, Turns
 MOST_KEPT = 200_000
 """Turns, receipts and what they list, over all sessions that are remembered."""
 LEAST_ASKED = 500
-RETRIEVING = ("context_unfold", "context_search")
-"""The tools by which a model gets originals back."""
 ANSWERS = 8
 """Messages after a call among which its answer is looked for."""
 
@@ -144,7 +143,7 @@ class Glances:
         """Answers of the tools that bring originals back; the search index knows where they were called."""
         meter = self.gauge.meter(shelf.info.model)
         made: dict[int, Retrieval] = {}
-        for tool in RETRIEVING:
+        for tool in sorted(NAMES):
             for hit in self.store.find(tool, name=shelf.info.name, role="assistant"):
                 called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
                 if not called:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from midfold.dashboard.facts import CacheUse, CauseFacts, Finding, Level, Saved, Size
 from midfold.dashboard.sizes import in_force
 from midfold.dashboard.wording import percent
-from midfold.fold.engine import MOST_STRIKES
-from midfold.live import memory_of
+from midfold.decide import MOST_STRIKES
+from midfold.session import memory_of
 from midfold.store.protocol import Record, SessionInfo
 
 NEARLY_FULL = 0.95
@@ -55,7 +55,7 @@ def _folding(info: SessionInfo, now_ms: int) -> Found:
     memory = memory_of(info)
     if memory.state.ineffective >= MOST_STRIKES:
         yield "problem", f"folding did not help {memory.state.ineffective} times in a row and has stopped"
-    cooling = max(memory.cooldown, int(memory.state.cooldown_until * 1000))
+    cooling = int(memory.state.cooldown_until * 1000)
     if cooling > now_ms:
         yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
 

@@ -17,7 +17,7 @@ from midfold.dashboard.faces import Face
 from midfold.dashboard.facts import Facts, Problem
 from midfold.dashboard.links import key_of, session_path, with_query
 from midfold.dashboard.reader import LINES_PER_PAGE
-from midfold.fold.facts import parse_query
+from midfold.fold.words import parse_query
 
 STYLE = (files("midfold.dashboard") / "static" / "style.css").read_bytes()
 STYLE_PATH = f"/assets/style-{blake2b(STYLE, digest_size=6).hexdigest()}.css"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from itertools import islice
+from functools import partial
 
 from midfold.config import Config
 from midfold.dashboard.access import Sees
@@ -34,9 +34,9 @@ from midfold.dashboard.places import Fates, Place, Places, Shelf
 from midfold.dashboard.savings import cache_together, saved_together
 from midfold.dashboard.shown import Show
 from midfold.errors import NotStored
+from midfold.recall import search
 from midfold.service import Sessions
 from midfold.store.protocol import Record, SessionInfo
-from midfold.store.ranking import MOST_CANDIDATES, Hit, ranked
 
 AT_A_GLANCE = 100
 """Sessions on the overview, those used last."""
@@ -123,7 +123,8 @@ class Reader:
     def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> Search:
         if session:
             self.must(session, sees)
-        hits = list(islice(self._hits(query, sees, session or None, role or None), HITS + 1))
+        find = partial(self.store.find, name=session or None, role=role or None)
+        hits = search(find, query, self.sessions.redactor, HITS + 1, wanted=lambda found: sees(found.session))
         facts = tuple(
             HitFacts(
                 session=hit.session,
@@ -136,18 +137,8 @@ class Reader:
             )
             for hit in hits[:HITS]
         )
-        return Search(query=query, session=session, role=role, hits=facts, more=len(hits) > HITS)
-
-    def _hits(self, query: str, sees: Sees, session: str | None, role: str | None) -> Iterator[Hit]:
-        """Candidates that may not be seen are dropped before anything is made of them."""
-        most = 200
-        while True:
-            found = self.store.find(query, name=session, role=role, most=most)
-            seen = [item for item in found if sees(item.session)]
-            hits = ranked(seen, query, self.sessions.redactor, HITS + 1)
-            if len(hits) > HITS or len(found) < most or most >= MOST_CANDIDATES:
-                return iter(hits)
-            most *= 5
+        nearest = bool(hits) and not hits[0].has_every_word
+        return Search(query=query, session=session, role=role, hits=facts, more=len(hits) > HITS, nearest=nearest)
 
     # One session
 

@@ -14,8 +14,8 @@ from midfold.api import believe, budget_for, meter_for
 from midfold.config import Config
 from midfold.dashboard.facts import Share, Size, SizeBasis
 from midfold.dashboard.places import Place, Places, Shelf
-from midfold.live import memory_of
 from midfold.models import Model
+from midfold.session import memory_of
 from midfold.store.given import values_of
 from midfold.store.protocol import Piece, Record, SessionInfo
 from midfold.store.sketches import Sketch

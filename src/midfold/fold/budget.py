@@ -57,9 +57,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return min(max(int(folded * SUMMARY_RATIO), SUMMARY_MINIMUM), self.summary_maximum)
 
     def pressure(self, prompt_tokens: int) -> Pressure:
-        if prompt_tokens >= self.threshold_tokens:
-            return Pressure.HARD
-        return Pressure.SOFT if prompt_tokens >= self.threshold_tokens * SOFT_RATIO else Pressure.NONE
+        return pressure_of(prompt_tokens, self.threshold_tokens)
 
     def aiming_at(self, target_tokens: int) -> Budget:
         """The same window with another size to land at: the tail and the summary share it."""
@@ -70,6 +68,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             tail_tokens=int(target * TAIL_OF_TARGET),
             summary_maximum=max(1, int(target * LEAST_SUMMARY_OF_TARGET)),
         )
+
+
+def pressure_of(prompt_tokens: int, threshold_tokens: int, soft: float = SOFT_RATIO) -> Pressure:
+    """HARD from the threshold on, SOFT from a share of it on."""
+    if prompt_tokens >= threshold_tokens:
+        return Pressure.HARD
+    return Pressure.SOFT if prompt_tokens >= threshold_tokens * soft else Pressure.NONE
 
 
 def effective_input_window(context_length: int, output_reservation: Any = None) -> int:

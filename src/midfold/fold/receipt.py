@@ -10,31 +10,6 @@ from midfold.errors import FailureKind
 from midfold.transcript.laws import Repair
 from midfold.transcript.tokens import Basis
 
-# When to fold, and the numbers behind that: a part of the receipt.
-
-
-Reason = Literal["hard", "cold", "expiring", "switch", "pays", "waiting", "below"]
-
-
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision to fold now or to wait. Sizes are tokens, costs are tokens at the base price."""
-
-    fold: bool
-    reason: Reason
-    told: str
-    prompt_tokens: int = 0
-    rewritten: int = 0
-    """What would have to be written again."""
-    removed: int = 0
-    """What every later call would no longer send."""
-    summary_cost: float = 0.0
-    break_even_calls: float | None = None
-    """None where it never pays."""
-    expected_calls: float = 0.0
-    saved_now: float = 0.0
-    """What folding saves at this very call; negative while the prefix is warm."""
-
-
 Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]
 PersistenceRecommendation = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
 
@@ -93,6 +68,28 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """None ever is, as long as the archive is kept."""
     facts_estimate: float = 1.0
     """An estimate of how much of what will be needed is kept: names weighted by how likely a later turn needs them."""
+
+
+Reason = Literal["hard", "cold", "expiring", "switch", "pays", "waiting", "below"]
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision to fold now or to wait. Sizes are tokens, costs are tokens at the base price."""
+
+    fold: bool
+    reason: Reason
+    told: str
+    prompt_tokens: int = 0
+    rewritten: int = 0
+    """What would have to be written again."""
+    removed: int = 0
+    """What every later call would no longer send."""
+    summary_cost: float = 0.0
+    break_even_calls: float | None = None
+    """None where it never pays."""
+    expected_calls: float = 0.0
+    saved_now: float = 0.0
+    """What folding saves at this very call; negative while the prefix is warm."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

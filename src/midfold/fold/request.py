@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.archive import Archive, fold_id
+from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
@@ -16,7 +16,7 @@ from midfold.fold.receipt import Receipt
 from midfold.fold.summary import build_prompt, serialize_turns
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Role, Tool, Transcript, Usage
-from midfold.transcript.tokens import Meter
+from midfold.transcript.tokens import Basis, Meter
 
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
@@ -63,6 +63,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     usage: Usage | None = None
     prompt_tokens: int | None = None
+    """The size of the request where the host knows it, and what that number rests on."""
+    token_basis: Basis = "reported"
     state: CompactionState = CompactionState()
     options: Options = Options()
     focus: str | None = None
@@ -144,34 +146,3 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Flow = Generator[SummaryAsk, SummaryAnswer, Outcome]
-
-
-# A compaction made ahead of time: it may be swapped in later, if what it was made from has not changed.
-
-
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """An outcome, and what it was made from."""
-
-    outcome: Outcome
-    made_from: str
-    messages: int
-    compactions: int
-
-    def fits(self, messages: Transcript, state: CompactionState) -> str:
-        """Why it cannot be swapped in; empty if it can."""
-        if state.count != self.compactions:
-            return "the conversation was compacted in the meantime"
-        if len(messages) < self.messages or fold_id(messages[: self.messages]) != self.made_from:
-            return "the messages it was made from have changed"
-        return ""
-
-    def swapped(self, messages: Transcript) -> Transcript:
-        """The fold, and every message that arrived since."""
-        return (*self.outcome.messages, *messages[self.messages :])
-
-
-def prepared(outcome: Outcome, messages: Transcript, state: CompactionState) -> Prepared | None:
-    """What may be swapped in later; None if the compaction changed nothing."""
-    if not outcome.changed:
-        return None
-    return Prepared(outcome=outcome, made_from=fold_id(messages), messages=len(messages), compactions=state.count)

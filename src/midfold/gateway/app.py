@@ -27,7 +27,7 @@ from midfold.gateway.headers import encoding_of, to_client, to_upstream
 from midfold.gateway.logs import place_of
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.reach import Reach
-from midfold.gateway.recall import Recall
+from midfold.gateway.rounds import Rounds
 from midfold.gateway.routes import route_of
 from midfold.gateway.sighting import Watcher, sighted
 from midfold.gateway.steward import LARGE, Steward
@@ -66,7 +66,7 @@ class Gateway:
         self.sessions = sessions
         self.steward = Steward(config, sessions)
         self.reach = Reach(sessions, is_everything_open=self.settings.routes == "all")
-        self.recall = Recall(self) if self.settings.recall == "on" and sessions is not None else None
+        self.recall = Rounds(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []

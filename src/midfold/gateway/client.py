@@ -11,13 +11,14 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from midfold.errors import MidfoldError, MissingExtra, UpstreamError
 from midfold.gateway.headers import Raw
+from midfold.gateway.issued import Issued
 from midfold.gateway.upstreams import Target, Upstream
 
 if TYPE_CHECKING:
@@ -50,32 +51,35 @@ def aiohttp_module() -> Any:
     return aiohttp
 
 
-Filter = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
-
-
 class Answer:
     """An upstream's answer, from its first byte on."""
 
-    __slots__ = ("_response", "filter", "headers", "status")
+    __slots__ = ("_response", "headers", "issued", "status")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.filter: Filter | None = None
+        self.issued: Issued | None = None
         """Sees the body as it passes."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it says that it is a stream of events."""
+        kind = next((value for name, value in self.headers if name == b"content-type"), b"")
+        return kind.lower().startswith(b"text/event-stream")
 
     @property
     def length(self) -> int | None:
         return self._response.content_length
 
-    def chunks(self, most: int | None = None) -> AsyncIterator[bytes]:
-        """The body as it arrives, from where it was read last.
+    def chunks(self, most: int | None = None, *, is_read: bool = False) -> AsyncIterator[bytes]:
+        """The body as it arrives, from where it was read last. Who reads its events (`is_read`) shows them to `issued`.
 
         Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
         """
         chunks = _guarded(self._response, most)
-        return chunks if self.filter is None else self.filter(chunks)
+        return chunks if self.issued is None or is_read else self.issued.through(chunks)
 
     async def head(self, most: int) -> bytes:
         """What it begins with, up to about `most` bytes; the rest is left."""

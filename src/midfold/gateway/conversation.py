@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Any
 
 from msgspec import Raw
 
 from midfold.cache.markers import QUOTED_MARKERS
-from midfold.fold.assemble import with_note
+from midfold.engine.assemble import with_note
 from midfold.fold.request import Redactor
 from midfold.gateway.policy import LEAST_MESSAGES
 from midfold.store.bodies import chain_of
 from midfold.store.checkpoints import Checkpoint
 from midfold.store.redacting import redacted
+from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, write
 from midfold.transcript.message import Message, Transcript
-from midfold.transcript.tokens import Meter
+from midfold.transcript.tokens import Fixed, Meter
 
 _MARKER = re.compile(b"(?:" + b"|".join(QUOTED_MARKERS) + rb")\s*+:\s*+(?:\{[^{}]*+\}|null)")
 """In a string its quotes would be escaped, so it is found without parsing."""
@@ -115,17 +115,14 @@ class Conversation:
         """What the model sees of the messages, without a leading system prompt."""
         return self.talk if checkpoint is None else checkpoint.applied(self.talk, self.dialect)
 
-    def tokens(self, view: Transcript, meter: Meter) -> int:
-        """The estimated size of a request with this view."""
-        units = sum(map(meter.units, view))
-        count = len(view)
-        if self.system is not None:
-            units += meter.units(self.system)
-            count += 1
+    def fixed(self, meter: Meter) -> Fixed:
+        """What stands beside the messages: the system prompt, wherever it is, and tools, which seldom change."""
+        alone = meter.fixed(self.system)
         tools = self.document.body.get("tools") if self.document.body is not None else None
-        if tools is not None:
-            units += _tool_units(tools, meter)
-        return meter.tokens(units, count)
+        if tools is None:
+            return alone
+        data = bytes(tools) if isinstance(tools, Raw) else jsonio.encode(tools)
+        return alone._replace(units=alone.units + meter.raw_tool_units(data, lambda: self.document.tools))
 
     def written(self, view: Transcript, *, noted: bool) -> bytes:
         """The body with other messages; the bytes that came in if they are the same."""
@@ -163,15 +160,3 @@ def without_markers(data: bytes) -> bytes:
         kept.append(before)
         last = end
     return b"".join((*kept, data[last:]))
-
-
-def _tool_units(tools: Any, meter: Meter) -> int:
-    """The definitions as they are sent; they seldom change, and are counted once."""
-    return meter.units(Message.over(tools, _as_text))
-
-
-def _as_text(value: Any) -> Any:
-    from midfold.transcript import jsonio
-    from midfold.transcript.message import Reading, Text
-
-    return Reading("system", (Text(jsonio.text_of(value)),))

@@ -85,6 +85,8 @@ class Exchange:
         """The request as it was read, where it was."""
         self.owner: Owner = scope.get("state", {}).get("owner") or owner_of(self.headers)
         """As the door has found."""
+        self.own_tools: frozenset[str] = frozenset()
+        """Names of the tools that the gateway offered, and runs itself."""
         self.begun = False
         self.started = time.perf_counter()
         self.account = Account(self.method, self.path, owner=self.owner.name, route=route.name)

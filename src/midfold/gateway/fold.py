@@ -11,16 +11,26 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from midfold.fold.receipt import Receipt, Timing
+import msgspec
+
+from midfold.cache.health import Health
+from midfold.decide import Decision, Situation, decide
+from midfold.fold.budget import Pressure
+from midfold.fold.receipt import Receipt
+from midfold.fold.request import CompactionState
 from midfold.gateway.checkpoints import space_of
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.policy import Limits, Policy
+from midfold.gateway.weighing import Weighed
+from midfold.lru import LRU
 from midfold.service import Sessions
-from midfold.session import COOLING, Session
+from midfold.session import Session
+from midfold.setup import Setup
 from midfold.store.checkpoints import Checkpoint
+from midfold.store.given import of_messages
 from midfold.transcript.message import plain
 
-"""How the receipt of a session begins that leaves its summariser alone for a while."""
+MOST_SETUPS = 1_000
 
 
 class Folded(NamedTuple):
@@ -39,23 +49,15 @@ class Folded(NamedTuple):
 
     @property
     def was_not_worth_it(self) -> bool:
-        """Whether the engine declined; a summariser that has just failed is no reason to ask again."""
-        return self.receipt.status == "unchanged" and self.receipt.reason != COOLING
-
-
-class Known(NamedTuple):
-    """The size of the view that a checkpoint gives."""
-
-    checkpoint: Checkpoint | None
-    tokens: int
-    is_estimate: bool
+        """Whether the engine declined; a summariser that has failed is no reason to ask again."""
+        return self.receipt.status == "unchanged"
 
 
 class Folder:
-    """Compacts conversations of requests."""
+    """Decides about the conversations of requests, and compacts them."""
 
     def __init__(self, sessions: Sessions, policy: Policy) -> None:
-        self.store = sessions.store
+        self.store, self.policy = sessions.store, policy
         self.sessions = Sessions(
             sessions.store,
             config=policy.engine_config,
@@ -65,25 +67,62 @@ class Folder:
             redacts=sessions.redacts,
             clock=sessions.clock,
         )
+        self._setups: LRU[tuple[str | None, int, int], Setup] = LRU(MOST_SETUPS)
 
-    def fold(
-        self,
-        conversation: Conversation,
-        name: str,
-        limits: Limits,
-        known: Known,
-        *,
-        force: bool,
-        timing: Timing | None = None,
-    ) -> Folded:
-        """Compacts if the engine finds it worth while; `timing` says why now, where that was decided by price."""
-        session = self.synced(conversation, name, limits)
-        seq = known.checkpoint.seq if known.checkpoint else 0
-        measured = None if known.is_estimate else known.tokens
-        receipt = session.compact(prompt_tokens=measured, measured_at=seq, force=force, timing=timing).receipt
-        if receipt.status == "unchanged" and receipt.old_tokens < receipt.threshold_tokens <= known.tokens:
-            # Two estimates, one on each side of the threshold: the one that looked at the request decides.
-            receipt = session.compact(prompt_tokens=known.tokens, measured_at=seq, timing=timing).receipt
+    def decide(self, weighed: Weighed, health: Health | None) -> Decision:
+        """Whether a request is folded, by what it tells. What its session remembers is asked when it comes to that."""
+        setup = self._setup(weighed)
+        size, manages = weighed.size, self.policy.mode == "manage"
+        situation = Situation(
+            prompt_tokens=size.tokens,
+            threshold_tokens=weighed.limits.trigger,
+            enabled=self.policy.enabled and weighed.conversation.is_long_enough,
+            pressure=self._pressure(weighed, setup) if manages else None,
+            crowded=len(weighed.view) >= self.policy.most_messages,
+            schedule=setup.schedule if manages and health is not None else None,
+            health=health or Health(),
+            now=setup.clock(),
+            fixed_tokens=setup.meter.tokens(*weighed.fixed),
+            model=setup.model,
+        )
+        return decide(situation)
+
+    def _pressure(self, weighed: Weighed, setup: Setup) -> Pressure:
+        """What the engine says about a request as it came."""
+        state = CompactionState()
+        if setup.engine.reads_messages:
+            request = setup.request(of_messages(weighed.view, weighed.conversation.dialect), state)
+        else:
+            request = setup.bare_request(state)
+        tokens, basis = weighed.size
+        return setup.engine.should_compress(msgspec.structs.replace(request, prompt_tokens=tokens, token_basis=basis))
+
+    def _setup(self, weighed: Weighed) -> Setup:
+        model, limits, sessions = weighed.conversation.document.model, weighed.limits, self.sessions
+        return self._setups.made(
+            (model, limits.window, limits.reservation),
+            lambda: Setup(
+                sessions.engine,
+                model=model,
+                context_length=limits.window,
+                output_reservation=limits.reservation or None,
+                config=sessions.config,
+                summarizer=sessions.summarizer,
+                clock=sessions.clock,
+            ),
+        )
+
+    def fold(self, weighed: Weighed, *, at_least: int = 0, force: bool = False, health: Health | None = None) -> Folded:
+        """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
+        conversation = weighed.conversation
+        session = self.synced(conversation, weighed.name, weighed.limits)
+        receipt = session.compact(
+            prompt_tokens=max(weighed.size.tokens, at_least),
+            token_basis="reported" if at_least else weighed.size.basis,
+            measured_at=weighed.checkpoint.seq if weighed.checkpoint else 0,
+            force=force,
+            health=health,
+        ).receipt
         folded = Folded(receipt, None)
         if not folded.is_made:
             return folded
@@ -107,6 +146,7 @@ class Folder:
             tools=_tools_of(conversation),
             dialect=conversation.dialect.name,
             owner=space_of(name),
+            most_messages=self.policy.most_messages,
         )
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from midfold.gateway.table import Made
+from midfold.transcript.sse import EventReader, StreamEvent
 
 MOST_HELD = 8_000_000
 MOST_EVENTS = 8
-_BLANK = re.compile(rb"\r?\n\r?\n")
 _BEGINNING = re.compile(rb'\s*+\{\s*+"id"\s*+:\s*+"([A-Za-z0-9_.:-]{1,200})"')
 Keep = Callable[[list[str]], Awaitable[None]]
 
@@ -37,19 +37,22 @@ class _Answer(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-def ids_in(data: bytes, made: Made) -> list[str]:
+def ids_in(found: Mapping[str, Any], made: Made) -> list[str]:
     """The ids that an answer, or an event of one, names."""
-    try:
-        found = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return []
-    named = [found.id]
+    named = [found.get("id")]
     if made == "batch":
-        named += [found.output_file_id, found.error_file_id]
-    inner = {"upload": found.file, "response": found.response}.get(made)
+        named += [found.get("output_file_id"), found.get("error_file_id")]
+    inner = {"upload": found.get("file"), "response": found.get("response")}.get(made)
     if isinstance(inner, dict):
         named.append(inner.get("id"))
     return [one for one in named if isinstance(one, str) and one]
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.structs.asdict(_decoder.decode(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 class Issued:
@@ -59,59 +62,64 @@ class Issued:
         self._made, self._is_stream, self._keep = made, is_stream, keep
         self._inflate = _inflating(encoding)
         self._plain = bytearray()
-        self._searched = 0
-        self._events = 0
+        self._events = EventReader()
+        self._size = self._seen = 0
+        self._is_known = False
+        """Whether nothing more is looked for."""
+        self._keeping: asyncio.Future[None] | None = None
 
     async def through(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The same bytes. Their ids are kept when the last of them has passed."""
         held: list[bytes] = []
-        ids: list[str] | None = None
-        keeping: asyncio.Future[None] | None = None
         async for chunk in chunks:
-            if ids is None:
-                ids = self._read(chunk)
-                keeping = asyncio.ensure_future(self._keep(ids)) if ids else None
+            if not self._is_known:
+                self._read(chunk)
             held.append(chunk)
-            if self._is_stream or ids is not None:
+            if self._is_stream or self._is_known:
                 for one in held:
                     yield one
                 held.clear()
-        if ids is None and not self._is_stream:
-            keeping = asyncio.ensure_future(self._keep(ids_in(bytes(self._plain), self._made)))
-        if keeping is not None:
-            await asyncio.shield(keeping)
+        if not self._is_known and not self._is_stream:
+            self._found(ids_in(_fields(bytes(self._plain)), self._made))
+        await self.settle()
         for one in held:
             yield one
 
-    def _read(self, chunk: bytes) -> list[str] | None:
-        """The ids, as far as the answer has come; None if there may be some further on."""
+    def look(self, event: StreamEvent) -> None:
+        """An event of a stream that somebody reads."""
+        if self._is_known or not event.data:
+            return
+        self._seen += 1
+        ids = ids_in(event.value or {}, self._made)
+        if ids or self._seen >= MOST_EVENTS:
+            self._found(ids)
+
+    async def settle(self) -> None:
+        """Waits until the ids are kept."""
+        if self._keeping is not None:
+            await asyncio.shield(self._keeping)
+
+    def _found(self, ids: list[str]) -> None:
+        self._is_known = True
+        self._plain.clear()
+        if ids:
+            self._keeping = asyncio.ensure_future(self._keep(ids))
+
+    def _read(self, chunk: bytes) -> None:
         try:
-            self._plain += self._inflate(chunk)
+            plain = self._inflate(chunk)
         except zlib.error:
-            return []
-        if len(self._plain) > MOST_HELD:
-            found = None if self._is_stream else _BEGINNING.match(self._plain)
-            return [found[1].decode()] if found else []
-        return self._first_event() if self._is_stream else None
-
-    def _first_event(self) -> list[str] | None:
-        while (end := self._blank_line()) is not None:
-            event = bytes(self._plain[:end])
-            del self._plain[:end]
-            lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-            if not lines:
-                continue
-            self._events += 1
-            ids = ids_in(b"\n".join(lines), self._made)
-            if ids or self._events >= MOST_EVENTS:
-                return ids
-        return None
-
-    def _blank_line(self) -> int | None:
-        """Where the first event ends; what was searched already is not searched again."""
-        found = _BLANK.search(self._plain, self._searched)
-        self._searched = 0 if found else max(0, len(self._plain) - 3)
-        return found.end() if found else None
+            self._found([])
+            return
+        self._size += len(plain)
+        if not self._is_stream:
+            self._plain += plain
+        if self._size > MOST_HELD:
+            found = _BEGINNING.match(self._plain)
+            self._found([found[1].decode()] if found else [])
+        elif self._is_stream:
+            for event in self._events.feed(plain):
+                self.look(event)
 
 
 def _inflating(encoding: str) -> Callable[[bytes], bytes]:

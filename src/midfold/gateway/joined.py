@@ -15,7 +15,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from midfold.transcript.sse import RawEvent
+from midfold.transcript.answers import AnswerReader
+from midfold.transcript.sse import StreamEvent, event_bytes
 
 SEPARATOR = "\n\n"
 """Between what two turns said, where they share one text."""
@@ -58,30 +59,31 @@ class Joined(ABC):
         self._begin()
 
     def _begin(self) -> None:
-        self.raw: list[bytes] = []
-        """The events of the turn that say something."""
+        self.turn = AnswerReader(self.dialect)
+        """The turn as the model means it."""
         self.usage: dict[str, Any] = {}
-        self._waiting: list[RawEvent] = []
+        self._waiting: list[StreamEvent] = []
         self._flows = self._calls = False
 
-    def feed(self, event: RawEvent) -> bytes:
+    def feed(self, event: StreamEvent) -> bytes:
         """What is to be sent now."""
-        if event.data:
-            self.raw.append(event.raw.rstrip(b"\r\n") + b"\n\n")
-        value = event.value
-        self.usage |= self._usage_in(value)
+        self.turn.take(event)
+        self.usage = self.turn.usage
+        value = event.value or {}
         self._calls = self._calls or self._is_call(value)
         if self._calls or not (self._flows or self._is_said(value)):
             self._waiting.append(event)
             return b""
         self._flows = True
+        if not self._waiting:
+            return self._sent(event)
         before, self._waiting = self._waiting, []
-        return b"".join([self._sent(one, one.value) for one in before] + [self._sent(event, value)])
+        return b"".join([self._sent(one) for one in (*before, event)])
 
     def rest(self) -> bytes:
         """What has waited: the turn is one for the client."""
         before, self._waiting = self._waiting, []
-        return b"".join(self._sent(one, one.value) for one in before)
+        return b"".join(self._sent(one) for one in before)
 
     def hide(self) -> None:
         """The turn was not for the client; another one follows."""
@@ -96,12 +98,9 @@ class Joined(ABC):
         total: dict[str, Any] = added(self.hidden_usage, self.usage)
         return total
 
-    def _sent(self, event: RawEvent, value: dict[str, Any]) -> bytes:
-        changed = self._changed(value) if value else None
-        return event.raw if changed is None else event.written(changed) if changed else b""
-
-    def _usage_in(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        return _counts(value.get("usage"))
+    def _sent(self, event: StreamEvent) -> bytes:
+        changed = self._changed(event.value) if event.value else None
+        return event.raw if changed is None else event_bytes(event.name, changed) if changed else b""
 
     @abstractmethod
     def _is_call(self, value: Mapping[str, Any]) -> bool:
@@ -129,12 +128,8 @@ class JoinedAnthropic(Joined):
 
     def _begin(self) -> None:
         super()._begin()
-        self._blocks: dict[int, Seen] = {}
+        self._blocks: dict[int, tuple[str, list[str]]] = {}
         self._offset = len(self.seen)
-
-    def _usage_in(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        start = value.get("message")
-        return _counts(start.get("usage") if isinstance(start, Mapping) else value.get("usage"))
 
     def _is_call(self, value: Mapping[str, Any]) -> bool:
         block = value.get("content_block")
@@ -154,15 +149,14 @@ class JoinedAnthropic(Joined):
 
     def _note(self, index: int, value: Mapping[str, Any]) -> None:
         part = value.get("content_block") or value.get("delta") or {}
-        kind, text = self._blocks.get(index, Seen(str(part.get("type")), ""))
-        more = next((part[key] for key in ("text", "thinking", "data") if isinstance(part.get(key), str)), "")
-        self._blocks[index] = Seen(kind, text + more)
+        _, texts = self._blocks.setdefault(index, (str(part.get("type")), []))
+        texts += [next((part[key] for key in ("text", "thinking", "data") if isinstance(part.get(key), str)), "")]
 
     def _shown(self) -> list[Seen]:
-        return [self._blocks[index] for index in sorted(self._blocks)]
+        return [Seen(kind, "".join(texts)) for _, (kind, texts) in sorted(self._blocks.items())]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
-        return RawEvent(b"", "error", "").written({"type": "error", "error": error})
+        return event_bytes("error", {"type": "error", "error": error})
 
 
 class JoinedChat(Joined):
@@ -174,7 +168,7 @@ class JoinedChat(Joined):
 
     def _begin(self) -> None:
         super()._begin()
-        self._text = ""
+        self._texts: list[str] = []
         self._is_separated = not self.seen
 
     def _deltas(self, value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -192,7 +186,7 @@ class JoinedChat(Joined):
 
     def _changed(self, value: dict[str, Any]) -> dict[str, Any] | None:
         said = "".join(text for delta in self._deltas(value) if isinstance(text := delta.get("content"), str))
-        self._text += said
+        self._texts.append(said)
         counted = isinstance(value.get("usage"), dict) and self.hidden_usage
         if not self.has_shown:
             self._head = self._head or {key: value[key] for key in ("id", "created", "model") if key in value}
@@ -213,10 +207,11 @@ class JoinedChat(Joined):
         return {**choice, "delta": kept}
 
     def _shown(self) -> list[Seen]:
-        return [Seen("text", self._text + SEPARATOR)] if self._text else []
+        text = "".join(self._texts)
+        return [Seen("text", text + SEPARATOR)] if text else []
 
     def error(self, error: Mapping[str, Any]) -> bytes:
-        return RawEvent(b"", "", "").written({"error": error})
+        return event_bytes("", {"error": error})
 
 
 class JoinedResponses(Joined):
@@ -233,10 +228,6 @@ class JoinedResponses(Joined):
     def _begin(self) -> None:
         super()._begin()
         self._offset = len(self._items)
-
-    def _usage_in(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        response = value.get("response")
-        return _counts(response.get("usage")) if isinstance(response, Mapping) else {}
 
     def _is_call(self, value: Mapping[str, Any]) -> bool:
         item = value.get("item")
@@ -280,9 +271,7 @@ class JoinedResponses(Joined):
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         told = {"code": error.get("code") or error.get("type"), "message": error.get("message"), "param": None}
-        return RawEvent(b"", "error", "").written(
-            {"type": "error", "error": error, **told, "sequence_number": self._number}
-        )
+        return event_bytes("error", {"type": "error", "error": error, **told, "sequence_number": self._number})
 
 
 def seen_item(item: Mapping[str, Any]) -> Seen:
@@ -292,10 +281,6 @@ def seen_item(item: Mapping[str, Any]) -> Seen:
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return Seen("text", "".join(text for text in texts if isinstance(text, str)))
     return Seen("item", str(item.get("id")))
-
-
-def _counts(usage: Any) -> dict[str, Any]:
-    return {key: value for key, value in usage.items() if value is not None} if isinstance(usage, Mapping) else {}
 
 
 def _whole(value: Any) -> int:

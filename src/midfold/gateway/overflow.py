@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from midfold.fold.archive import handle_of
 from midfold.fold.boundary import replace_historical_media
-from midfold.summarize.trouble import LONGEST_READ, failure_of
+from midfold.model.refusals import LONGEST_READ, failure_of
 from midfold.transcript.message import Transcript
 
 STATUSES = frozenset((400, 413, 422, 500))

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.api import believe, budget_for
+from midfold.cache.schedule import CHEAP_FROM, COLD_FROM
 from midfold.config import Config
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.learned import Learned, Whose
-from midfold.gateway.moments import looked_at_from
 from midfold.lru import LRU
 from midfold.models import Belief
 from midfold.transcript.tokens import Meter
@@ -62,6 +62,19 @@ def whose(exchange: Exchange) -> Whose:
     return Whose(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
 
 
+def is_scheduled(config: Config) -> bool:
+    """Whether requests are folded at cheap moments, too."""
+    chosen = config.prompt_caching.schedule == "cheapest"
+    return chosen and config.gateway.mode == "manage" and config.compression.enabled
+
+
+def looked_at_from(config: Config, trigger: int) -> int:
+    """Tokens from which a request may have to be folded."""
+    if not is_scheduled(config):
+        return trigger
+    return min(int(trigger * CHEAP_FROM), COLD_FROM)
+
+
 class Policy:
     """The limits by model."""
 
@@ -71,6 +84,8 @@ class Policy:
         self.most_messages = config.gateway.hygiene_hard_message_limit
         self.redactor: Redactor | None = None
         """What originals go through before they are hashed and stored, where the store asks for it."""
+        self.asks_engine = False
+        """Whether an engine decides by something else than the size: then every request is looked at in `manage`."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self.engine_config = self._engine_config()
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
@@ -105,7 +120,8 @@ class Policy:
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
-            return Limits(window, trigger, output, meter, looked_at_from(self.config, trigger))
+            looked_at = 1 if self.asks_engine else looked_at_from(self.config, trigger)
+            return Limits(window, trigger, reservation, meter, looked_at)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
         return Limits(window, min(trigger, beside), output if beside < trigger else 0, meter)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from midfold.service import Sessions
 
 OPENS = "`gateway.routes: all` opens the whole account"
-EVENTS = b"text/event-stream"
 STORED_DAYS = 35
 """Responses and completions are kept by their providers for 30."""
 LARGEST_AT_ONCE = 65_536
@@ -105,8 +104,8 @@ class Reach:
             return answer
         days = STORED_DAYS if grant.made in ("response", "completion") else None
         keep = partial(self._belongings.add, Place(exchange.owner, upstream.base), days=days)
-        is_stream = any(name == b"content-type" and value.lower().startswith(EVENTS) for name, value in answer.headers)
-        answer.filter = Issued(grant.made, is_stream=is_stream, encoding=encoding_of(answer.headers), keep=keep).through
+        encoding = encoding_of(answer.headers)
+        answer.issued = Issued(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
         return answer
 
 

@@ -20,21 +20,21 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from midfold.config import Config
+from midfold.engine import Compressor
 from midfold.gateway.caching import Caching
 from midfold.gateway.checkpoints import Checkpoints
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.fold import Folded, Folder, Known, receipt_id
+from midfold.gateway.fold import Folded, Folder, receipt_id
 from midfold.gateway.learned import is_telling, named_limit
-from midfold.gateway.moments import Moments
 from midfold.gateway.overflow import Overflow, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
 from midfold.gateway.policy import Limits, Policy, whose
-from midfold.gateway.weighing import Prepared, Scales, Weighed
+from midfold.gateway.weighing import Caches, Prepared, Scales, Weighed
 from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.transcript.message import Transcript, Usage
@@ -46,7 +46,7 @@ LONGEST_WAIT = 60.0
 """Seconds a request waits for another gateway that folds the same conversation."""
 PAUSE = 0.25
 REST = 30.0
-"""Seconds in which a conversation that could not be folded is not tried again, unless a provider refuses it."""
+"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown."""
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
 WORTH_ANOTHER_TRY = 1.05
@@ -60,6 +60,17 @@ Shrink = Callable[[Transcript, Overflow], Transcript]
 _log = logging.getLogger("midfold.gateway")
 
 
+class Rest(NamedTuple):
+    """A conversation that is not folded for a while."""
+
+    until: float
+    enough: float
+    """Tokens from which it is tried all the same."""
+
+    def holds(self, weighed: Weighed, now: float) -> bool:
+        return now < self.until and weighed.size.tokens < self.enough
+
+
 class Steward:
     """Looks after the conversations that pass through."""
 
@@ -69,13 +80,15 @@ class Steward:
         self.sessions = sessions
         self.caching = Caching(config, self.policy.meter)
         self.checkpoints = Checkpoints(sessions)
-        summarizer, clock = (None, time.time) if sessions is None else (sessions.summarizer, sessions.clock)
-        self.scales = Scales(self.policy, self.checkpoints, Moments(config, summarizer, clock))
+        self._clock = time.time if sessions is None else sessions.clock
+        self.scales = Scales(self.policy, self.checkpoints, Caches(config, self._clock))
         self.folder = None if sessions is None else Folder(sessions, self.policy)
+        if sessions is not None and sessions.engine is not None:
+            self.policy.asks_engine = type(sessions.engine).should_compress is not Compressor.should_compress
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._resting: LRU[str, tuple[float, float]] = LRU(MOST_NAMED)
+        self._resting: LRU[str, Rest] = LRU(MOST_NAMED)
         self._lengths: LRU[str, int] = LRU(MOST_NAMED)
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
@@ -119,9 +132,13 @@ class Steward:
     def _weighed(self, exchange: Exchange, limits: Limits) -> tuple[Weighed | None, Prepared | None]:
         """The request on the scales, and ready to be sent unless it must be folded first; in a thread."""
         weighed = self.scales.weigh(exchange, limits)
-        if weighed is None or (exchange.route.kind == "generate" and self.scales.must_fold(weighed)):
+        if weighed is None or (exchange.route.kind == "generate" and self.must_fold(weighed)):
             return weighed, None
         return weighed, weighed.prepared()
+
+    def must_fold(self, weighed: Weighed) -> bool:
+        """Whether a request is folded before it is sent."""
+        return self.folder is not None and self.folder.decide(weighed, self.scales.health(weighed)).fold
 
     def _is_worth_reading(self, exchange: Exchange, limits: Limits) -> bool:
         """Small requests are not read, unless something may have to be put back into them."""
@@ -162,13 +179,14 @@ class Steward:
 
     async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
         """The request after a fold, by whomever; as it was if none could be made."""
-        if self._is_resting(weighed):
+        rest = self._resting.get(weighed.identity)
+        if rest is not None and rest.holds(weighed, self._clock()):
             exchange.account.reason = "a fold failed a moment ago"
             return weighed
         exchange.account.tokens_before = weighed.size.tokens
         async with self._turn(weighed.identity):
             again = await self.in_thread(self._again, weighed)
-            return await self.fold(exchange, again) if self.scales.must_fold(again) else again
+            return await self.fold(exchange, again) if self.must_fold(again) else again
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
@@ -201,7 +219,7 @@ class Steward:
                 break
             await asyncio.sleep(PAUSE)
             again = await self.in_thread(self._again, weighed)
-            if not self.scales.must_fold(again):
+            if not self.must_fold(again):
                 return again
         self._rest(weighed, folded)
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
@@ -209,13 +227,7 @@ class Steward:
 
     def _fold(self, weighed: Weighed, at_least: int, force: bool) -> Folded:
         assert self.folder is not None
-        size = max(weighed.size.tokens, at_least)
-        known = Known(weighed.checkpoint, size, weighed.size.basis == "estimated" and not at_least)
-        timing = None if force or at_least else self.scales.timing(weighed)
-        forced = force or (size < weighed.limits.trigger and (timing is None or not timing.fold))
-        folded = self.folder.fold(
-            weighed.conversation, weighed.name, weighed.limits, known, force=forced, timing=timing
-        )
+        folded = self.folder.fold(weighed, at_least=at_least, force=force, health=self.scales.health(weighed))
         if folded.checkpoint is None:
             newest = self.checkpoints.stored(weighed.conversation, weighed.name)
             if newest is not None and newest != weighed.checkpoint:
@@ -223,17 +235,16 @@ class Steward:
                 return folded._replace(checkpoint=newest)
         if at_least and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
-            return self.folder.fold(weighed.conversation, weighed.name, weighed.limits, known, force=True)
+            return self.folder.fold(weighed, at_least=at_least, force=True)
         return folded
 
     def _rest(self, weighed: Weighed, folded: Folded) -> None:
-        """After a failure nothing is tried for a while; what was not worth folding may be when it has grown."""
+        """Saves the store a question whose answer is known: a pause after a failure is in the session's memory, and
+        what was not worth folding may be when it has grown."""
+        failed = folded.receipt.summary
+        pause = failed.cooldown if failed.failure else REST
         enough = weighed.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
-        self._resting.put(weighed.identity, (time.monotonic() + REST, enough))
-
-    def _is_resting(self, weighed: Weighed) -> bool:
-        until, enough = self._resting.get(weighed.identity) or (0.0, 0.0)
-        return time.monotonic() < until and weighed.size.tokens < enough
+        self._resting.put(weighed.identity, Rest(self._clock() + pause, enough))
 
     def observe(self, exchange: Exchange, prepared: Prepared, usage: Usage) -> None:
         """What the provider counted for a request that it has answered."""

@@ -2,19 +2,16 @@
 
 Rules of this file:
 1. Pieces are kept, not read, while the answer runs: the first few kilobytes and the last. They are read after the end.
-2. `"usage":` cannot stand inside a JSON string, where its quotes would be escaped; so it is found without parsing.
-3. An encoded answer is kept whole up to a limit, and read only if its encoding is known.
+2. An encoded answer is kept whole up to a limit, and read only if its encoding is known.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections import deque
-from typing import Any
 
-from midfold.transcript import jsonio
-from midfold.transcript.jsonio import value_end
-from midfold.transcript.message import Usage, read_usage
+from midfold.transcript.answers import usage_at_edges
+from midfold.transcript.message import Usage
 
 HEAD = 8_192
 TAIL = 65_536
@@ -22,7 +19,6 @@ MOST_ENCODED = 4_000_000
 MOST_DECODED, MOST_DECODED_LIGHT = 64_000_000, 4_000_000
 LIGHT = 50_000
 """Bytes of an encoded answer that are decoded in a moment."""
-_USAGE = b'"usage":'
 
 
 class Tap:
@@ -62,29 +58,11 @@ class Tap:
 
     def _read(self) -> Usage | None:
         tail = b"".join(self._pieces)
-        head = bytes(self._head)
-        if self._encoding:
-            most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
-            head = tail = decoded(tail, self._encoding, most) if self._kept == self.size else b""
-        at = tail.rfind(_USAGE)
-        last = _value(tail, at)
-        if len(tail) == self.size and head.find(_USAGE) == at:
-            return read_usage(last)
-        first = _value(head, head.find(_USAGE))
-        return read_usage({**first, **{key: value for key, value in last.items() if value is not None}})
-
-
-def _value(data: bytes, place: int) -> dict[str, Any]:
-    if place < 0:
-        return {}
-    start = place + len(_USAGE)
-    while data[start : start + 1].isspace():
-        start += 1
-    try:
-        value = jsonio.decode(data[start : value_end(data, start)])
-    except jsonio.NotJSON:
-        return {}
-    return value if isinstance(value, dict) else {}
+        if not self._encoding:
+            return usage_at_edges(bytes(self._head), tail)
+        most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
+        whole = decoded(tail, self._encoding, most) if self._kept == self.size else b""
+        return usage_at_edges(whole, whole)
 
 
 def decoded(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:

@@ -1,6 +1,13 @@
 """A request on the scales: its conversation, the checkpoint that fits it, and how large it is.
 
-Reading, hashing and counting; all of it runs in a thread.
+Rules of this file:
+1. Reading, hashing and counting runs in a thread.
+2. The size of a request is what a provider reported for its beginning, and an estimate of what is new. A report is
+   bound to the chain of the messages it measured and to the checkpoint that stood for some of them; one that is far
+   from the estimate measured something else, and is not believed. Without a report the estimate counts alone.
+3. What providers' caches did is kept in memory, for the newest conversations, where folds are scheduled. After a
+   restart, or at another gateway, nothing is known: then a conversation is folded at its threshold, and cheap moments
+   come later. Only requests that were looked at count, so a conversation is believed to have cost less than it has.
 """
 
 from __future__ import annotations
@@ -8,20 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from midfold.cache.health import Health, Seen
+from midfold.cache.prices import prices_for
+from midfold.config import Config
 from midfold.errors import TranscriptError
-from midfold.fold.receipt import Timing
-from midfold.gateway.anchors import Anchors, Key
 from midfold.gateway.checkpoints import Checkpoints, named
 from midfold.gateway.conversation import OURS, Conversation
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.moments import Moments
 from midfold.gateway.owner import Owner
-from midfold.gateway.policy import Limits, Policy
+from midfold.gateway.policy import Limits, Policy, is_scheduled
+from midfold.lru import LRU
 from midfold.store.checkpoints import Checkpoint
 from midfold.transcript.document import read
 from midfold.transcript.message import Transcript, Usage
-from midfold.transcript.tokens import Count
+from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count, Fixed
 
+MOST_REPORTS, MOST_CACHES = 20_000, 10_000
+LOWEST_RATIO, HIGHEST_RATIO = 0.5, 2.0
+
+Key = tuple[bytes, bytes]
+"""The chain of all messages, and that of the checkpoint; the latter is empty without one."""
 LONGEST_NAME = 150
 
 
@@ -47,6 +60,7 @@ class Weighed(NamedTuple):
     limits: Limits
     checkpoint: Checkpoint | None
     view: Transcript
+    fixed: Fixed
     estimated: int
     size: Count
 
@@ -70,11 +84,62 @@ def _of(conversation: Conversation, checkpoint: Checkpoint | None) -> bytes:
     return whose if checkpoint is None else whose + checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
 
 
+class Report(NamedTuple):
+    """Tokens of one prompt."""
+
+    reported: int
+    estimated: int
+
+
+class Anchors:
+    """The newest reports."""
+
+    def __init__(self) -> None:
+        self._known: LRU[Key, Report] = LRU(MOST_REPORTS)
+
+    def observe(self, key: Key, reported: int, estimated: int) -> None:
+        if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
+            return
+        self._known.put(key, Report(reported, estimated))
+
+    def size(self, chains: list[bytes], checkpoint: bytes, estimated: int) -> Count:
+        """How large a request is whose own estimate is this."""
+        for chain in reversed(chains):
+            report = self._known.peek((chain, checkpoint))
+            if report is not None:
+                ratio = min(max(report.reported / max(report.estimated, 1), LOWEST_RATIO), HIGHEST_RATIO)
+                new = round((estimated - report.estimated) * ratio)
+                return Count(report.reported + new, "calibrated" if new else "reported")
+        return Count(estimated, "estimated")
+
+
+class Caches:
+    """The health of the caches of conversations, by their names."""
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        self.config, self.clock = config, clock
+        self._is_on = is_scheduled(config)
+        self._health: LRU[str, Health] = LRU(MOST_CACHES)
+
+    def observe(self, name: str, model: str | None, compaction: int, usage: Usage) -> None:
+        """What a provider reported for a request of this conversation."""
+        if not self._is_on:
+            return
+        known = self._health.get(name) or Health()
+        prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
+        seen = Seen(model=model or "", compaction=compaction)
+        self._health.put(name, known.observe(usage, seen, at=self.clock(), prices=prices))
+
+    def health(self, name: str) -> Health | None:
+        """What is known of this conversation; None where nothing is scheduled, or nothing is known."""
+        return self._health.get(name) if self._is_on else None
+
+
 class Scales:
     """Weighs requests."""
 
-    def __init__(self, policy: Policy, checkpoints: Checkpoints, moments: Moments) -> None:
-        self.policy, self.checkpoints, self.moments = policy, checkpoints, moments
+    def __init__(self, policy: Policy, checkpoints: Checkpoints, caches: Caches) -> None:
+        self.policy, self.checkpoints, self.caches = policy, checkpoints, caches
         self.anchors = Anchors()
         self.put_back: Callable[[Owner, Conversation], Conversation] | None = None
         """Puts turns back that the client has never seen."""
@@ -97,9 +162,10 @@ class Scales:
         find = self.checkpoints.stored if fresh else self.checkpoints.find
         checkpoint = find(conversation, name)
         view = conversation.view(checkpoint)
-        estimated = conversation.tokens(view, limits.meter)
+        fixed = conversation.fixed(limits.meter)
+        estimated = limits.meter.count(view, fixed).tokens
         size = self.anchors.size(conversation.chains, _of(conversation, checkpoint), estimated)
-        return Weighed(conversation, name, limits, checkpoint, view, estimated, size)
+        return Weighed(conversation, name, limits, checkpoint, view, fixed, estimated, size)
 
     def name(self, exchange: Exchange, conversation: Conversation) -> str:
         """The session of a request: as its header says, else by its first messages."""
@@ -107,22 +173,9 @@ class Scales:
         own = asked if asked is not None and is_usable(asked) else conversation.name
         return named(exchange.namespace, own)
 
-    def must_fold(self, weighed: Weighed) -> bool:
-        """Whether a request has reached the trigger, has too many messages, or would be folded cheaply now."""
-        if not weighed.conversation.is_long_enough:
-            return False
-        if weighed.size.tokens >= weighed.limits.trigger or self._is_many(weighed):
-            return True
-        timing = self.timing(weighed)
-        return timing is not None and timing.fold
-
-    def timing(self, weighed: Weighed) -> Timing | None:
-        """Whether now is a cheap moment; None where that is not asked for."""
-        model = weighed.conversation.document.model
-        return self.moments.timing(weighed.identity, model, weighed.limits.trigger, weighed.size.tokens)
-
-    def _is_many(self, weighed: Weighed) -> bool:
-        return len(weighed.view) >= self.policy.most_messages
+    def health(self, weighed: Weighed) -> Health | None:
+        """What is known of the provider's cache; None where nothing is."""
+        return self.caches.health(weighed.identity)
 
     def observe(self, prepared: Prepared, usage: Usage) -> None:
         """What the provider counted for a request that was looked at."""
@@ -131,4 +184,4 @@ class Scales:
         weighed = prepared.weighed
         if weighed is not None:
             seq = 0 if weighed.checkpoint is None else weighed.checkpoint.seq
-            self.moments.observe(weighed.identity, weighed.conversation.document.model, seq, usage)
+            self.caches.observe(weighed.identity, weighed.conversation.document.model, seq, usage)

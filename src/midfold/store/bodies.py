@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.errors import StoreDamaged
-from midfold.fold.facts import search_text
-from midfold.transcript import jsonio
+from midfold.fold.words import search_text, searchable
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import DIGEST_SIZE, Message, Role
 from midfold.transcript.splice import message_bytes
@@ -38,10 +37,6 @@ DICTIONARY = (
 )
 """What messages begin with. Part of the stored format: it never changes, another one would be another codec."""
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool", "other")
-_IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
-_FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
-UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
-"""Fields that say nothing one would search for."""
 
 
 def digest_of(data: bytes) -> bytes:
@@ -116,45 +111,6 @@ class Entry:
         return search_text(searchable(self.data))
 
 
-def searchable(data: bytes) -> str:
-    """Everything in a message that somebody might look for; no pictures, ids or signatures.
-
-    A matter of the bytes alone, whatever dialect they are read in: bodies are shared, and what was indexed must be
-    found again to be removed from the index.
-    """
-    try:
-        return "\n".join(_texts(jsonio.decode(data)))
-    except jsonio.NotJSON:
-        return data.decode("utf-8", "replace")
-
-
-def _texts(value: Any) -> list[str]:
-    found: list[str] = []
-    todo = [value]
-    while todo:
-        item = todo.pop()
-        kind = type(item)
-        if kind is str:
-            found.append(item)
-        elif kind is list:
-            todo += reversed(item)
-        elif kind is dict:
-            todo += [
-                item[key] if key != "arguments" else _inside(item[key]) for key in reversed(item) if key not in UNREAD
-            ]
-    return found
-
-
-def _inside(value: Any) -> Any:
-    """Arguments are JSON text: in it a line break would be glued to the next word."""
-    if not isinstance(value, str) or "\\" not in value:
-        return value
-    try:
-        return jsonio.decode(value)
-    except jsonio.NotJSON:
-        return value
-
-
 def stored_message(dialect: type[Dialect], digest: bytes, codec: int, data: bytes) -> Message:
     """A message over its stored bytes, read when somebody asks."""
     return Message.over(Raw(inflated(digest, codec, data)), dialect.read)
@@ -167,8 +123,3 @@ def linked_message(
     message = stored_message(dialect, digest, codec, data)
     linked(before, chain, digest)
     return message
-
-
-def source_of(message: Message) -> bytes:
-    """The stored bytes of a message that came out of a store."""
-    return bytes(message.wire)

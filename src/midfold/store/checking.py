@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from midfold.errors import StoreDamaged, StoreError
-from midfold.fold.facts import VERSION
+from midfold.fold.words import VERSION
 from midfold.store import hidden_turns, prompts, seals
 from midfold.store.bodies import blob, chained, inflated
 from midfold.store.database import FOREVER, Database, Tx

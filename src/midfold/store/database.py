@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.facts import Query
+from midfold.fold.words import Query
 from midfold.store.bodies import Entry
 from midfold.store.queries import Flavour, queries
 from midfold.store.turns import Turns

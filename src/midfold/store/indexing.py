@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from midfold.fold.facts import VERSION
+from midfold.fold.words import VERSION
 from midfold.store.database import Database
 
 BATCH = 500

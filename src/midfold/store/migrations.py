@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from midfold.errors import SchemaError
-from midfold.fold.facts import VERSION as WORDS
+from midfold.fold.words import VERSION as WORDS
 from midfold.store import indexing, removing
 from midfold.store.database import Database, Tx
 from midfold.store.queries import Flavour

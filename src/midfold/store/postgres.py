@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.fold.facts import VERSION, Query, Term, search_text
-from midfold.store.bodies import Entry, deflated, inflated, searchable
+from midfold.fold.words import VERSION, Query, Term, search_text, searchable
+from midfold.store.bodies import Entry, deflated, inflated
 from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
 from midfold.store.queries import Flavour
 
@@ -120,7 +120,8 @@ class PostgresTx(Tx):
         return [body for body, *_ in rows]
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
-        words = {f"word_{place}": _tsquery(term) for place, term in enumerate(query.terms)}
+        asked = [_tsquery(term) for term in query.terms]
+        words = {f"word_{place}": text for place, text in enumerate(asked if query.every else [" | ".join(asked)])}
         having = " AND ".join(
             f"m.body IN (SELECT body FROM words WHERE tokens @@ %({name})s::tsquery)" for name in words
         )

@@ -13,6 +13,7 @@ import msgspec
 
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
+from midfold.recall import Candidate
 from midfold.store.bodies import Entry
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
@@ -132,17 +133,6 @@ class Synced(NamedTuple):
     """How many messages the stored history has beyond the client's."""
 
 
-class Found(NamedTuple):
-    """A candidate of a search, not ranked yet."""
-
-    session: str
-    position: int
-    role: str
-    at: int
-    digest: bytes
-    message: Message
-
-
 class Store(Protocol):
     """Sessions in a database."""
 
@@ -191,8 +181,9 @@ class Store(Protocol):
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
+        every: bool = True,
         most: int = 200,
-    ) -> list[Found]: ...
+    ) -> list[Candidate]: ...
     def delete(self, name: str) -> None: ...
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]: ...
     def check(self, *, deep: bool = False) -> Iterable[str]: ...

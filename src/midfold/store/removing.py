@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from midfold.errors import NotStored, StoreDamaged
-from midfold.fold.facts import search_text
+from midfold.fold.words import search_text, searchable
 from midfold.store.appending import tip
-from midfold.store.bodies import inflated, searchable
+from midfold.store.bodies import inflated
 from midfold.store.database import Tx
 
 ROWS = ("messages", "pieces", "handles", "compactions", "appends", "prompts")

@@ -9,9 +9,10 @@ import msgspec
 from midfold.errors import StoreDamaged
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
+from midfold.recall import Candidate
 from midfold.store import seals
 from midfold.store.bodies import ROLES, blob, linked_message
-from midfold.store.protocol import Found, Record, SessionInfo, Stored
+from midfold.store.protocol import Record, SessionInfo, Stored
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 
@@ -53,12 +54,12 @@ def stored_of(row: tuple[Any, ...], position: int, dialect: type[Dialect]) -> St
     return Stored(position, _role(role), at, linked_message(dialect, *stored))
 
 
-def found_of(row: tuple[Any, ...]) -> Found:
+def candidate_of(row: tuple[Any, ...]) -> Candidate:
     session, position, role, at, dialect, *stored = row
     if dialect not in DIALECTS:
         raise StoreDamaged("the row of a session cannot be read (its dialect)")
     message = linked_message(DIALECTS[dialect], *stored)
-    return Found(session, position, _role(role), at, bytes(stored[2]), message)
+    return Candidate(session, position, _role(role), at, bytes(stored[2]), message)
 
 
 def dialect_of(info: SessionInfo) -> type[Dialect]:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.facts import Query, search_text
-from midfold.store.bodies import Entry, deflated, inflated, searchable
+from midfold.fold.words import Query, search_text, searchable
+from midfold.store.bodies import Entry, deflated, inflated
 from midfold.store.database import CONNECTIONS, FOREVER, Database, How, Tx
 from midfold.store.queries import Flavour
 from midfold.store.turns import Turns
@@ -134,7 +134,9 @@ class SQLiteTx(Tx):
         return [body for body, *_ in rows]
 
     def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
-        match = " AND ".join(f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms)
+        match = (" AND " if query.every else " OR ").join(
+            f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms
+        )
         waiting = [
             body
             for body, *found in self.all("waiting", after=0, most=-1)

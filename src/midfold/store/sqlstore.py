@@ -11,7 +11,8 @@ from msgspec import Raw
 
 from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
 from midfold.fold.archive import DIGITS, PREFIX
-from midfold.fold.facts import parse_query
+from midfold.fold.words import parse_query
+from midfold.recall import Candidate
 from midfold.store import (
     appending,
     checking,
@@ -32,8 +33,8 @@ from midfold.store.leases import TTL, Lease, StoredLeases
 from midfold.store.memory import Memory
 from midfold.store.migrations import migrate, pending
 from midfold.store.prefixes import Prefix
-from midfold.store.protocol import Appended, Commit, Found, Item, Prompt, Record, SessionInfo, Stored, Synced
-from midfold.store.rows import dialect_of, found_of, info_of, record_of, stored_of
+from midfold.store.protocol import Appended, Commit, Item, Prompt, Record, SessionInfo, Stored, Synced
+from midfold.store.rows import candidate_of, dialect_of, info_of, record_of, stored_of
 from midfold.store.sqlite import SQLite
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
@@ -277,9 +278,11 @@ class SqlStore:
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
+        every: bool = True,
         most: int = 200,
-    ) -> list[Found]:
-        query = parse_query(text)
+    ) -> list[Candidate]:
+        """Messages with every word of a query, or with any, the newest first."""
+        query = parse_query(text, every=every)
         if not query.terms:
             return []
         filters: dict[str, Any] = {
@@ -290,7 +293,7 @@ class SqlStore:
             "most": most,
         }
         rows = self.database.read(lambda tx: tx.find(query, **filters))
-        return [found_of(row) for row in rows]
+        return [candidate_of(row) for row in rows]
 
     # The whole
 

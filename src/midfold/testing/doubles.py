@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.summarize.endpoint import Endpoint, Wire
+from midfold.model.endpoint import Endpoint, Wire
 from midfold.testing.answers import Answer, error
 from midfold.transcript import jsonio
 
@@ -60,7 +60,7 @@ class ScriptedSummarizer:
         return line
 
     async def later(self, ask: SummaryAsk) -> str | SummaryAnswer:
-        """The same, to be awaited: `drive_async(flow, summarizer.later)`."""
+        """The same, to be awaited: `await host.compress_async(messages)`."""
         return self(ask)
 
 

@@ -393,8 +393,7 @@ class StoreContract(StoreBase):
         def found(query: str) -> list[int]:
             return sorted(hit.position for hit in store.find(query, name=name))
 
-        assert found("src/midfold/core/words.py") == [0]
-        assert found("words.py") == [0]
+        assert found("src/midfold/core/words.py") == found("words.py") == [0]
         assert found("parse_http_header") == found("parseHttpHeader") == found("HTTP header") == [1]
         assert found("httpx._models") == [1]
         assert found("版本") == found("版") == found("发布") == [2]
@@ -402,6 +401,7 @@ class StoreContract(StoreBase):
         assert found("E1234") == found("10.0.0.17") == [3]
         assert found("garden*") == [5] and found("garden") == []
         assert found("parser gardening") == []
+        assert [hit.position for hit in store.find("parser gardening zebra", name=name, every=False)] == [5, 0]
         assert found("") == found("!!!") == []
 
     def test_filters(self, store: Store, name: str) -> None:

@@ -44,7 +44,7 @@ def by_kind(
         units["message framing"] += MESSAGE_UNITS
         for part in message.parts:
             _add(units, message.role, part, meter)
-    total = meter.tokens(sum(units.values()), len(everything))
+    total = meter.count(messages, meter.fixed(system, tools)).tokens
     tokens = {kind: meter.tokens(amount) for kind, amount in units.items()}
     tokens["message framing"] += total - sum(tokens.values())
     return tokens
@@ -138,8 +138,10 @@ def context_breakdown(
         "MCP tools": meter.tokens(meter.tool_units(mcp)),
         **{label: labelled.get(label, 0) for label in SECTIONS},
         **labelled,
-        "conversation": max(meter.count(talk).tokens - sum(labelled[label] for label in in_talk), 0),
     }
+    beside = sum(tokens for label, tokens in labelled.items() if label not in in_prompts | in_talk)
+    total = meter.count(messages, meter.fixed(system, tools)).tokens + beside
+    sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
         categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),
         estimated_total_tokens=sum(sizes.values()),

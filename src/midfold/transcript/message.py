@@ -47,6 +47,8 @@ class Part(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
 
 
 class Text(Part, frozen=True, eq=False, gc=False):
+    """Words."""
+
     bit: ClassVar[int] = TEXT
     text: str
 

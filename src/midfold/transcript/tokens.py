@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from zlib import adler32
@@ -244,6 +244,16 @@ class Count(NamedTuple):
     basis: Basis
 
 
+class Fixed(NamedTuple):
+    """What stands beside the messages of a request, system prompt and tools: units, and the messages among them."""
+
+    units: int = 0
+    messages: int = 0
+
+
+NOTHING_FIXED = Fixed()
+
+
 class TokenCounter(Protocol):
     """Anything that can count the tokens of a text."""
 
@@ -304,15 +314,34 @@ class Meter:
         tools = tuple(definitions)
         return self._tools.made(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
 
+    def raw_tool_units(self, data: bytes, definitions: Callable[[], Iterable[Tool]]) -> int:
+        """The same for definitions that are bytes: they are read only where these bytes were never counted."""
+        key = blake2b(data, digest_size=16).digest()
+        units = self._memo.peek(key)
+        if units is None:
+            units = self.tool_units(definitions())
+            self._memo.put(key, units)
+        return units
+
     def tokens(self, units: int, messages: int = 0) -> int:
         """Units as tokens of this meter's model."""
         return round(units * self.factor) + messages * self.message_overhead
 
-    def count(self, messages: Iterable[Message]) -> Count:
+    def fixed(self, system: Message | None, tools: Iterable[Tool] = ()) -> Fixed:
+        """What a system prompt and tools add to every request."""
+        units = self.tool_units(tools)
+        return Fixed(units) if system is None else Fixed(units + self.units(system), 1)
+
+    def request(self, units: int, messages: int, fixed: Fixed) -> int:
+        """The size of a request, everything in it: the one sum that hosts, engines, the gateway and commands use."""
+        return self.tokens(units + fixed.units, messages + fixed.messages)
+
+    def count(self, messages: Iterable[Message], fixed: Fixed = NOTHING_FIXED) -> Count:
+        """The estimated size of a request with these messages."""
         count = self.units
         default = self.counter is ESTIMATE
         units = [message.units if default and message.units is not None else count(message) for message in messages]
-        return Count(self.tokens(sum(units), len(units)), "estimated")
+        return Count(self.request(sum(units), len(units), fixed), "estimated")
 
 
 def part_units(parts: Iterable[Part], counter: TokenCounter = ESTIMATE) -> int:
@@ -427,19 +456,19 @@ class Calibration(msgspec.Struct, frozen=True):
     anchor_tokens: int = 0
     anchor_fixed: int = 0
 
-    def observe(self, measured: Tally, prompt_tokens: int, *, fixed_units: int, meter: Meter) -> Calibration:
-        """A provider counted `prompt_tokens` for these messages and `fixed_units` of system prompt and tools."""
-        estimate = meter.tokens(measured.units + fixed_units, measured.count)
+    def observe(self, measured: Tally, prompt_tokens: int, *, fixed: Fixed, meter: Meter) -> Calibration:
+        """A provider counted `prompt_tokens` for these messages and what stands beside them."""
+        estimate = meter.request(measured.units, measured.count, fixed)
         if prompt_tokens <= 0:
             return self
         if not LOWEST_BELIEVED * estimate <= prompt_tokens <= HIGHEST_BELIEVED * estimate + MOST_UNSEEN:
             return self
         ratio, samples = self.ratio, self.samples
-        seen = self._ratio_of(measured, prompt_tokens, estimate, fixed_units, meter)
+        seen = self._ratio_of(measured, prompt_tokens, estimate, fixed.units, meter)
         if seen is not None:
             ratio = seen if not samples else ratio + WEIGHT_OF_NEWEST * (seen - ratio)
             samples += 1
-        return Calibration(ratio, samples, measured, prompt_tokens, fixed_units)
+        return Calibration(ratio, samples, measured, prompt_tokens, fixed.units)
 
     def _ratio_of(
         self, measured: Tally, prompt_tokens: int, estimate: int, fixed_units: int, meter: Meter
@@ -453,15 +482,15 @@ class Calibration(msgspec.Struct, frozen=True):
             return None
         return min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
 
-    def predict(self, running: RunningTally, *, fixed_units: int) -> Count:
+    def predict(self, running: RunningTally, fixed: Fixed) -> Count:
         """The size of the next request: the last report plus what came after it, else the corrected estimate."""
         meter, now, anchor = running.meter, running.now, self.anchor
         if anchor is not None and running.starts_with(anchor):
-            new = meter.tokens(now.units - anchor.units + fixed_units - self.anchor_fixed, now.count - anchor.count)
+            new = meter.tokens(now.units - anchor.units + fixed.units - self.anchor_fixed, now.count - anchor.count)
             if new == 0 and now.count == anchor.count:
                 return Count(self.anchor_tokens, "reported")
             return Count(max(self.anchor_tokens + round(new * self.ratio), 0), "calibrated")
-        estimate = meter.tokens(now.units + fixed_units, now.count)
+        estimate = meter.request(now.units, now.count, fixed)
         if not self.samples:
             return Count(estimate, "estimated")
         return Count(round(estimate * self.ratio), "calibrated")

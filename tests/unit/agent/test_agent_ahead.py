@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
-from midfold.agent.ahead import Ahead
+from midfold.conversation import Ahead
 from midfold.errors import SummaryFailed
 from midfold.fold.handoff import recognise
 from midfold.session import Session
@@ -31,7 +31,7 @@ def session(summarizer: Any = None) -> Session:
 
 def test_a_draft_is_swapped_in_with_everything_that_was_said_since() -> None:
     one = session()
-    make = one.draft()
+    make = one.prepare()
     assert make is not None
     one.append(talk(20, 2))
     draft = make()
@@ -56,7 +56,7 @@ def test_a_draft_is_swapped_in_with_everything_that_was_said_since() -> None:
 
 def test_a_draft_of_a_view_that_is_gone_is_not_used() -> None:
     one = session()
-    make = one.draft()
+    make = one.prepare()
     assert make is not None
     draft = make()
     assert draft is not None
@@ -73,7 +73,7 @@ def test_a_draft_of_a_view_that_is_gone_is_not_used() -> None:
 def test_making_a_draft_changes_nothing_and_a_failed_summary_makes_none() -> None:
     one = session(ScriptedSummarizer([SummaryFailed("network")]))
     before, info = one.view().json(), one.info
-    make = one.draft()
+    make = one.prepare()
     assert make is not None
     assert make() is None
     assert one.view().json() == before

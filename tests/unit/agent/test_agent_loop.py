@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from midfold.agent import Agent, Workshop, loop
-from midfold.agent.client import ModelClient
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said
 from midfold.agent.hands import agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.errors import ConfigError, ModelFailed, NotStored
 from midfold.fold.handoff import recognise
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
+from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, turn
 from midfold.transcript.document import DIALECTS
@@ -206,7 +206,7 @@ def test_an_overflow_is_followed_by_smaller_requests_only(bench: Callable[..., B
         agent = here.agent(provider)
         assert agent.run("Read on.") == "All read."
     assert here.told(Overflowed)
-    assert agent.session.host.window == 9_000
+    assert agent.session.setup.window == 9_000
     assert len({request.raw for request in provider.requests}) == len(provider.requests)
     rejected = [place for place, request in enumerate(provider.requests) if len(request.raw) // 3 > 9_000]
     assert rejected
@@ -362,7 +362,7 @@ def test_folds_come_at_cheap_moments_where_the_settings_ask_for_them(bench: Call
         agent = here.agent(provider)
         agent.run("Read on.")
         assert not [event for event in here.told(Folded) if event.trigger == "threshold"]
-        agent.session.clock = agent.session.host.clock = lambda: time.time() + 3_600  # the cache is cold by then
+        agent.session.setup.clock = lambda: time.time() + 3_600  # the cache is cold by then
         agent.run("And now?")
     assert [event.trigger for event in here.told(Folded) if event.status == "compacted"] == ["cheap moment"]
 

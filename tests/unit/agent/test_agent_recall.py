@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.agent.answers import Call
 from midfold.agent.tools import Toolbox
-from midfold.agent.tools.recall import FOUND, MOST_HITS, NOTHING, recall_tools
+from midfold.agent.workshop import recall_tools
+from midfold.recall import FOUND, MOST_HITS, NOTHING
 from midfold.session import Session
 from midfold.transcript.jsonio import text_of
+from midfold.transcript.message import ToolCall
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def called(session: Session, number: int, name: str, arguments: dict[str, Any], 
 
 def ask(session: Session, query: str) -> str:
     toolbox = Toolbox(recall_tools(lambda: session, 20_000))
-    return toolbox.run(Call("x", "context_search", f'{{"query": "{query}"}}')).text
+    return toolbox.run(ToolCall("x", "context_search", f'{{"query": "{query}"}}')).text
 
 
 def folded(session: Session) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from midfold.agent.answers import Call
 from midfold.agent.tools import Folder, Toolbox
 from midfold.agent.tools.folder import LARGEST_FILE
 from midfold.agent.tools.search import LONGEST_LINE, LONGEST_PATTERN, SECONDS, Search
 from midfold.transcript import jsonio
+from midfold.transcript.message import ToolCall
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 def search(root: Path, pattern: str, seconds: int = SECONDS, **more: object) -> tuple[str, bool]:
     toolbox = Toolbox([Search(Folder(root), seconds).tool()])
-    result = toolbox.run(Call("c1", "search", jsonio.text_of({"pattern": pattern, **more})))
+    result = toolbox.run(ToolCall("c1", "search", jsonio.text_of({"pattern": pattern, **more})))
     return result.text, result.is_error
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from midfold.agent import Workshop
-from midfold.agent.answers import Call
 from midfold.agent.tools import Toolbox
 from midfold.agent.tools.surroundings import is_secret, passed_on
 from midfold.config import Config, load
 from midfold.config.schema import AgentSettings, GatewaySettings, Provider, UpstreamSettings
 from midfold.errors import ConfigError
 from midfold.transcript import jsonio
+from midfold.transcript.message import ToolCall
 
 SECRET = "of-no-shape-at-all"
 
@@ -74,7 +74,7 @@ def test_a_command_sees_no_key_that_any_setting_names(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], **hidden, "NPM_TOKEN": "one", "WANTED": "two", "OTHER_TOKEN": SECRET}
     with Workshop(tmp_path, config, environment, store="memory:") as workshop:
         toolbox = Toolbox(workshop.tools(lambda: workshop.sessions.session("none")))
-        text = toolbox.run(Call("c", "shell", jsonio.text_of({"command": "env"}))).text
+        text = toolbox.run(ToolCall("c", "shell", jsonio.text_of({"command": "env"}))).text
     assert SECRET not in text
     assert "NPM_TOKEN=one" in text
     assert "WANTED=two" in text

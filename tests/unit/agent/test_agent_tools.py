@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from midfold.agent.answers import Call
 from midfold.agent.tools import Folder, Toolbox
 from midfold.agent.tools.base import bounded
 from midfold.agent.tools.files import file_tools
@@ -18,6 +17,7 @@ from midfold.agent.tools.search import MOST_HITS
 from midfold.agent.tools.shell import Ends, Shell
 from midfold.errors import ToolRefused
 from midfold.transcript import jsonio
+from midfold.transcript.message import ToolCall
 
 LIMIT = 20_000
 
@@ -42,7 +42,7 @@ def toolbox(root: Path) -> Toolbox:
 
 
 def call(toolbox: Toolbox, name: str, **arguments: object) -> tuple[str, bool]:
-    result = toolbox.run(Call("c1", name, jsonio.text_of(arguments)))
+    result = toolbox.run(ToolCall("c1", name, jsonio.text_of(arguments)))
     return result.text, result.is_error
 
 
@@ -125,7 +125,7 @@ def test_wrong_calls_are_answered_in_words(toolbox: Toolbox) -> None:
     assert "has no argument 'file'" in call(toolbox, "read_file", file="a")[0]
     assert "needs 'path'" in call(toolbox, "read_file")[0]
     assert "of type integer" in call(toolbox, "read_file", path="a", start="1")[0]
-    cut = toolbox.run(Call("c", "read_file", '{"path": "a'))
+    cut = toolbox.run(ToolCall("c", "read_file", '{"path": "a'))
     assert cut.is_error
     assert "not a JSON object" in cut.text
 

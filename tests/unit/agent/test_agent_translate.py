@@ -14,8 +14,8 @@ from midfold.agent import Workshop
 from midfold.agent.hands import agree
 from midfold.agent.translate import rendered, translated
 from midfold.config import Config
-from midfold.summarize import local_summarizer
-from midfold.summarize.endpoint import Endpoint
+from midfold.model import local_summarizer
+from midfold.model.endpoint import Endpoint
 from midfold.testing.doubles import Request
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.laws import violations

@@ -70,7 +70,7 @@ def test_a_summary_of_the_cached_prefix_reads_most_of_it(dialect: str, provider:
         body = {**body, "messages": [*body["messages"], *step(number, dialect)]}
     asked = Asked("anthropic" if dialect == "anthropic" else "openai")
     result = midfold.compact(body, target_tokens=6_000, summarizer=asked)
-    assert result.report.status == "compacted"
+    assert result.receipt.status == "compacted"
     assert asked.body["messages"][-1]["content"] == "Summarise what stands above."
     bill = cache.bill({**asked.body, "model": model}, at=STEPS * 20.0)
     assert bill.read >= 0.8 * bill.prompt

@@ -25,8 +25,8 @@ from midfold.cache.schedule import (
 )
 from midfold.config.schema import Compression, Config, PromptCaching
 from midfold.fold.budget import Pressure
+from midfold.model import local_summarizer
 from midfold.models import ModelOverride
-from midfold.summarize import local_summarizer
 from midfold.testing import FakeClock
 from midfold.transcript.tokens import Tally
 
@@ -243,7 +243,7 @@ def test_without_a_schedule_nothing_changes_before_the_threshold() -> None:
     talk(session, 30)
     session.observe({"input_tokens": 10, "cache_creation_input_tokens": 9_000, "cache_read_input_tokens": 0})
     clock.advance(900)
-    assert session.timing() is None
+    assert session.decide().timing is None
     assert session.compact().receipt.timing is None
     assert not session.compact().changed
 
@@ -309,11 +309,10 @@ def test_a_host_folds_at_a_cheap_moment_and_its_memory_survives_a_restart() -> N
     other = scheduled_host(clock)
     other.restore(host.export())
     other.append(messages)
-    assert other.timing(upcoming_idle=600.0).reason == "expiring"  # type: ignore[union-attr]
+    assert other.decide(upcoming_idle=600.0).timing.reason == "expiring"  # type: ignore[union-attr]
     clock.advance(300)
     assert other.should_compress()
-    with midfold.BackgroundCompaction(other) as background:
-        folded = background.step(messages)
+    folded = other.step(messages)
     assert len(folded) < len(messages)
     assert other.last is not None and other.last.timing is not None and other.last.timing.reason == "cold"
 
@@ -325,7 +324,7 @@ def test_without_a_schedule_a_host_waits_for_its_threshold() -> None:
     host.append(messages)
     host.update_from_response({"input_tokens": 5_000})
     clock.advance(900)
-    assert host.timing() is None
+    assert host.decide().timing is None
     assert not host.should_compress()
     assert host.compress(messages) is messages
 
@@ -340,7 +339,7 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 
         def compress(self, request: Any) -> Any:
             Stubborn.asked += 1
-            from midfold.fold.job import Job
+            from midfold.engine.job import Job
 
             return Job(request).unchanged("nothing can be done")
             yield

@@ -47,7 +47,7 @@ def test_a_turn_longer_than_the_lookback_is_bridged_at_the_previous_end() -> Non
 def test_the_handoff_of_a_compaction_is_a_boundary() -> None:
     talk = [turn for n in range(60) for turn in (_said("user", f"Why {n}? "), _said("assistant", f"Because {n}. "))]
     folded = midfold.compact(request(1, messages=talk), context_length=32_000)
-    assert folded.report.status == "compacted"
+    assert folded.receipt.status == "compacted"
     hints = plan_document(read(folded.messages), provider="anthropic")
     assert [hint.reason for hint in hints if 0 <= hint.message_index < 4] == ["the handoff stays until the next fold"]
 

@@ -73,7 +73,7 @@ def test_a_fold_and_a_digest_are_recognised() -> None:
     talk = [turn for n in range(60) for turn in (_said("user", f"Why {n}? "), _said("assistant", f"So {n}. "))]
     body = {**request(), "messages": talk}
     folded = midfold.compact(body, context_length=16_000)
-    assert folded.report.status == "compacted"
+    assert folded.receipt.status == "compacted"
     plain = [message for message in folded.messages["messages"] if message in talk]
     assert plain
     found = between({**body, "system": folded.messages["system"]}, folded.messages)
@@ -82,7 +82,7 @@ def test_a_fold_and_a_digest_are_recognised() -> None:
     tail = midfold.Protection(protect_last_n=4)
     before = {**request(), "messages": [_said("user", "Go. "), *runs]}
     pruned = midfold.compact(before, context_length=64_000, force=True, protection=tail)
-    assert pruned.report.status == "pruned"
+    assert pruned.receipt.status == "pruned"
     assert between(before, pruned.messages).who == "digest"
 
 

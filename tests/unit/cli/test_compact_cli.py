@@ -61,8 +61,8 @@ def test_the_result_and_its_archive_are_written_and_unfold_gives_the_exact_bytes
 
 def test_json_has_receipt_state_and_messages() -> None:
     shown = json.loads(run("compact", CODING, "--target", "8000", "--json").output)
-    assert shown["report"]["status"] in ("compacted", "pruned")
-    assert shown["report"]["new_tokens"] <= 9_000
+    assert shown["receipt"]["status"] in ("compacted", "pruned")
+    assert shown["receipt"]["new_tokens"] <= 9_000
     assert shown["messages"]
     assert "count" in shown["state"]
 
@@ -70,7 +70,7 @@ def test_json_has_receipt_state_and_messages() -> None:
 def test_keeping_exchanges_and_here() -> None:
     kept = json.loads(run("compact", CODING, "--keep", "2", "--json").output)
     here = json.loads(run("compact", CODING, "--here", "--json").output)
-    assert here["report"]["new_messages"] < kept["report"]["new_messages"]
+    assert here["receipt"]["new_messages"] < kept["receipt"]["new_messages"]
     done = CliRunner().invoke(main, ["compact", CODING, "--keep", "2", "--here"])
     assert done.exit_code == 2
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from click.testing import CliRunner
 
 from midfold.api import compact
-from midfold.cli.fold_picture import FILLS, LEFT, RIGHT, WIDTH, drawn
+from midfold.cli.fold_picture import FILLS, LEFT, RIGHT, WIDTH, draw_fold
 from midfold.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,26 +25,26 @@ def boxes(svg: str, fill: str, *, least: float) -> list[float]:
 
 def test_widths_are_in_the_ratio_of_tokens() -> None:
     result = compact(CODING.read_bytes(), context_length=32_000)
-    svg = drawn(result, "a session")
+    svg = draw_fold(result, "a session")
     before, after = boxes(svg, FILLS["tail"], least=12)
-    scale = (WIDTH - LEFT - RIGHT) / result.report.old_tokens
+    scale = (WIDTH - LEFT - RIGHT) / result.receipt.old_tokens
     assert after < before
     assert abs(sum(boxes(svg, FILLS["fold"], least=12)) / scale - 24_383) < 300
 
 
 def test_it_tells_its_figures_in_words() -> None:
     result = compact(CODING.read_bytes(), context_length=32_000)
-    root = ElementTree.fromstring(drawn(result, "<a & b>"))
+    root = ElementTree.fromstring(draw_fold(result, "<a & b>"))
     assert (
         root.findtext(f"{SVG}title")
-        == f"<a & b>: {result.report.old_tokens:,} tokens become {result.report.new_tokens:,}"
+        == f"<a & b>: {result.receipt.old_tokens:,} tokens become {result.receipt.new_tokens:,}"
     )
     assert "handoff 2 messages" in (root.findtext(f"{SVG}desc") or "")
 
 
 def test_a_compaction_that_did_nothing_is_drawn_too() -> None:
     result = compact(CODING.read_bytes(), context_length=1_000_000)
-    assert ElementTree.fromstring(drawn(result, "short")).tag == f"{SVG}svg"
+    assert ElementTree.fromstring(draw_fold(result, "short")).tag == f"{SVG}svg"
 
 
 def test_the_picture_of_the_readme_is_what_the_command_draws(tmp_path: Path) -> None:

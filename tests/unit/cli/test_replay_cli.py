@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from midfold.cli.main import main
 from midfold.errors import ConfigError
-from midfold.replay import load_policy
+from midfold.lab.replay_policies import load_policy
 
 WORDS = "The build of module {n} failed in src/part_{n}/main_{n}.py at line {n}71, see build_{n}.log. "
 

@@ -148,8 +148,8 @@ def test_the_size_is_the_one_the_session_knows(sessions: Sessions) -> None:
         size = gauge.size(Shelf(sessions.store, sessions.store.must(name)), session.receipts())
         assert size.tokens == pytest.approx(session.size.tokens, rel=0.02)
         assert size.basis == session.size.basis
-        assert size.window == session.host.window
-        assert size.threshold == session.host.budget.threshold_tokens
+        assert size.window == session.setup.window
+        assert size.threshold == session.setup.budget.threshold_tokens
 
 
 def test_a_size_that_was_reported_since_is_believed_until_something_is_said() -> None:

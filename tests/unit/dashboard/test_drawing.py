@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from xml.etree import ElementTree
 
+import markupsafe
 import pytest
 
 from midfold.dashboard import charts, wording
 from midfold.dashboard.facts import CacheUse, CompactionFacts, Day, Saved, Segment, SessionFacts, Size, TurnFacts
 from midfold.dashboard.pages import marked, outline
-from midfold.dashboard.svg import tag, ticks
+from midfold.drawing import tag, ticks
 
 NOTHING = CacheUse(
     requests=0, prompt_tokens=0, read_tokens=0, written_tokens=0, hit_rate=None, paid=None, uncached=None, net=None
@@ -131,8 +132,14 @@ def test_charts_of_days_gauges_strips_and_caches() -> None:
 
 
 def test_text_in_a_drawing_is_escaped() -> None:
-    assert tag("text", "<b>&", x='"') == '<text x="&#34;">&lt;b&gt;&amp;</text>'
+    assert tag("text", "<b>&", x='"') == '<text x="&quot;">&lt;b&gt;&amp;</text>'
     assert "<s>" not in charts.usage(session(), [], folds(1))
+
+
+def test_a_template_does_not_escape_a_drawing_again() -> None:
+    made = charts.gauge(session().size)
+    assert markupsafe.escape(made) == made
+    assert markupsafe.escape(tag("text", "<b>")) == "<text>&lt;b&gt;</text>"
 
 
 def test_ticks_are_round_and_cover_the_range() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.engine.job import LADDER, SHORT_TEXT, Ends, shortened
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
-from midfold.fold.job import LADDER, SHORT_TEXT, Ends, shortened
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text
 from tests.support.build import assistant, call, user
@@ -60,9 +60,9 @@ def test_asks_and_answers_that_are_short_stay_whole() -> None:
 @pytest.mark.parametrize("percent", [2, 5, 10, 20, 50])
 def test_results_land_and_are_legal_from_two_per_cent_to_half(percent: int) -> None:
     turns = session()
-    target = midfold.compact(turns, force=True).report.old_tokens * percent // 100
+    target = midfold.compact(turns, force=True).receipt.old_tokens * percent // 100
     result = midfold.compact(turns, target_tokens=target, force=True)
-    assert result.report.new_tokens <= max(target * 1.05, 420)
+    assert result.receipt.new_tokens <= max(target * 1.05, 420)
     assert violations(midfold.read(result.messages).messages) == ()
     text = "\n".join(message.text for message in midfold.read(result.messages).messages)
     assert "You must keep port 8123." in text
@@ -73,9 +73,9 @@ def test_results_land_and_are_legal_from_two_per_cent_to_half(percent: int) -> N
 def test_where_nothing_can_be_folded_what_is_long_is_shown_by_its_ends() -> None:
     turns = [user("Read it."), *call(1, "read_file", {"path": "a.py"}, "first line\n" + "word " * 20_000 + "last line")]
     result = midfold.compact(turns, target_tokens=1_000, force=True)
-    assert result.report.new_tokens <= 1_000
-    assert result.report.status == "pruned"
-    assert result.report.digests[0].handle in str(result.messages)
+    assert result.receipt.new_tokens <= 1_000
+    assert result.receipt.status == "pruned"
+    assert result.receipt.digests[0].handle in str(result.messages)
     assert result.messages[0] == turns[0]
 
 

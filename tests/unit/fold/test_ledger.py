@@ -176,9 +176,9 @@ def test_a_size_that_was_asked_for_is_kept_to() -> None:
     turns = [system(), *work(200)]
     for target in (1_500, 3_000, 6_000):
         result = midfold.compact(turns, target_tokens=target, force=True)
-        assert result.report.new_tokens <= target * 1.05
-        assert result.report.summary.facts_kept > 0
-        assert 0 < result.report.summary.facts_estimate < 1
+        assert result.receipt.new_tokens <= target * 1.05
+        assert result.receipt.summary.facts_kept > 0
+        assert 0 < result.receipt.summary.facts_estimate < 1
 
 
 @pytest.mark.parametrize("piece", ["a_", "a/", "a.", "A", "aB", "0", "--a", "http://", "~", "+", "a\n", "a b_c ", "é_"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.fold.facts import Term, parse_query, search_tokens
+from midfold.fold.words import Term, parse_query, search_tokens
 
 
 @pytest.mark.parametrize(

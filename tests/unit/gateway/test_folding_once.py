@@ -8,7 +8,6 @@ from typing import Any
 import midfold
 from midfold.fold.request import SummaryAsk
 from midfold.gateway.conversation import Conversation
-from midfold.gateway.fold import Known
 from midfold.gateway.steward import Steward
 from midfold.gateway.weighing import Weighed
 from midfold.transcript.document import read
@@ -36,7 +35,7 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
     with midfold.open("memory:", summarizer=summarize) as sessions:
         one, two = (Steward(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
         first, second = weighed(one), weighed(two)
-        assert one.scales.must_fold(first) and first.checkpoint is second.checkpoint is None
+        assert one.must_fold(first) and first.checkpoint is second.checkpoint is None
         made = one._fold(first, 0, False)
         assert made.is_made and made.checkpoint is not None
         for at_least in (0, WINDOW + 1):
@@ -52,5 +51,4 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
         session = steward.folder.synced(one.conversation, one.name, one.limits)
         assert session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
-        stale = Known(None, one.size.tokens, False)
-        assert not steward.folder.fold(one.conversation, one.name, one.limits, stale, force=False).is_made
+        assert not steward.folder.fold(one).is_made

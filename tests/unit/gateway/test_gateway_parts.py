@@ -13,19 +13,16 @@ import pytest
 from midfold.config import Config
 from midfold.config.schema import Compression, GatewaySettings, PromptCaching, UpstreamSettings
 from midfold.errors import ConfigError
-from midfold.gateway.anchors import Anchors
-from midfold.gateway.assembled import assembled, result_messages
 from midfold.gateway.headers import asked, to_client, to_upstream
 from midfold.gateway.overflow import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
 from midfold.gateway.policy import Policy
-from midfold.gateway.recall import offered
+from midfold.gateway.rounds import offered
 from midfold.gateway.routes import route_of
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
+from midfold.gateway.weighing import Anchors
 from midfold.models import ModelOverride
-from support.provider_replies import Turn, anthropic, chat, responses
-from support.provider_rules import check
 
 
 def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> Config:
@@ -171,33 +168,6 @@ def test_which_errors_are_about_size(status: int, text: str, found: tuple[int, b
     body = json.dumps({"error": {"message": text, "type": "invalid_request_error"}}).encode()
     told = overflow_of(status, body)
     assert (told and told[:2]) == found
-
-
-TURN = Turn("Let me see.", (("c1", "a", {"x": [1, "ü"]}), ("c2", "b", {})), thinking="hm")
-MAKERS = {"openai-chat": chat, "anthropic": anthropic, "openai-responses": responses}
-
-
-@pytest.mark.parametrize("dialect", MAKERS)
-def test_a_turn_is_put_together_alike_from_a_stream_and_from_a_whole_answer(dialect: str) -> None:
-    usage = {"output_tokens": 1}
-    whole = assembled(dialect, MAKERS[dialect](TURN, 1, "m", usage, False).body)
-    stream = assembled(dialect, MAKERS[dialect](TURN, 1, "m", usage, True).body)
-    assert whole == stream
-    assert [(call.id, call.name, call.arguments) for call in whole.calls] == [
-        ("c1", "a", {"x": [1, "ü"]}),
-        ("c2", "b", {}),
-    ]
-    wire = {"openai-chat": "chat", "anthropic": "anthropic", "openai-responses": "responses"}[dialect]
-    key = "input" if wire == "responses" else "messages"
-    results = result_messages(dialect, [("c1", "one"), ("c2", "two")])
-    body = {"model": "m", "max_tokens": 9, key: [{"role": "user", "content": "hi"}, *whole.messages, *results]}
-    assert check(wire, body, 10_000) is None
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"data: {}\n\n", b"<html>", b'{"choices": []}', b'{"content": 1}'])
-@pytest.mark.parametrize("dialect", MAKERS)
-def test_an_answer_nobody_can_read_has_no_calls(dialect: str, data: bytes) -> None:
-    assert assembled(dialect, data).calls == ()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from midfold.gateway.joined import JOINED, SEPARATOR, Joined, Seen, added
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value
-from midfold.transcript.sse import RawEvent, RawEvents
+from midfold.transcript.sse import EventReader, StreamEvent
 from support import provider_replies
 from support.provider_replies import Turn
 
@@ -32,18 +32,18 @@ LONG_TEXT = "A sentence that is longer than one piece of a stream is, so that th
 every_dialect = pytest.mark.parametrize("dialect", list(MAKERS))
 
 
-def stream(dialect: str, turn: Turn, number: int = 1) -> list[RawEvent]:
+def stream(dialect: str, turn: Turn, number: int = 1) -> list[StreamEvent]:
     answer = MAKERS[dialect](turn, number, "m", USAGE[dialect], True)
-    reader = RawEvents()
+    reader = EventReader()
     return [*reader.feed(b"".join(answer.pieces)), *reader.end()]
 
 
-def fed(joined: Joined, events: list[RawEvent]) -> list[bytes]:
+def fed(joined: Joined, events: list[StreamEvent]) -> list[bytes]:
     return [joined.feed(event) for event in events]
 
 
 def values(data: bytes) -> list[dict[str, Any]]:
-    reader = RawEvents()
+    reader = EventReader()
     return [event.value for event in [*reader.feed(data), *reader.end()] if event.value]
 
 
@@ -116,9 +116,11 @@ def test_two_turns_as_one_response() -> None:
 def test_reasoning_of_a_response_waits_for_the_item_it_belongs_to() -> None:
     joined = JOINED["openai-responses"]()
     item = {"type": "reasoning", "id": "rs_1", "summary": []}
-    thought = RawEvent(b"event: a\ndata: {}\n\n", "a", json.dumps({"type": "response.output_item.done", "item": item}))
+    thought = StreamEvent(
+        b"event: a\ndata: {}\n\n", "a", json.dumps({"type": "response.output_item.done", "item": item})
+    )
     assert joined.feed(thought) == b""
-    said = RawEvent(b"b", "b", json.dumps({"type": "response.output_text.delta", "delta": "x"}))
+    said = StreamEvent(b"b", "b", json.dumps({"type": "response.output_text.delta", "delta": "x"}))
     assert joined.feed(said) == thought.raw + b"b"
 
 
@@ -132,7 +134,7 @@ def test_a_stream_that_cannot_go_on_ends_with_an_error_of_its_dialect(dialect: s
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"])
 def test_raw_events_are_the_bytes_that_came_in_however_they_are_cut(size: int, ending: bytes) -> None:
     data = b": hello\n\nevent: a\ndata: 1\n\ndata: x\ndata: y\n\nrest".replace(b"\n", ending)
-    reader = RawEvents()
+    reader = EventReader()
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     events = [*(event for piece in pieces for event in reader.feed(piece)), *reader.end()]
     assert b"".join(event.raw for event in events) == data

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+import midfold
 from midfold.errors import NotStored
-from midfold.fold.archive import PREFIX
+from midfold.fold.archive import PREFIX, Archive
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
 from midfold.store import SqlStore, open_database
-from midfold.store.originals import Originals
+from midfold.store.originals import Originals, StoredOriginals
 from midfold.testing.stores import CHAT, StoreBase, entries
 
 FOLD, BODY = "0123456789ab", "a summary"
@@ -75,3 +76,22 @@ def test_unfolding_reaches_no_later_compaction_and_no_later_message(store: SqlSt
     assert store.unfold(name, later, stop=7)[0].text == "later words"
     with pytest.raises(NotStored):
         store.unfold(name, later, stop=6)
+
+
+def test_the_originals_of_a_session_are_those_of_its_compactions_in_force_and_of_what_it_continues() -> None:
+    talk = [{"role": role, "content": f"{number} " * 300} for number in range(40) for role in ("user", "assistant")]
+    with midfold.open("memory:") as sessions:
+        first = sessions.session("a", context_length=8_000)
+        assert dict(StoredOriginals(sessions.store, "a")) == {}
+        first.append(talk)
+        child = first.compact(force=True, persistence="child").session
+        child.append(talk)
+        assert child.compact(force=True).changed
+        both = Archive(StoredOriginals(sessions.store, child.name))
+        before = Archive(StoredOriginals(sessions.store, child.name, at=0))
+        assert list(before) == list(StoredOriginals(sessions.store, "a"))
+        assert len(both) > len(before) > 0
+        assert all(first.unfold(handle) == before.originals(handle) for handle in before)
+        child.undo()
+        assert list(both) == list(before)
+        assert "mf-000000000000" not in both

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import midfold
 from midfold import TranscriptError, read
 from midfold.cli.main import main
-from midfold.eval.sessions import load
+from midfold.lab.recorded_sessions import load_sessions
 from midfold.testing.engines import long_conversation
 from midfold.transcript.document import write
 from midfold.transcript.laws import violations
@@ -229,7 +229,7 @@ def long_log() -> bytes:
 
 def test_a_log_can_be_compacted_and_comes_back_as_a_plain_list() -> None:
     done = midfold.compact(long_log(), context_length=20_000)
-    assert done.report.status in ("compacted", "pruned")
+    assert done.receipt.status in ("compacted", "pruned")
     messages = json.loads(done.messages)
     assert {frozenset(message) for message in messages} == {frozenset({"role", "content"})}
     assert violations(read(messages).messages) == ()
@@ -248,5 +248,5 @@ def test_the_commands_and_the_measure_take_logs(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["compact", str(file), "--context-length", "20000", "--local", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert violations(read(out.read_bytes()).messages) == ()
-    (session,) = load([file])
+    (session,) = load_sessions([file])
     assert sum(session.human) == 2

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold.transcript import sse
-from midfold.transcript.sse import Event, EventReader
+from midfold.transcript.sse import EventReader, StreamEvent
 
 
-def events(*chunks: bytes) -> list[Event]:
+def read(*chunks: bytes) -> list[StreamEvent]:
     reader = EventReader()
     return [event for chunk in chunks for event in reader.feed(chunk)]
+
+
+def events(*chunks: bytes) -> list[tuple[str, str]]:
+    """Names and data of the events that have any."""
+    return [(event.name, event.data) for event in read(*chunks) if event.data]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_lines_may_end_in_three_ways(end: bytes) -> None:
     lines = [b"event: first", b"data: one", b"data: two", b"", b"data: three", b"", b"x: y"]
-    assert events(end.join(lines)) == [Event("first", "one\ntwo"), Event("message", "three")]
+    assert events(end.join(lines)) == [("first", "one\ntwo"), ("", "three")]
 
 
 @pytest.mark.parametrize(
@@ -29,8 +36,8 @@ def test_lines_may_end_in_three_ways(end: bytes) -> None:
         (b"data: a\n\n", ["a"]),
         (b"data:a\n\n", ["a"]),
         (b"data:  a\n\n", [" a"]),
-        (b"data\n\n", [""]),
-        (b"data:\n\n", [""]),
+        (b"data\n\n", []),
+        (b"data:\n\n", []),
         (b"data: a\ndata: b\n\n", ["a\nb"]),
         (b"data: a:b: c\n\n", ["a:b: c"]),
         (b": a comment\n\ndata: a\n\n", ["a"]),
@@ -48,19 +55,11 @@ def test_lines_may_end_in_three_ways(end: bytes) -> None:
     ],
 )
 def test_fields_comments_and_spaces(stream: bytes, expected: list[str]) -> None:
-    assert [event.data for event in events(stream)] == expected
+    assert [data for _, data in events(stream)] == expected
 
 
 def test_a_name_is_for_one_event_only() -> None:
-    assert events(b"event: a\ndata: 1\n\ndata: 2\n\n") == [Event("a", "1"), Event("message", "2")]
-
-
-def test_whether_the_stream_could_end_here() -> None:
-    reader = EventReader()
-    assert reader.is_between_events
-    for chunk, between in ((b"data: a", False), (b"\n", False), (b"\n", True), (b"event: x\n", False), (b"\n", True)):
-        list(reader.feed(chunk))
-        assert reader.is_between_events is between
+    assert events(b"event: a\ndata: 1\n\ndata: 2\n\n") == [("a", "1"), ("", "2")]
 
 
 odd = st.sampled_from(["data: 编".encode(), b"\xef\xbb\xbf", b"\xff", b" "])
@@ -76,6 +75,9 @@ def test_any_chunking_gives_the_same_events(stream: bytes, data: st.DataObject) 
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert events(*chunks, b"\n\n") == whole
     assert events(*(bytes([byte]) for byte in stream), b"\n\n") == whole
+    reader = EventReader()
+    kept = [event for chunk in chunks for event in reader.feed(chunk)]
+    assert b"".join(event.raw for event in (*kept, *reader.end())) == stream
 
 
 @given(
@@ -91,17 +93,44 @@ def test_what_is_written_by_the_rules_is_read_back(given_events: list[tuple[str,
         stream += f"event: {name}\n".encode() if name else b""
         stream += b"".join(f"data: {line}\n".encode("utf-8", "surrogatepass") for line in clean) + b"\n"
         shown = [line.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for line in clean]
-        wanted.append(Event(name or "message", "\n".join(shown)))
-    assert events(stream) == wanted
+        wanted.append((name, "\n".join(shown)))
+    assert events(stream) == [pair for pair in wanted if pair[1]]
 
 
-def test_lines_and_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LONGEST_EVENT", 1_000)
-    with pytest.raises(ValueError, match="a line"):
+    with pytest.raises(ValueError, match="an event"):
         events(*[b"x" * 100] * 20)
     with pytest.raises(ValueError, match="an event"):
         events(*[b"data: " + b"x" * 100 + b"\n"] * 20)
     assert len(events(*[b"data: " + b"x" * 900 + b"\n\n"] * 20)) == 20
+
+
+@pytest.mark.parametrize("data", [b"[DONE]", b"", b"1", b"[]", b"{", b"null"])
+def test_data_that_is_no_object_has_no_value(data: bytes) -> None:
+    (event,) = read(b"data: " + data + b"\n\n")
+    assert event.value is None
+    assert event.is_end is (data == b"[DONE]")
+
+
+def test_an_event_is_decoded_when_somebody_looks_and_once_however_many_do() -> None:
+    decoded: list[str] = []
+
+    def decode(data: str) -> Any:
+        decoded.append(data)
+        return json.loads(data)
+
+    reader = EventReader(decode)
+    found = list(reader.feed(b'data: {"a": 1}\n\ndata: {"a": 2}\n\n: comment\n\ndata: [DONE]\n\n'))
+    assert decoded == []
+    assert [event.value for event in found * 3] == [{"a": 1}, {"a": 2}, None, None] * 3
+    assert decoded == ['{"a": 1}', '{"a": 2}']
+
+
+@pytest.mark.parametrize("crowd", [b"\n".join([b"data: 1"] * 20_000), b"data: [" + b"1," * 300_000 + b"1]"])
+def test_an_event_with_too_much_in_it_passes_unread(crowd: bytes) -> None:
+    (event,) = read(crowd + b"\n\n")
+    assert (event.is_crowded, event.value, event.data, event.raw) == (True, None, "", crowd + b"\n\n")
 
 
 @pytest.mark.parametrize("chunk", [b"data: abc\n\n", b"x" * 50, b"\r", b"data: a\r", b":\n"])

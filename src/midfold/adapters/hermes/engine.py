@@ -14,13 +14,12 @@ import copy
 import importlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.adapters.hermes import tools
 from midfold.adapters.hermes.gauge import Gauge
 from midfold.adapters.hermes.memory import memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.shelf import Shelf
@@ -31,8 +30,11 @@ from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.host import EngineHost
-from midfold.summarize import local_summarizer
+from midfold.model import local_summarizer
+from midfold.recall import NOTHING_FOLDED, TOOLS, Memory
 from midfold.transcript.document import read
+from midfold.transcript.jsonio import text_of
+from midfold.transcript.message import Message
 from midfold.transcript.tokens import estimate_text
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ STORED = "_db_persisted"
 """Hermes' mark on a message that its store has."""
 TODO_FLAG, TODO_TEXT = "_todo_snapshot_synthetic", "[Your active task list was preserved"
 """Hermes' task list, appended by it anew after every compaction."""
-COOLDOWN_SECONDS = {"auth": 600.0, "network": 60.0}
 
 _log = logging.getLogger("midfold.hermes")
 
@@ -59,11 +60,12 @@ class HermesEngine(Gauge):
         *,
         config: Config | None = None,
         call: Call | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._call = call
         self._clock = clock
-        self._host = EngineHost(config=_configuration() if config is None else config, summarizer=self._summarize)
+        settings = _configuration() if config is None else config
+        self._host = EngineHost(config=settings, summarizer=self._summarize, clock=clock)
         self.quiet_mode = True
         self._session_id = ""
         self._shelf: Shelf | None = None
@@ -94,12 +96,13 @@ class HermesEngine(Gauge):
     ) -> list[dict[str, Any]]:
         """The shorter list, or the very list that was given if there was nothing to do."""
         self._clear_verdict()
-        if not messages or not (force or self._may_act()):
-            return messages
         self._load()
         tokens = current_tokens if isinstance(current_tokens, int) and current_tokens > 0 else None
-        self._memory = str(memory_context or "")
         given = without_task_lists(messages)
+        self._host.conversation.sync(given)
+        if not messages or not (force or self._may_act()):
+            return messages
+        self._memory = str(memory_context or "")
         before = set(self._host.archive)
         try:
             result = self._host.compress(given, tokens, focus_topic or None, force=force or not self._is_hard(tokens))
@@ -112,7 +115,8 @@ class HermesEngine(Gauge):
         return [_fresh(message) for message in result]
 
     def _may_act(self) -> bool:
-        return self._host.config.compression.enabled and not self._automatic_compression_blocked()
+        """Hermes has decided that the window is full; strikes, a pause and the settings may still refuse."""
+        return self._host.should_compress(self.context_length)
 
     def _is_hard(self, tokens: int | None) -> bool:
         """Whether the host acts by itself at this size; without a size it estimates, and Hermes has decided."""
@@ -123,17 +127,22 @@ class HermesEngine(Gauge):
         if receipt is not None and receipt.status == "aborted":
             self._last_compress_aborted = True
             self._last_summary_error = self._last_summary_error or receipt.reason
+            self._keep({})
 
     def _note_done(self, dropped: int, before: set[str]) -> None:
         self.compression_count += 1
         self._last_compression_made_progress = True
         self._last_summary_dropped_count = max(dropped, 0)
-        if self._shelf is not None and self._session_id:
-            new = {handle: kept for handle, kept in self._host.archive.items() if handle not in before}
-            try:
-                self._shelf.keep(self._session_id, new, self._host.export())
-            except OSError as error:
-                _log.warning("midfold: the originals of this fold stay in memory only: %s", error.strerror)
+        self._keep({handle: kept for handle, kept in self._host.archive.items() if handle not in before})
+
+    def _keep(self, new: Mapping[str, tuple[Message, ...]]) -> None:
+        """Originals, and what must be known after a restart: a pause after a failure is part of it."""
+        if self._shelf is None or not self._session_id:
+            return
+        try:
+            self._shelf.keep(self._session_id, new, {**self._host.export(), "archive": {}})
+        except OSError as error:
+            _log.warning("midfold: the originals of this fold stay in memory only: %s", error.strerror)
 
     def _summarize(self, ask: SummaryAsk) -> SummaryAnswer:
         lines = memory_lines(self._memory, ask.redact, ask.budget_tokens) or notes_of(ask.previous)
@@ -151,7 +160,6 @@ class HermesEngine(Gauge):
         except SummaryFailed as failed:
             self._last_summary_error = f"the summary model failed ({failed.kind})"
             if failed.kind in KEEPS_HISTORY or not self._host.config.compression.lossy_fallback:
-                self._retry_after = self._clock() + COOLDOWN_SECONDS.get(failed.kind, 60.0)
                 return SummaryAnswer(failure=failed.kind)
             self._last_summary_fallback_used = True
             return msgspec.structs.replace(local_summarizer(ask), failure=failed.kind)
@@ -192,7 +200,6 @@ class HermesEngine(Gauge):
 
     def on_session_end(self, session_id: str, messages: list[dict[str, Any]]) -> None:
         """Everything is on the shelf already. What follows is told by `on_session_start` or `on_session_reset`."""
-        self._retry_after = 0.0
 
     def on_session_reset(self) -> None:
         self._forget()
@@ -218,22 +225,27 @@ class HermesEngine(Gauge):
             return
         self._loaded = True
         entries, state = self._shelf.load(self._session_id)
-        self._host.archive = entries | self._host.archive
+        known = dict(self._host.archive)
         if state and not self._host.state.count:
             try:
-                self._host.restore({**state, "context_length": self._host.context_length})
+                self._host.restore({**state, "context_length": self._host.conversation.setup.context_length})
             except msgspec.ValidationError:
                 _log.warning("midfold: the stored state of this session cannot be read and was left out")
+        self._host.archive = entries | self._host.archive | known
         self.compression_count = max(self.compression_count, self._host.state.count)
 
     # Tools and status.
 
     def get_tool_schemas(self) -> list[dict[str, Any]]:
-        return copy.deepcopy(list(tools.SCHEMAS))
+        return [copy.deepcopy(tool.definition("openai-chat")["function"]) for tool in TOOLS]
 
     def handle_tool_call(self, name: str, args: dict[str, Any], **context: Any) -> str:
+        """What the tool says, as the JSON that Hermes wants: a `result` or an `error`."""
         self._load()
-        return tools.call(name, args, self._host.archive, self._host.redactor or redact)
+        if not self._host.archive:
+            return text_of({"result": NOTHING_FOLDED})
+        answer = Memory(self._host.archive).recall(self._host.conversation.setup.redactor or redact).run(name, args)
+        return text_of({"error" if answer.is_error else "result": answer.text})
 
     def is_available(self) -> bool:
         return True

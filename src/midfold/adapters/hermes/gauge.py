@@ -10,22 +10,18 @@ Rules of this file (hermes-agent 0.19):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from midfold.fold.engine import MOST_STRIKES
 from midfold.host import EngineHost
-from midfold.transcript.document import read
-from midfold.transcript.tokens import Meter
 
 
 class Gauge:
     """The numbers of one conversation."""
 
     _host: EngineHost
-    _clock: Callable[[], float]
     model = base_url = api_key = provider = api_mode = ""
     max_tokens: int | None = None
 
@@ -37,7 +33,6 @@ class Gauge:
         self._rough_now = self._rough_measured = 0
         self._verify_compaction_cleared_threshold = False
         self._context_probed = self._context_probe_persistable = False
-        self._retry_after = 0.0
         self._clear_verdict()
 
     def _clear_verdict(self) -> None:
@@ -74,10 +69,10 @@ class Gauge:
 
     @threshold_percent.setter
     def threshold_percent(self, ratio: float) -> None:
-        host = self._host
-        compression = msgspec.structs.replace(host.config.compression, threshold=min(max(ratio, 0.0), 1.0))
-        host.config = msgspec.structs.replace(host.config, compression=compression)
-        host.update_model(host.model, host.context_length)
+        setup = self._host.conversation.setup
+        compression = msgspec.structs.replace(setup.config.compression, threshold=min(max(ratio, 0.0), 1.0))
+        setup.config = msgspec.structs.replace(setup.config, compression=compression)
+        self._host.update_model(setup.model, setup.context_length)
 
     @property
     def protect_last_n(self) -> int:
@@ -101,9 +96,8 @@ class Gauge:
         self.model, self.base_url, self.api_key = model, base_url, api_key
         self.provider, self.api_mode = provider, api_mode
         self.max_tokens = max_tokens if max_tokens is not None else self.max_tokens
-        self._host.output_reservation = self.max_tokens
+        self._host.conversation.setup.output_reservation = self.max_tokens
         self._host.update_model(model or None, context_length if context_length and context_length > 0 else None)
-        self._retry_after = 0.0
         self._clear_verdict()
 
     def update_from_response(self, usage: Mapping[str, Any] | None) -> None:
@@ -137,11 +131,12 @@ class Gauge:
 
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
         tokens = self.last_prompt_tokens if prompt_tokens is None else prompt_tokens
-        return tokens > 0 and not self._automatic_compression_blocked() and self._host.should_compress(tokens)
+        return tokens > 0 and self._host.should_compress(tokens)
 
     def should_compress_preflight(self, messages: list[dict[str, Any]]) -> bool:
         """An estimate before the first request, when nobody has counted yet."""
-        return self.should_compress(Meter().count(read(messages).messages).tokens)
+        self._host.conversation.sync(messages)
+        return self.should_compress(self._host.size.tokens)
 
     def should_defer_preflight_to_real_usage(self, rough_tokens: int) -> bool:
         """Whether a rough estimate above the threshold is known to be too high, by what was reported for the last."""
@@ -157,13 +152,10 @@ class Gauge:
 
     def get_active_compression_failure_cooldown(self, *, refresh: bool = False) -> dict[str, Any] | None:
         """After a failure that says nothing about the conversation: how long automatic compactions wait."""
-        left = self._retry_after - self._clock()
-        if left <= 0:
+        decision = self._host.decide(self.context_length)
+        if decision.fold or not decision.pause:
             return None
-        return {"remaining_seconds": left, "error": self._last_summary_error}
-
-    def _automatic_compression_blocked(self) -> bool:
-        return self._host.state.ineffective >= MOST_STRIKES or self._retry_after > self._clock()
+        return {"remaining_seconds": decision.pause, "error": self._last_summary_error}
 
 
 def _count(value: Any) -> int:

@@ -7,12 +7,20 @@ from typing import Any
 
 import msgspec
 
-from midfold.agent.answers import Call
-from midfold.agent.shapes import Result, ToolSpec
+from midfold.agent.shapes import Result
 from midfold.errors import MidfoldError, ToolRefused
 from midfold.transcript import jsonio
+from midfold.transcript.message import ToolCall
+from midfold.transcript.tools import ToolSpec
 
-_JSON_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "boolean": bool, "array": list}
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,23 +43,23 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(tool.spec for tool in self.tools.values())
 
-    def about(self, call: Call) -> str:
+    def about(self, call: ToolCall) -> str:
         """One line on what a call would do."""
         tool, given = self.tools.get(call.name), _object(call.arguments)
         return tool.told(given) if tool is not None and given is not None and not _problem(tool.spec, given) else ""
 
-    def needs_consent(self, call: Call) -> bool:
+    def needs_consent(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.name)
         return tool is not None and tool.changes
 
-    def run(self, call: Call) -> Result:
+    def run(self, call: ToolCall) -> Result:
         """Runs one call. Only an interrupt of the user's is not made a result."""
         try:
             return Result(call, bounded(_speakable(self._run(call)), self.limit))
         except (MidfoldError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
             return Result(call, bounded(_speakable(f"error: {_words(error)}"), self.limit), is_error=True)
 
-    def _run(self, call: Call) -> str:
+    def _run(self, call: ToolCall) -> str:
         tool = self.tools.get(call.name)
         if tool is None:
             raise ToolRefused(f"there is no tool {call.name[:80]!r}; there are {', '.join(self.tools)}")
@@ -73,15 +81,17 @@ def _object(arguments: str) -> dict[str, Any] | None:
 
 def _problem(spec: ToolSpec, given: Mapping[str, Any]) -> str:
     """What is wrong with the arguments of a call; empty if nothing is."""
-    unknown = [name for name in given if name not in spec.properties]
-    if unknown:
-        return f"{spec.name} has no argument {unknown[0]!r}; it has {', '.join(spec.properties)}"
-    for name in spec.required:
+    properties = spec.parameters.get("properties", {})
+    unknown = [name for name in given if name not in properties]
+    if unknown and not spec.parameters.get("additionalProperties"):
+        return f"{spec.name} has no argument {unknown[0]!r}; it has {', '.join(properties)}"
+    for name in spec.parameters.get("required", ()):
         if given.get(name) is None:
             return f"{spec.name} needs {name!r}"
     for name, value in given.items():
-        kind = spec.properties[name].get("type", "string")
-        wrong = not isinstance(value, _JSON_TYPES[kind]) or (kind == "integer" and isinstance(value, bool))
+        kind = properties.get(name, {}).get("type")
+        known = _JSON_TYPES.get(kind, object) if isinstance(kind, str) else object
+        wrong = not isinstance(value, known) or (kind in ("integer", "number") and isinstance(value, bool))
         if value is not None and wrong:
             return f"{name!r} must be of type {kind}"
     return ""

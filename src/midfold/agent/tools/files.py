@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
 from midfold.agent.tools.folder import LARGEST_FILE, Folder
 from midfold.agent.tools.search import Search
 from midfold.errors import ToolRefused
+from midfold.transcript.tools import ToolSpec, arguments
 
 MOST_LINES = 600
 KEPT = "surrogateescape"
@@ -108,27 +108,34 @@ def _size(path: str, content: str) -> str:
 READ = ToolSpec(
     name="read_file",
     description=f"Read a text file, at most {MOST_LINES} lines at once, or list a directory.",
-    properties={
-        "path": PATH,
-        "start": {"type": "integer", "description": "First line (default 1)."},
-        "lines": {"type": "integer", "description": f"How many lines (default {MOST_LINES})."},
-    },
-    required=("path",),
+    parameters=arguments(
+        {
+            "path": PATH,
+            "start": {"type": "integer", "description": "First line (default 1)."},
+            "lines": {"type": "integer", "description": f"How many lines (default {MOST_LINES})."},
+        },
+        "path",
+    ),
 )
 WRITE = ToolSpec(
     name="write_file",
     description="Create or replace a text file.",
-    properties={"path": PATH, "content": {"type": "string", "description": "The whole new content."}},
-    required=("path", "content"),
+    parameters=arguments(
+        {"path": PATH, "content": {"type": "string", "description": "The whole new content."}}, "path", "content"
+    ),
 )
 PATCH = ToolSpec(
     name="patch",
     description="Replace text in a file. `old` must occur exactly as given, and once unless `all` is set.",
-    properties={
-        "path": PATH,
-        "old": {"type": "string", "description": "The text to replace, with enough around it to be unique."},
-        "new": {"type": "string", "description": "What stands there afterwards."},
-        "all": {"type": "boolean", "description": "Replace every occurrence."},
-    },
-    required=("path", "old", "new"),
+    parameters=arguments(
+        {
+            "path": PATH,
+            "old": {"type": "string", "description": "The text to replace, with enough around it to be unique."},
+            "new": {"type": "string", "description": "What stands there afterwards."},
+            "all": {"type": "boolean", "description": "Replace every occurrence."},
+        },
+        "path",
+        "old",
+        "new",
+    ),
 )

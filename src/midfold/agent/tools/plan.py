@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
 from midfold.errors import ToolRefused
 from midfold.transcript import jsonio
 from midfold.transcript.message import Message, ToolCall
+from midfold.transcript.tools import ToolSpec, arguments
 
 NAME = "plan"
 STATUSES = ("open", "doing", "done")
@@ -65,19 +65,21 @@ def _steps(call: ToolCall) -> list[Any] | None:
 SPEC = ToolSpec(
     name=NAME,
     description="Write down the steps of a longer task and where you are. Each call replaces the whole plan.",
-    properties={
-        "steps": {
-            "type": "array",
-            "description": "All steps in order.",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "step": {"type": "string"},
-                    "status": {"type": "string", "enum": list(STATUSES)},
+    parameters=arguments(
+        {
+            "steps": {
+                "type": "array",
+                "description": "All steps in order.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "step": {"type": "string"},
+                        "status": {"type": "string", "enum": list(STATUSES)},
+                    },
+                    "required": ["step", "status"],
                 },
-                "required": ["step", "status"],
-            },
-        }
-    },
-    required=("steps",),
+            }
+        },
+        "steps",
+    ),
 )

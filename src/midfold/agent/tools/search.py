@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
 from midfold.agent.tools.folder import LARGEST_FILE, Folder
 from midfold.errors import ToolRefused
+from midfold.transcript.tools import ToolSpec, arguments
 
 SECONDS = 10
 MOST_HITS = 100
@@ -116,10 +116,12 @@ SPEC = ToolSpec(
         f"Search files for a regular expression; gives path:line: text. Lines are matched up to {LONGEST_LINE:,} "
         f"characters, files up to {LARGEST_FILE:,} bytes; after {SECONDS} seconds the search is given up."
     ),
-    properties={
-        "pattern": {"type": "string", "description": "A regular expression, matched line by line."},
-        "path": {"type": "string", "description": "File or directory to search in (default: everything)."},
-        "files": {"type": "string", "description": "Only files whose name matches, such as *.py."},
-    },
-    required=("pattern",),
+    parameters=arguments(
+        {
+            "pattern": {"type": "string", "description": "A regular expression, matched line by line."},
+            "path": {"type": "string", "description": "File or directory to search in (default: everything)."},
+            "files": {"type": "string", "description": "Only files whose name matches, such as *.py."},
+        },
+        "pattern",
+    ),
 )

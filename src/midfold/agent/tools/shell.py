@@ -20,11 +20,11 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from midfold.agent.shapes import ToolSpec
 from midfold.agent.tools.base import Tool
 from midfold.agent.tools.folder import Folder
 from midfold.agent.tools.surroundings import passed_on
 from midfold.errors import ToolRefused
+from midfold.transcript.tools import ToolSpec, arguments
 
 CHUNK = 65_536
 GRACE = 2.0
@@ -167,9 +167,11 @@ def spec(timeout: float) -> ToolSpec:
             "Run a command with /bin/sh in the working directory. Its output and exit status are returned. There is no "
             f"input, and after {timeout:g} seconds it is killed with everything it started."
         ),
-        properties={
-            "command": {"type": "string", "description": "The command."},
-            "timeout": {"type": "integer", "description": "Seconds before it is killed; at most the limit above."},
-        },
-        required=("command",),
+        parameters=arguments(
+            {
+                "command": {"type": "string", "description": "The command."},
+                "timeout": {"type": "integer", "description": "Seconds before it is killed; at most the limit above."},
+            },
+            "command",
+        ),
     )

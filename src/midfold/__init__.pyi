@@ -1,0 +1,198 @@
+# Made by tools/gen_python_doc.py from the table in __init__.py. Do not edit.
+from midfold.api import Compaction as Compaction, compact as compact
+from midfold.cache.health import Health as Health, Turn as TurnHealth
+from midfold.cache.markers import PromptCacheHint as PromptCacheHint, mark as mark
+from midfold.cache.schedule import break_even as break_even
+from midfold.config import Auxiliary as AuxiliarySettings, Compression as CompressionSettings, Config as Config, Context as ContextSettings, Loaded as LoadedConfig, PromptCaching as PromptCachingSettings, Provider as ProviderSettings, load as load_config, AuxiliaryTask as SummaryModelSettings
+from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
+from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
+from midfold.decide import Decision as Decision
+from midfold.errors import ConfigError as ConfigError, FailureKind as FailureKind, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UpstreamError as UpstreamError
+from midfold.fold.archive import Archive as Archive
+from midfold.fold.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
+from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
+from midfold.fold.digest import Action as Action, describe as describe, digest as digest, register_digest as register_digest, shrink_arguments as shrink_arguments, shrink_json_string_leaves as shrink_json_string_leaves
+from midfold.fold.digest.digest import DigestFunction as DigestFunction
+from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
+from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper
+from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
+from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
+from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
+from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
+from midfold.host import EngineHost as EngineHost
+from midfold.model.drive import Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
+from midfold.model.endpoint import Endpoint as Endpoint
+from midfold.model.summaries import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
+from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model
+from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
+from midfold.service import Sessions as Sessions, open_sessions as open
+from midfold.session import Session as Session
+from midfold.recall import Hit as Hit, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
+from midfold.setup import Setup as Setup
+from midfold.store import CompactionLease as CompactionLease, Lease as Lease
+from midfold.store.leases import Renewal as Renewal, held as held
+from midfold.store.prefixes import Prefix as Prefix
+from midfold.store.protocol import Record as Record, SessionInfo as SessionInfo
+from midfold.store.views import View as View
+from midfold.tokenizers import Tokenizer as Tokenizer
+from midfold.transcript import Document as Document, read as read, read_many as read_many, write as write
+from midfold.transcript.dialect import Dialect as Dialect
+from midfold.transcript.laws import Repair as Repair
+from midfold.transcript.message import Media as Media, Message as Message, Opaque as Opaque, Part as Part, Problem as Problem, Role as Role, Text as Text, Thinking as Thinking, Tool as Tool, ToolCall as ToolCall, ToolResult as ToolResult, Transcript as Transcript, Usage as Usage, read_usage as read_usage
+from midfold.transcript.tools import ToolSpec as ToolSpec
+from midfold.transcript.tokens import Count as Count, Meter as Meter, TokenCounter as TokenCounter, estimate_text as estimate_text
+from midfold._deprecated import BackgroundCompaction as BackgroundCompaction, StoredHost as StoredHost
+
+__version__: str
+
+__all__ = [
+    "Action",
+    "AgentSettings",
+    "Archive",
+    "AuxiliarySettings",
+    "Belief",
+    "Boundary",
+    "Budget",
+    "CompactArguments",
+    "Compacted",
+    "Compaction",
+    "CompactionLease",
+    "CompactionRequest",
+    "CompactionState",
+    "CompressionSettings",
+    "Compressor",
+    "Config",
+    "ConfigError",
+    "ContextEngine",
+    "ContextSettings",
+    "Conversation",
+    "Count",
+    "Decision",
+    "Dialect",
+    "DigestFacts",
+    "DigestFunction",
+    "Document",
+    "Endpoint",
+    "EngineHost",
+    "EngineInfo",
+    "EngineOrFactory",
+    "FailureKind",
+    "Flow",
+    "GatewaySettings",
+    "Handoff",
+    "Health",
+    "Hit",
+    "Keeper",
+    "KeySettings",
+    "Lease",
+    "LeaseLost",
+    "LoadedConfig",
+    "MalformedTranscript",
+    "Media",
+    "Memory",
+    "MemoryConversation",
+    "Message",
+    "Meter",
+    "MidfoldError",
+    "MissingExtra",
+    "Model",
+    "ModelFailed",
+    "ModelOverride",
+    "ModelSettings",
+    "ModelSummarizer",
+    "Noop",
+    "NotStored",
+    "Opaque",
+    "Options",
+    "Outcome",
+    "Part",
+    "PluginError",
+    "Prefix",
+    "PrefixRequest",
+    "PreparedFold",
+    "Pressure",
+    "Preview",
+    "Problem",
+    "PromptCacheHint",
+    "PromptCachingSettings",
+    "Protection",
+    "ProviderSettings",
+    "Recall",
+    "Receipt",
+    "Record",
+    "Redactor",
+    "Registrar",
+    "Renewal",
+    "Repair",
+    "ResolvedEngine",
+    "Role",
+    "SchemaError",
+    "Session",
+    "SessionInfo",
+    "Sessions",
+    "Setup",
+    "StoreConflict",
+    "StoreDamaged",
+    "StoreError",
+    "StoreSettings",
+    "StoreUnavailable",
+    "Summarizer",
+    "SummaryAnswer",
+    "SummaryAsk",
+    "SummaryFacts",
+    "SummaryFailed",
+    "SummaryModelSettings",
+    "SummaryProgress",
+    "Sync",
+    "Text",
+    "Thinking",
+    "Timing",
+    "TokenCounter",
+    "Tokenizer",
+    "Tool",
+    "ToolAnswer",
+    "ToolCall",
+    "ToolRefused",
+    "ToolResult",
+    "ToolSpec",
+    "Transcript",
+    "TranscriptError",
+    "TurnHealth",
+    "UpstreamError",
+    "UpstreamSettings",
+    "Usage",
+    "View",
+    "__version__",
+    "break_even",
+    "compact",
+    "describe",
+    "digest",
+    "drive",
+    "effective_input_window",
+    "estimate_text",
+    "held",
+    "is_sensitive_key",
+    "learn_limit",
+    "list_engines",
+    "load_config",
+    "local_summarizer",
+    "look_up_model",
+    "mark",
+    "open",
+    "preview",
+    "read",
+    "read_many",
+    "read_usage",
+    "redact",
+    "redact_value",
+    "register_context_engine",
+    "register_digest",
+    "rejoin",
+    "resolve_engine",
+    "select_tail_by_budget",
+    "shrink_arguments",
+    "shrink_json_string_leaves",
+    "split_for_partial_compaction",
+    "threshold_tokens",
+    "write",
+]

@@ -1,0 +1,213 @@
+"""Fold now? Because somebody asked? To what size? Who writes the summary? And if not, why not.
+
+    decision = decide(Situation(prompt_tokens=60_000, threshold_tokens=50_000))
+    decision.fold, decision.reason
+
+Rules of this file. Whoever holds a conversation gathers the situation and acts; nobody decides elsewhere.
+1. Somebody who asks (`force`, `target_tokens`, `keep_last_exchanges`) is obeyed at once, whatever else holds. A focus
+   says what matters in a fold, it does not ask for one.
+2. Otherwise the engine says how urgent it is. By size it is urgent from the threshold on, inclusive, and soon will be
+   from `SOFT_RATIO` of it on. More messages than are allowed are urgent, too.
+3. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands where the schedule aims.
+   The settings may leave the summaries of such early folds to no model.
+4. A fold that came to nothing is a strike. Two stop automatic folds; where folds are scheduled two stop the early ones
+   and four all of them. A smaller prompt, a fold that helps, or another model begins anew.
+5. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
+   summary may stand in fold all the same; after the others the conversation stays as it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from midfold.cache.health import Health
+from midfold.cache.schedule import Schedule
+from midfold.errors import FailureKind
+from midfold.fold.budget import Pressure, pressure_of
+from midfold.fold.receipt import KEEPS_HISTORY, Timing
+from midfold.fold.request import CompactionRequest, Outcome
+
+MOST_STRIKES = 2
+"""After so many folds in a row that did not help, automatic ones stop."""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a decision rests on."""
+
+    prompt_tokens: int
+    threshold_tokens: int
+    asked: bool = False
+    """Whether somebody wants a fold, whatever the size."""
+    empty: bool = False
+    enabled: bool = True
+    pressure: Pressure | None = None
+    """What the engine says; None: the size decides."""
+    ahead: bool = False
+    """Whether the fold is made before it is time, to be swapped in when it is."""
+    crowded: bool = False
+    """Whether there are more messages than are allowed."""
+    strikes: int = 0
+    failure: FailureKind = ""
+    pause: float = 0.0
+    """Seconds that are left of the pause after `failure`."""
+    lossy_fallback: bool = True
+    schedule: Schedule | None = None
+    """When folds are cheap; None: only where it is urgent."""
+    local_early: bool = False
+    """Whether early folds are summarised without a model."""
+    health: Health = Health()
+    now: float = 0.0
+    fixed_tokens: int = 0
+    model: str | None = None
+    upcoming_idle: float | None = None
+    """How many seconds nothing will be sent from now on, where somebody knows."""
+
+    def timing(self) -> Timing | None:
+        """What the schedule says; None where there is none."""
+        if self.schedule is None:
+            return None
+        seen = self.health.seen
+        return self.schedule.timing(
+            prompt_tokens=self.prompt_tokens,
+            fixed_tokens=self.fixed_tokens,
+            health=self.health,
+            now=self.now,
+            switched=seen is not None and seen.model != (self.model or ""),
+            upcoming_idle=self.upcoming_idle,
+        )
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, and why. `reason` is a sentence for the receipt; it is empty where the engine finds the words."""
+
+    fold: bool
+    reason: str = ""
+    pressure: Pressure = Pressure.NONE
+    """Under SOFT pressure a fold may be prepared; NONE also where none would be made."""
+    asked: bool = False
+    forced: bool = False
+    """Whether the engine must act below its threshold: somebody asked, or the moment is cheap."""
+    target_tokens: int | None = None
+    """The size a scheduled fold aims at."""
+    local: bool = False
+    """Whether the summary is made without a model, by the settings."""
+    failure: FailureKind = ""
+    pause: float = 0.0
+    """Seconds in which no model may be asked; what comes before its end is a local summary, or nothing."""
+    timing: Timing | None = None
+
+    def apply(self, request: CompactionRequest) -> CompactionRequest:
+        """What the engine is asked for."""
+        if self.asked or not self.forced:
+            return request
+        return msgspec.structs.replace(request, force=True, target_tokens=self.target_tokens)
+
+    def settle(self, outcome: Outcome) -> Outcome:
+        """The outcome with the reason why it came now. One that was forced, by nobody, and came to nothing is a strike:
+        of others the engine knows."""
+        timing, receipt, state = self.timing, outcome.receipt, outcome.state
+        if timing is not None:
+            told = timing.fold and outcome.changed
+            reason = f"{timing.reason}: {timing.told}" if told else receipt.reason
+            receipt = msgspec.structs.replace(receipt, timing=timing, reason=reason)
+        if self.fold and self.forced and not self.asked and receipt.status == "unchanged":
+            state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
+        return msgspec.structs.replace(outcome, receipt=receipt, state=state)
+
+
+def decide(situation: Situation) -> Decision:
+    """The one decision."""
+    urgency = _pressure(situation)
+    if situation.asked:
+        reason = "the conversation is empty" if situation.empty else ""
+        return Decision(fold=not situation.empty, asked=True, forced=True, pressure=urgency, reason=reason)
+    if not situation.enabled:
+        return Decision(fold=False, reason="compression is disabled")
+    timing = None if situation.ahead else situation.timing()
+    urgent = urgency is Pressure.HARD or situation.ahead
+    early = not urgent and timing is not None and timing.fold and timing.reason != "hard"
+    stopped = _strikes(situation, urgent=urgent)
+    paused = situation.pause > 0
+    refused = "" if stopped or not _is_kept(situation) else _pause(situation)
+    if not urgent and not early:
+        pressure = Pressure.NONE if stopped or refused else urgency
+        return Decision(fold=False, pressure=pressure, reason=_room(situation), timing=None if stopped else timing)
+    if stopped:
+        return Decision(fold=False, reason=stopped)
+    schedule, local = situation.schedule, early and situation.local_early
+    if refused and not local:
+        return Decision(fold=False, reason=refused, failure=situation.failure, pause=situation.pause)
+    small = situation.prompt_tokens < situation.threshold_tokens
+    return Decision(
+        fold=True,
+        pressure=urgency,
+        forced=schedule is not None or situation.ahead or (situation.crowded and small),
+        target_tokens=None if schedule is None else schedule.target(situation.prompt_tokens),
+        local=local,
+        failure=situation.failure if paused and not local else "",
+        pause=0.0 if local else max(situation.pause, 0.0),
+        timing=timing,
+    )
+
+
+def _pressure(situation: Situation) -> Pressure:
+    if situation.crowded:
+        return Pressure.HARD
+    if situation.pressure is not None:
+        return situation.pressure
+    return pressure_of(situation.prompt_tokens, situation.threshold_tokens)
+
+
+def _room(situation: Situation) -> str:
+    size, threshold = situation.prompt_tokens, situation.threshold_tokens
+    if size >= threshold:
+        return f"the engine does not ask for a fold at {size:,} tokens; the threshold is {threshold:,}"
+    return f"{size:,} tokens are below the threshold of {threshold:,}"
+
+
+def _strikes(situation: Situation, *, urgent: bool) -> str:
+    most = 2 * MOST_STRIKES if situation.schedule is not None and urgent else MOST_STRIKES
+    if situation.strikes < most:
+        return ""
+    return f"the last {situation.strikes} compactions did not help; a forced one, or another model, tries again"
+
+
+def _is_kept(situation: Situation) -> bool:
+    """Whether the pause leaves the conversation as it is: nothing may stand in for the summary."""
+    return situation.pause > 0 and (situation.failure in KEEPS_HISTORY or not situation.lossy_fallback)
+
+
+def _pause(situation: Situation) -> str:
+    return f"{paused_words(situation.failure, situation.pause)}; a forced compaction asks at once"
+
+
+def paused_words(failure: FailureKind, seconds: float) -> str:
+    """What a receipt says where a pause kept a model from being asked."""
+    return f"no model was asked: {seconds:,.0f} s of the pause after a failure ({failure}) are left"
+
+
+def is_asked(request: CompactionRequest) -> bool:
+    """Whether somebody wants this compaction, whatever the size."""
+    return request.force or request.target_tokens is not None or request.keep_last_exchanges is not None
+
+
+def is_relieved(prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None) -> bool:
+    """Whether a prompt is so small that earlier strikes say nothing any more."""
+    return prompt_tokens < (threshold_tokens if schedule is None else threshold_tokens * schedule.soft)
+
+
+def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | None = None) -> Situation:
+    """What a request alone tells, to which whoever holds the conversation adds what it knows; `now` is its time."""
+    state = request.state
+    return Situation(
+        prompt_tokens=prompt_tokens,
+        threshold_tokens=request.budget.threshold_tokens,
+        asked=is_asked(request),
+        empty=not request.messages,
+        enabled=request.options.enabled,
+        strikes=state.ineffective,
+        failure=state.failure,
+        pause=0.0 if now is None or not state.failure else max(state.cooldown_until - now, 0.0),
+        lossy_fallback=request.options.lossy_fallback,
+        now=now or 0.0,
+    )

@@ -1,0 +1,10 @@
+"""Context engines: their contract, the built-in compressor, and one that does nothing. Pure: who drives them does I/O.
+
+The compressor is made of the parts in `fold/`, and refuses what `decide` refuses.
+"""
+
+from midfold.engine.compressor import Compressor, Noop
+from midfold.engine.contract import ContextEngine
+from midfold.transcript.tools import ToolSpec
+
+__all__ = ["Compressor", "ContextEngine", "Noop", "ToolSpec"]

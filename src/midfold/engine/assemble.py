@@ -1,0 +1,392 @@
+"""Head, handoff, what is pinned, tail: put together so that every law holds.
+
+Rules of this file:
+1. The handoff's role avoids neighbours of the same role; it is the user's where nobody has spoken before it. Where no
+   role fits, a short generated message stands between. It is never merged into a message of the tail.
+2. Kept messages leave as they came, except media older than the newest picture, results spilled to a handle because
+   the view would not land otherwise, and repairs; each is in the receipt.
+3. A result that is not clearly smaller is thrown away: the transcript stays as it was.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from midfold.decide import is_asked
+from midfold.engine.job import FRAME_TOKENS, LONG, SHORT, Ends, Job, shortened, smallest, spilled, unread
+from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
+from midfold.fold.audit import Audit, audited, local_audit, trusted
+from midfold.fold.boundary import Plan, replace_historical_media
+from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
+from midfold.fold.receipt import Digest, SummaryFacts, account
+from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk
+from midfold.transcript.jsonio import whole
+from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.tokens import estimate_text
+
+# Results that must stay in the view are shown by their beginning and end; the rest is behind a handle.
+
+
+class Spill:
+    """The view as it shrinks. A message that was spilled with a long preview may be spilled again with a short one."""
+
+    def __init__(self, job: Job, messages: Transcript, view: Transcript) -> None:
+        self.job = job
+        self.messages = messages
+        self.out = list(messages)
+        self.total = job.total(messages)
+        self.spilled: dict[int, Digest] = {}
+        self.places = {id(message): place for place, message in enumerate(view)}
+        self.newest = unread(messages)
+        self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
+
+    def original(self, index: int) -> Message:
+        place = self.places.get(id(self.messages[index]), -1)
+        return self.job.messages[place] if place >= 0 else self.messages[index]
+
+    def until(self, goal: int, preview: int, *, newest: bool) -> None:
+        for size, index in self.sizes:
+            if self.total <= goal or size <= smallest(preview):
+                return
+            if newest == (index >= self.newest):
+                self.spill(index, size, preview)
+
+    def spill(self, index: int, size: int, preview: int) -> None:
+        message, handle = self.messages[index], self.handle(index)
+        short = spilled(message, handle, preview)
+        self.replace(index, short, _entry(self.place(index), message, size, short, handle))
+
+    def handle(self, index: int) -> str:
+        return handle_of(self.original(index))
+
+    def place(self, index: int) -> int:
+        """Where the message stands in the old transcript; -1 if it is one of ours."""
+        return self.places.get(id(self.messages[index]), -1)
+
+    def replace(self, index: int, short: Message, entry: Digest) -> None:
+        self.total -= self.job.size(self.out[index]) - self.job.size(short)
+        self.out[index] = short
+        self.spilled[index] = entry
+
+
+def _sizes(messages: Transcript) -> list[tuple[int, int]]:
+    """The longest result of each message that has any, and the message."""
+    found: list[tuple[int, int]] = []
+    for index, message in enumerate(messages):
+        size = max((len(part.text) for part in message.parts if isinstance(part, ToolResult)), default=0)
+        if size:
+            found.append((size, index))
+    return found
+
+
+def _entry(position: int, message: Message, size: int, short: Message, handle: str) -> Digest:
+    after = sum(len(part.text) for part in short.parts if isinstance(part, ToolResult))
+    names = [part.name for part in message.parts if isinstance(part, ToolResult) and part.name]
+    return Digest(
+        message=position,
+        kind="spill",
+        tool=names[0] if names else "",
+        characters_before=size,
+        characters_after=after,
+        handle=handle,
+    )
+
+
+# The last resort for a size that was asked for: long texts and arguments that must stay are shown by their ends.
+#
+# Only with `target_tokens`, only when everything else was done and the view is still too large, only for long texts,
+# the largest first. Each is behind its handle, and the receipt lists it.
+
+
+NOTICE = "the size asked for is smaller than what must stay: some messages are shown by their beginning and end"
+
+
+def squeeze(work: Spill, goal: int, ends: Ends) -> None:
+    """Shortens what must stay until the view is as small as was asked for, or nothing more can be done."""
+    order = sorted(range(len(work.out)), key=lambda index: (-work.job.size(work.out[index]), index))
+    for index in order:
+        if work.total <= goal:
+            return
+        message = work.out[index]
+        if recognise(message) is not None:
+            continue
+        handle = work.handle(index)
+        short = shortened(message, handle, ends)
+        saved = work.job.size(message) - work.job.size(short)
+        if saved > 0:
+            work.replace(index, short, _squeezed_entry(work, index, message, short, handle))
+            work.job.notices.append(NOTICE)
+
+
+def _squeezed_entry(work: Spill, index: int, message: Message, short: Message, handle: str) -> Digest:
+    calls = [part.name for part in message.parts if isinstance(part, ToolCall)]
+    return Digest(
+        message=work.place(index),
+        kind="arguments" if calls else "spill",
+        tool=calls[0] if calls else "",
+        characters_before=_length(message),
+        characters_after=_length(short),
+        handle=handle,
+    )
+
+
+def _length(message: Message) -> int:
+    texts = [len(part.text) for part in message.parts if isinstance(part, Text)]
+    return sum(texts) + sum(len(part.arguments) for part in message.parts if isinstance(part, ToolCall))
+
+
+# Makes a view as small as it should be: large results are spilled, in the order in which that hurts least.
+#
+# To land, the largest old ones go, with a long preview. Only if the view would not get below the threshold otherwise do
+# shorter ones go too, with a short preview, and the newest batch, which nobody has worked with yet.
+
+
+def landed(
+    job: Job, plan: Plan, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
+) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
+    """A view that lands, what was spilled, and what made landing below the threshold impossible."""
+    limit = max(job.request.budget.threshold_tokens, job.landing) if job.request.target_tokens is None else job.landing
+    work = Spill(job, messages, view)
+    work.until(job.landing, LONG, newest=False)
+    ends = job.ends(plan)
+    preview = SHORT if ends is None else ends.results
+    work.until(limit, preview, newest=False)
+    work.until(limit, LONG, newest=True)
+    work.until(limit, preview, newest=True)
+    if ends is not None:
+        squeeze(work, limit, ends)
+    originals |= {digest.handle: (work.original(index),) for index, digest in work.spilled.items()}
+    return tuple(work.out), list(work.spilled.values()), _impossible(job, tuple(work.out), work.total, limit)
+
+
+def without_fold(job: Job, plan: Plan) -> Outcome:
+    """The outcome where nothing stands between what must stay, and that is too large: long parts by their ends.
+
+    Results alone, unless a size was asked for.
+    """
+    reason = "there is nothing between head and tail to fold"
+    messages, repairs = job.sanitized(job.messages, job.messages)
+    messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
+    originals: dict[str, tuple[Message, ...]] = {}
+    messages, spilled, impossible = landed(job, plan, messages, job.messages, originals)
+    if not spilled or job.total(messages) >= job.prompt_tokens:
+        return job.unchanged(reason, plan)
+    originals |= job.missing(messages, ())
+    receipt = job.receipt(
+        status="pruned",
+        reason=f"{reason}: what is long is shown by its ends",
+        plan=plan,
+        new=messages,
+        digests=tuple(spilled),
+        repairs=repairs,
+        handles=tuple(originals),
+        impossible=impossible,
+        persistence="in_place_archive",
+    )
+    return job.outcome(messages, receipt, job.state, Archive(originals))
+
+
+def _impossible(job: Job, messages: Transcript, total: int, limit: int) -> tuple[str, ...]:
+    if total <= limit:
+        return ()
+    largest = max(range(len(messages)), key=lambda index: job.size(messages[index]), default=None)
+    reasons = [f"{job.fixed_tokens:,} tokens are system prompt and tools"] if job.fixed_tokens * 2 > limit else []
+    if largest is not None:
+        message = messages[largest]
+        reasons.append(f"messages[{largest}] ({message.role}) alone has {job.size(message):,} tokens and must stay")
+    return tuple(reasons)
+
+
+SMALLEST_GAIN = 0.9
+LONGEST_SUMMARY = 1.1
+"""Times its budget; what is longer is cut."""
+WELL_BELOW = 0.75
+"""Of the threshold: a view that lands higher would be folded again too soon."""
+
+
+def fits(job: Job, plan: Plan, goal: float) -> bool:
+    """Whether a plan lands at `goal`: what stays, with a full summary and large results spilled, is clearly smaller."""
+    total = job.staying(plan) + int(job.summary_budget(plan) * LONGEST_SUMMARY) + FRAME_TOKENS
+    return total <= min(goal, job.prompt_tokens * SMALLEST_GAIN)
+
+
+def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
+    """The outcome of a fold."""
+    checked = _checked(job, ask, answer)
+    body = _own(job, ask, clip_tokens(checked.text, ask.budget_tokens))
+    job.notices += answer.notes
+    view, originals, digests = _with_placeholders(job)
+    system, view = _noted(job, view)
+    messages = _joined(view, plan, body, ask)
+    messages, repairs = job.sanitized(messages, view)
+    messages, repairs = job.user_first(_seamless(messages, ask), repairs, ask.fold)
+    messages, spilled, impossible = landed(job, plan, messages, view, originals)
+    new_tokens = job.total(messages)
+    wanted = job.prompt_tokens if is_asked(job.request) else job.prompt_tokens * SMALLEST_GAIN
+    if new_tokens >= wanted:
+        reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
+        return job.unchanged(reason, plan, strike=not is_asked(job.request))
+    folded = tuple(job.messages[index] for index in plan.folded())
+    originals |= job.missing(messages, folded)
+    originals[PREFIX + ask.fold] = folded
+    receipt = job.receipt(
+        status="compacted",
+        reason=_why(job),
+        plan=plan,
+        new=messages,
+        summary=_facts(job, answer, checked, body),
+        fold=PREFIX + ask.fold,
+        digests=(*digests, *spilled),
+        repairs=repairs,
+        handles=tuple(originals),
+        impossible=impossible,
+        compaction_count=job.state.count + 1,
+        persistence="in_place_archive",
+    )
+    return job.outcome(messages, receipt, _next_state(job, ask, answer, body), Archive(originals), system)
+
+
+def _checked(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+    if answer.source == "local":
+        return local_audit(ask, answer)
+    return audited(ask, answer.text) if job.request.options.verify else trusted(ask, answer.text)
+
+
+def _own(job: Job, ask: SummaryAsk, body: str) -> str:
+    """The summary without handles that somebody made up, and without halves of characters that clients cut in two."""
+    return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
+
+
+def _why(job: Job) -> str:
+    if job.request.keep_last_exchanges is not None:
+        kept = job.request.keep_last_exchanges
+        last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
+        return f"everything before {last} was folded, as asked"
+    if is_asked(job.request):
+        return "folded, as asked"
+    return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
+
+
+def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> SummaryFacts:
+    kind, asked = answer.failure, answer.retry_after
+    told = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
+    return SummaryFacts(
+        **told,
+        model=answer.model,
+        calls=answer.calls,
+        retry_after=answer.retry_after,
+        recovered_from=answer.recovered_from,
+        unverified=checked.unverified,
+        removed=checked.removed,
+        quoted=checked.quoted,
+        facts_kept=checked.book.kept,
+        facts_recoverable=checked.book.recoverable,
+        facts_estimate=checked.book.estimate,
+        source=answer.source,
+        confidence="lower" if answer.source == "local" else "normal",
+        tokens=estimate_text(body),
+        failure=answer.failure,
+        updated_previous=bool(job.state.summary),
+    )
+
+
+def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str) -> CompactionState:
+    state = job.state
+    return msgspec.structs.replace(
+        state,
+        lineage=state.lineage or ask.fold,
+        count=state.count + 1,
+        summary=body,
+        folds=(*state.folds, ask.fold),
+        ineffective=0,
+        failure=answer.failure,
+    )
+
+
+def _with_placeholders(job: Job) -> tuple[Transcript, dict[str, tuple[Message, ...]], list[Digest]]:
+    view, replaced = replace_historical_media(job.messages, handle_of)
+    originals: dict[str, tuple[Message, ...]] = {handle: (job.messages[index],) for index, handle in replaced.items()}
+    digests = [
+        Digest(message=index, kind="media", tool="", characters_before=0, characters_after=0, handle=handle)
+        for index, handle in replaced.items()
+    ]
+    return view, originals, digests
+
+
+def _noted(job: Job, view: Transcript) -> tuple[Message | None, Transcript]:
+    """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
+    if job.request.system is not None:
+        return with_note(job.request.system), view
+    if view and view[0].role == "system":
+        return None, (with_note(view[0]), *view[1:])
+    return None, view
+
+
+def with_note(system: Message) -> Message:
+    if SYSTEM_NOTE in system.text:
+        return system
+    only = system.parts[0] if len(system.parts) == 1 else None
+    if isinstance(only, Text) and only.wire is None:
+        return system.with_parts((Text(f"{only.text}\n\n{SYSTEM_NOTE}"),))
+    return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
+
+
+def _joined(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
+    head = view[: plan.head_end]
+    rest = [view[group.start : group.stop] for group in plan.pinned] + [view[plan.tail_start :]]
+    rest = [segment for segment in rest if segment]
+    before = next((message.role for message in reversed(head) if message.role != "system"), None)
+    after = rest[0][0].role if rest else None
+    out = [*head, handoff(body, ask.fold, handoff_role(before, after), terse=ask.dense)]
+    for segment in rest:
+        if not _ends_well(out, segment):
+            out.append(filler(ask.fold, "assistant" if out[-1].role == "user" else "user", terse=ask.dense))
+        out.extend(segment)
+    return tuple(out)
+
+
+def _ends_well(out: list[Message], segment: Transcript) -> bool:
+    return out[-1].role != segment[0].role or out[-1].role not in ("user", "assistant")
+
+
+def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:
+    """No neighbour of a message of ours has the same role, also where repairs took something out between them."""
+    out: list[Message] = []
+    for message in messages:
+        ours = recognise(message)
+        last = recognise(out[-1]) if out else None
+        same = bool(out) and out[-1].role == message.role and message.role in ("user", "assistant")
+        if same and ours is not None and ours.kind != "fold":
+            continue
+        if same and last is not None and last.kind != "fold":
+            out.pop()
+            same = bool(out) and out[-1].role == message.role
+        if same and (ours is not None or last is not None):
+            out.append(filler(ask.fold, "assistant" if message.role == "user" else "user", terse=ask.dense))
+        out.append(message)
+    return tuple(out)
+
+
+def handoff_role(before: Role | None, after: Role | None) -> Role:
+    """The role that differs from both neighbours where there is one; the user's where nobody spoke before."""
+    if before is None:
+        return "user"
+    if before == "user":
+        return "assistant"
+    return "user" if before == "assistant" or after != "user" else "assistant"
+
+
+def clip_tokens(text: str, budget: int) -> str:
+    """A text cut at a line so that it keeps its budget, with the end saying so."""
+    if estimate_text(text) <= budget * LONGEST_SUMMARY:
+        return text
+    lines = text.split("\n")
+    kept: list[str] = []
+    used = 12
+    for line in lines:
+        used += estimate_text(line) + 1
+        if used > budget:
+            break
+        kept.append(line)
+    cut = "\n".join(kept) or text[: budget * 2]
+    return f"{cut}\n[The rest of this summary did not fit.]"

@@ -1,0 +1,272 @@
+"""The built-in engine: head, fold, tail.
+
+    pressure? -> plan -> old results as digests: enough? -> summary of the raw fold -> assemble -> laws -> outcome
+
+Everything between two yields is pure. A compaction that fails, or would not help, returns the transcript it was given.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import ClassVar
+
+from midfold.decide import decide, situation_of
+from midfold.engine.assemble import WELL_BELOW, assemble, fits, without_fold
+from midfold.engine.contract import ContextEngine
+from midfold.engine.job import Job
+from midfold.fold.archive import Archive, fold_id, handle_of
+from midfold.fold.audit import rejection
+from midfold.fold.boundary import Plan
+from midfold.fold.budget import Pressure
+from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
+from midfold.fold.local import local_summary
+from midfold.fold.receipt import KEEPS_HISTORY, Digest
+from midfold.fold.request import CompactionRequest, Flow, Outcome, SummaryAnswer
+from midfold.transcript.laws import Pairing, Place, pair
+from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text, ToolCall, ToolResult, Transcript
+
+# The cheap pre-pass: old tool results as digests. If that alone lands where a fold should, there is no fold.
+#
+# Rules of this file:
+# 1. Only messages between head and tail are touched, and of those only tool results over 200 characters, and arguments
+#    with very long strings.
+# 2. A duplicate refers to a newer copy only if that copy stays whole. Otherwise it gets a digest of its own.
+# 3. Every original keeps a handle.
+# 4. Nothing is made in vain: where digests cannot land, that is found out before they are made, or with the first ones.
+
+
+SMALLEST_RESULT = 200
+LONG_ARGUMENTS = 2_000
+SMALLEST_GAIN = 0.9
+SMALLEST_DIGEST = 12
+"""Tokens; a digest has at least its handle and a word on what was done."""
+MOST_CHARACTERS_PER_TOKEN = 6
+"""Of digests, with something to spare."""
+DOUBT = 1.1
+"""Sizes of old messages are rough: what lands within so much of the target is tried."""
+
+
+def prune(job: Job, plan: Plan) -> Outcome | None:
+    """The outcome of digesting alone, or None where a fold is needed."""
+    request = job.request
+    asked_for_summary = request.keep_last_exchanges is not None or request.focus or request.target_tokens is not None
+    slack = -1.0 if request.options.prune == "off" or asked_for_summary else _slack(job, plan)
+    if slack < 0:
+        return None
+    work = _Prune(job, plan, slack)
+    digested = work.messages()
+    if digested is None:
+        return None
+    messages, repairs = job.sanitized(digested, digested)
+    messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
+    new_tokens = job.total(messages)
+    if not work.digests or new_tokens > job.landing or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
+        return None
+    work.originals |= job.missing(messages, ())
+    receipt = job.receipt(
+        status="pruned",
+        reason="digests of old tool results were enough",
+        plan=plan,
+        new=messages,
+        digests=tuple(work.digests),
+        repairs=repairs,
+        handles=tuple(work.originals),
+        persistence="in_place_archive",
+    )
+    return job.outcome(messages, receipt, job.state, Archive(work.originals))
+
+
+def _slack(job: Job, plan: Plan) -> float:
+    """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
+    gains = (_most_gain(job.messages[index], job.sizes[index], job.scale) for index in plan.folded())
+    gain = sum(gains)
+    return job.landing * DOUBT - (job.prompt_tokens - gain) if gain > 0 else -1.0
+
+
+def _most_gain(message: Message, size: int, scale: float) -> float:
+    """What digests and shorter arguments can take off a message at most."""
+    if not _is_prunable(message):
+        return 0.0
+    if any(isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS for part in message.parts):
+        return size
+    results = sum(isinstance(part, ToolResult) and _is_long(part) for part in message.parts)
+    return max(size - results * SMALLEST_DIGEST * scale, 0.0) if results else 0.0
+
+
+def _is_long(result: ToolResult) -> bool:
+    return len(result.text) > SMALLEST_RESULT or any(isinstance(part, Media) for part in result.parts)
+
+
+def _is_prunable(message: Message) -> bool:
+    return bool(message.kinds & (CALL | RESULT))
+
+
+class _Prune:
+    def __init__(self, job: Job, plan: Plan, slack: float) -> None:
+        self.job = job
+        self.plan = plan
+        self.slack = slack
+        self.digests: list[Digest] = []
+        self.originals: dict[str, tuple[Message, ...]] = {}
+        self.pairing: Pairing = pair(job.messages)
+        self.calls = self.pairing.calls()
+        self.folded = frozenset(plan.folded())
+        self.copies = duplicates(job.messages, plan.head_end, plan.tail_start)
+
+    def messages(self) -> Transcript | None:
+        """The messages with digests in them; None as soon as they cannot land any more."""
+        out = list(self.job.messages)
+        for index in sorted(self.folded):
+            message = out[index]
+            if _is_prunable(message):
+                parts = tuple(
+                    self.part(Place(index, number), part, message) for number, part in enumerate(message.parts)
+                )
+                out[index] = message.with_parts(parts)
+                if self.slack < 0:
+                    return None
+        return tuple(out)
+
+    def part(self, place: Place, part: Part, message: Message) -> Part:
+        if isinstance(part, ToolResult):
+            return self.result(place, part, message)
+        if isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS:
+            short = shrink_arguments(part.arguments, self.job.request.options.argument_characters)
+            if len(short) < len(part.arguments):
+                self.note(place, "arguments", part.name, len(part.arguments), len(short), message)
+                return ToolCall(part.id, part.name, short, wire=part.wire)
+        return part
+
+    def result(self, place: Place, result: ToolResult, message: Message) -> ToolResult:
+        text = result.text
+        has_media = any(isinstance(part, Media) for part in result.parts)
+        if not _is_long(result):
+            return result
+        if is_digest(text):
+            self.count(text)
+            return result
+        call_place = self.calls.get(place)
+        call = self.job.messages[call_place.message].parts[call_place.part] if call_place else None
+        asked = call if isinstance(call, ToolCall) else None
+        copy = self.copies.get(place)
+        if self.job.request.options.prune == "placeholder":
+            kind, short = "placeholder", PLACEHOLDER
+        elif copy is not None and copy.message not in self.folded:
+            kind, short = (
+                "duplicate",
+                back_reference(handle_of(self.job.messages[copy.message]), f"message {copy.message}"),
+            )
+        else:
+            kind, short = "digest", digest(asked, result, handle=handle_of(message), redact=self.job.request.redact)
+        self.count(min(short, text, key=len))
+        if len(short) >= len(text) and not has_media:
+            return result
+        self.note(place, kind, asked.name if asked else result.name or "", len(text), len(short), message)
+        return ToolResult(result.call_id, (Text(short),), result.is_error, result.name, wire=result.wire)
+
+    def count(self, text: str) -> None:
+        """What stays of a result is more than the least it could be."""
+        more = len(text) // MOST_CHARACTERS_PER_TOKEN - SMALLEST_DIGEST
+        self.slack -= max(more, 0) * self.job.scale
+
+    def note(self, place: Place, kind: str, tool: str, before: int, after: int, message: Message) -> None:
+        handle = handle_of(message)
+        self.originals[handle] = (message,)
+        self.digests.append(
+            Digest(
+                message=place.message,
+                kind=kind,  # type: ignore[arg-type]
+                tool=tool,
+                characters_before=before,
+                characters_after=after,
+                handle=handle,
+            )
+        )
+
+
+class Compressor(ContextEngine):
+    """The built-in engine: head, fold, tail. Subclass it to change one thing about it."""
+
+    name: ClassVar[str] = "compressor"
+    reads_messages: ClassVar[bool] = False
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        return request.budget.pressure(Job(request).prompt_tokens)
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        job = Job(request)
+        decision = decide(situation_of(request, job.prompt_tokens))
+        if not decision.fold:
+            return job.declined(decision)
+        plan = job.plan()
+        pruned = prune(job, plan)
+        if pruned is not None:
+            return pruned
+        plan = _landing_plan(job, plan)
+        new = job.new_turns(plan)
+        if not new and (request.target_tokens is not None or job.prompt_tokens >= request.budget.threshold_tokens):
+            return without_fold(job, plan)
+        if not new:
+            return job.unchanged("there is nothing between head and tail to fold", plan)
+        ask = job.ask(plan, new)
+        answer = yield ask
+        failure = answer.failure or rejection(answer.text, ask) if answer.source == "model" else answer.failure
+        if answer.source == "model" and failure:
+            if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
+                job.notices += answer.notes
+                return job.aborted(failure, answer, plan)
+            text, book = local_summary(ask)
+            answer = SummaryAnswer(
+                text=text,
+                facts=(book.kept, book.recoverable, book.estimate),
+                source="local",
+                failure=failure,
+                retry_after=answer.retry_after,
+                pause_left=answer.pause_left,
+                calls=answer.calls,
+                notes=answer.notes,
+            )
+        return assemble(job, plan, ask, answer)
+
+
+def _landing_plan(job: Job, plan: Plan) -> Plan:
+    """The tail gives way as far as landing needs it, and no further.
+
+    Where even the shortest one does not land, the longest that is clearly below the threshold stays.
+    """
+    if job.request.keep_last_exchanges is not None:
+        return plan
+    goals = (job.landing, job.request.budget.threshold_tokens * WELL_BELOW, job.request.budget.threshold_tokens)
+    for goal in goals:
+        if fits(job, plan, goal):
+            return plan
+        if fits(job, job.plan(job.tails[0]), goal):
+            return _shorter(job, plan, goal)
+    return _shorter(job, plan, job.landing)
+
+
+def _shorter(job: Job, plan: Plan, goal: float) -> Plan:
+    """The plan with the longest tail that fits; the shortest one where none does."""
+    place = bisect_left(job.tails, True, key=lambda tail: not fits(job, job.plan(tail), goal))
+    shorter = job.plan(job.tails[max(place - 1, 0)])
+    if len(shorter.folded()) <= len(plan.folded()):
+        return plan
+    job.notices.append("the tail is shorter than protect_last_n: with all its messages the view would not have landed")
+    return shorter
+
+
+# The engine that never folds: for measuring, and for hosts that want everything but compaction.
+
+
+class Noop(ContextEngine):
+    """The engine that never folds."""
+
+    name: ClassVar[str] = "noop"
+    reads_messages: ClassVar[bool] = False
+
+    def should_compress(self, request: CompactionRequest) -> Pressure:
+        return Pressure.NONE
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        yield from ()
+        return Job(request).unchanged("the engine never folds")

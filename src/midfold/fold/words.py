@@ -1,0 +1,212 @@
+"""What a message can be found by: its texts, and their search tokens, the same ones for every database."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any, NamedTuple
+
+from midfold.transcript import jsonio
+
+# Rules of this file:
+# 1. Databases never tokenise. They are given these tokens, so that SQLite and PostgreSQL find the same things.
+# 2. How often a word occurs does not matter here: it is looked up in the text itself when hits are ranked.
+# 3. A compound identifier (`parse_url`, `parseUrl`) gives its parts, and all of it in one piece; paths and dotted names
+#    fall into their segments. A query asks for the parts, so every spelling of a name finds every other.
+# 4. Scripts without spaces give pairs of neighbouring characters, and the last character on its own; a query of a
+#    single
+#    character asks for the pairs that begin with it.
+# 5. Tokens are removed from an index by computing them again. Any change of the rules is a new VERSION, and stores
+#    index
+#    anew.
+
+
+VERSION = 1
+LONGEST_WORD = 255
+"""Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
+MOST_REMEMBERED = 1 << 17
+
+_RUN = re.compile(r"\w+")
+_BLOB = re.compile(r"[A-Za-z0-9+/=]{256,}+")
+"""Base64 of pictures and files: nobody searches for it, and it would be most of an index."""
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]")
+_WORD_CLASS = bytes(code if code > 127 or chr(code).isalnum() or code == ord("_") else 32 for code in range(256))
+_BLOB_CLASS = bytes(120 if code < 128 and (chr(code).isalnum() or chr(code) in "+/=") else 32 for code in range(256))
+_LONG_BLOB = b"x" * 256
+_PHRASE = re.compile(r'"([^"]*)"')
+_IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
+_FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
+UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
+"""Fields that say nothing one would search for."""
+
+
+class Term(NamedTuple):
+    """One token a hit must have; with `prefix`, one that begins like this."""
+
+    text: str
+    prefix: bool = False
+
+
+class Query(NamedTuple):
+    """What somebody is looking for."""
+
+    terms: tuple[Term, ...]
+    phrases: tuple[str, ...]
+    """Texts a hit must hold literally, case aside: what stood in quotes."""
+    literal: str
+    """The query as one text: hits that hold it come first."""
+    typed: str = ""
+    """The same with its letters as they were typed."""
+    every: bool = True
+    """Whether a candidate has every term, or any."""
+
+    def matches(self, tokens: set[str]) -> bool:
+        """Whether a text with these tokens is a candidate: what an index answers, for texts that are in none yet."""
+        return (all if self.every else any)(
+            any(token.startswith(term.text) for token in tokens) if term.prefix else term.text in tokens
+            for term in self.terms
+        )
+
+
+def searchable(data: bytes) -> str:
+    """Everything in a message that somebody might look for; no pictures, ids or signatures.
+
+    A matter of the bytes alone, whatever dialect they are read in: bodies are shared, and what was indexed must be
+    found again to be removed from the index.
+    """
+    try:
+        return "\n".join(_texts(jsonio.decode(data)))
+    except jsonio.NotJSON:
+        return data.decode("utf-8", "replace")
+
+
+def _texts(value: Any) -> list[str]:
+    found: list[str] = []
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        kind = type(item)
+        if kind is str:
+            found.append(item)
+        elif kind is list:
+            todo += reversed(item)
+        elif kind is dict:
+            todo += [
+                item[key] if key != "arguments" else _inside(item[key]) for key in reversed(item) if key not in UNREAD
+            ]
+    return found
+
+
+def _inside(value: Any) -> Any:
+    """Arguments are JSON text: in it a line break would be glued to the next word."""
+    if not isinstance(value, str) or "\\" not in value:
+        return value
+    try:
+        return jsonio.decode(value)
+    except jsonio.NotJSON:
+        return value
+
+
+def search_text(text: str) -> str:
+    """The tokens of a text with spaces between them; one may stand there twice.
+
+    Text is nearly all ASCII, and bytes are sorted into classes faster than any pattern does it. What is not ASCII is
+    glued to its neighbours at first, and taken apart when its tokens are made, which for most runs was long ago.
+    """
+    data = text.encode("utf-8", "replace")
+    if _LONG_BLOB in data.translate(_BLOB_CLASS):
+        data = _BLOB.sub(" ", text).encode("utf-8", "replace")
+    return " ".join(map(_memory.__getitem__, set(data.translate(_WORD_CLASS).decode().split())))
+
+
+def search_tokens(text: str) -> set[str]:
+    """Every token of a text."""
+    return set(search_text(text).split())
+
+
+def parse_query(text: str, *, every: bool = True) -> Query:
+    """Words, `beginnings*`, and "exact phrases"."""
+    phrases = tuple(fold(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
+    plain = text.replace('"', " ")
+    terms: dict[Term, None] = {}
+    for word in plain.split():
+        runs = list(_RUN.findall(_normal(word)))
+        for place, run in enumerate(runs):
+            open_end = word.endswith("*") and place == len(runs) - 1
+            terms.update(dict.fromkeys(_terms(run, open_end)))
+    typed = " ".join(plain.replace("*", " ").split())
+    return Query(tuple(terms), phrases, fold(typed), typed, every)
+
+
+def fold(text: str) -> str:
+    """A text as it is compared: compatible forms alike, small letters, single spaces."""
+    return " ".join(_normal(text).lower().split())
+
+
+def _normal(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
+
+
+class _Memory(dict[str, str]):
+    """The tokens of every run that was met; forgotten altogether when there are too many."""
+
+    def __missing__(self, run: str) -> str:
+        if len(self) >= MOST_REMEMBERED:
+            self.clear()
+        words = (run,) if run.isascii() else _RUN.findall(_normal(run))
+        self[run] = found = " ".join(token for word in words for token in _tokens(word))
+        return found
+
+
+_memory = _Memory()
+
+
+def _tokens(run: str) -> tuple[str, ...]:
+    """The tokens of one run of letters, digits and underscores."""
+    if run.isascii():
+        return _identifier(run)
+    found: list[str] = []
+    place = 0
+    for match in _UNSPACED.finditer(run):
+        found += _identifier(run[place : match.start()])
+        found += _pairs(match.group())
+        place = match.end()
+    return (*found, *_identifier(run[place:]))
+
+
+def _pairs(text: str) -> list[str]:
+    return [text[index : index + 2] for index in range(len(text))]
+
+
+def _identifier(run: str) -> tuple[str, ...]:
+    whole = run.lower()
+    if run == whole and "_" not in run:
+        return (whole[:LONGEST_WORD],) if whole else ()
+    joined = whole.replace("_", "")
+    return tuple(part for part in (*_parts(run), joined[:LONGEST_WORD]) if part)
+
+
+def _parts(run: str) -> list[str]:
+    """The words a compound is made of; single letters say nothing."""
+    found = _PARTS.findall(run) if run.isascii() else run.split("_")
+    parts = [part.lower()[:LONGEST_WORD] for part in found if part]
+    return [part for part in parts if len(part) > 1] if len(parts) > 1 else parts
+
+
+def _terms(run: str, open_end: bool) -> list[Term]:
+    found: list[Term] = []
+    place = 0
+    for match in [*_UNSPACED.finditer(run), None]:
+        name = run[place : match.start() if match else len(run)]
+        found += [Term(part) for part in _parts(name) or _identifier(name)[:1]]
+        if match:
+            pairs = _pairs(match.group())
+            found += [Term(pair) for pair in pairs[:-1]] or [Term(pairs[0], prefix=True)]
+            place = match.end()
+    if open_end and found:
+        found[-1] = found[-1]._replace(prefix=True)
+    return found

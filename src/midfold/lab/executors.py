@@ -1,0 +1,233 @@
+"""Where batches are worked on: in this process, in a pool of processes, or on a Ray cluster.
+
+An executor only moves tasks; what comes back does not depend on which one it was, nor on how many workers it has. A
+worker that dies takes no batch with it: another one gets it, `MOST_ATTEMPTS` times at most; then its records are
+reported as failed and stay as they are. Workers end with their parent, however it ends. On Ray only this machine reads
+and writes files, and nothing is sent to anybody: no usage statistics, no dashboard.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from abc import ABC, abstractmethod
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from midfold import __version__
+from midfold.errors import MidfoldError, MissingExtra
+from midfold.lab.trajectory_work import FinishedBatch, Task, give_up, work
+
+MOST_ATTEMPTS = 3
+LOST = "every worker that took it died; is there enough memory?"
+
+
+class Ticket(NamedTuple):
+    """Which batch of which file a task is."""
+
+    file: int
+    number: int
+
+
+class WorkerLost(Exception):
+    """The worker that had a task is gone, and its work with it."""
+
+
+class Executor(ABC):
+    """Takes tasks and gives back results in any order."""
+
+    capacity = 1
+    """Tasks that are worth having on the way."""
+
+    def __init__(self) -> None:
+        self._running: dict[Any, tuple[Ticket, Task, int]] = {}
+
+    @property
+    def pending(self) -> int:
+        """Tasks that were given and have not come back."""
+        return len(self._running)
+
+    def submit(self, ticket: Ticket, task: Task, attempt: int = 1) -> None:
+        self._running[self._begin(task)] = (ticket, task, attempt)
+
+    def next(self) -> tuple[Ticket, FinishedBatch]:
+        """Waits for one result; there must be a task pending."""
+        while True:
+            handle = self._first_done()
+            ticket, task, attempt = self._running.pop(handle)
+            try:
+                return ticket, self._result(handle)
+            except WorkerLost:
+                if attempt >= MOST_ATTEMPTS:
+                    return ticket, give_up(task, LOST)
+                self.submit(ticket, task, attempt + 1)
+
+    @abstractmethod
+    def _begin(self, task: Task) -> Any:
+        """What stands for the work on a task."""
+
+    @abstractmethod
+    def _first_done(self) -> Any: ...
+
+    @abstractmethod
+    def _result(self, handle: Any) -> FinishedBatch: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing is waited for: whatever is not finished is done again by the next run."""
+
+
+class Inline(Executor):
+    """In this process."""
+
+    def _begin(self, task: Task) -> Any:
+        return partial(work, task)
+
+    def _first_done(self) -> Any:
+        return next(iter(self._running))
+
+    def _result(self, handle: Any) -> FinishedBatch:
+        done: FinishedBatch = handle()
+        return done
+
+    def close(self) -> None:
+        self._running.clear()
+
+
+class Pool(Executor):
+    """In processes of this machine."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__()
+        self._workers = workers
+        self.capacity = 2 * workers + 1
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._workers, multiprocessing.get_context("spawn"), _start_worker)
+
+    def _begin(self, task: Task) -> Any:
+        try:
+            return self._pool.submit(work, task)
+        except BrokenProcessPool:
+            self._pool = self._new_pool()
+            return self._pool.submit(work, task)
+
+    def _first_done(self) -> Any:
+        return next(iter(wait(self._running, return_when=FIRST_COMPLETED).done))
+
+    def _result(self, handle: Any) -> FinishedBatch:
+        try:
+            done: FinishedBatch = handle.result()
+        except BrokenProcessPool:
+            raise WorkerLost from None
+        return done
+
+    def close(self) -> None:
+        self._running.clear()
+        processes = list((getattr(self._pool, "_processes", None) or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+
+
+def _start_worker() -> None:
+    """The parent handles an interrupt. A worker whose parent is gone has nobody to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
+RETRIES = 5
+SECONDS_TO_CONNECT = 10
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_DEDUP_LOGS": "0"}
+
+
+class OnRay(Executor):
+    """A Ray cluster by its address, or one of this machine's own."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        super().__init__()
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise MissingExtra("the Ray executor", "ray") from None
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            self._connect(address, workers)
+        slots = int(self._ray.cluster_resources().get("CPU", 1))
+        self.capacity = 2 * (min(workers, slots) if workers and address else slots) + 1
+        self._work: Any = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_work_of)
+
+    def _connect(self, address: str | None, workers: int | None) -> None:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+        if address is None:
+            options |= {"include_dashboard": False, "num_cpus": workers}
+        else:
+            _knock(address)
+        try:
+            self._ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise MidfoldError(
+                f"no Ray cluster could be reached at {address or 'this machine'}: {str(error).splitlines()[0]}"
+            ) from None
+
+    def _begin(self, task: Task) -> Any:
+        return self._work.remote(task, __version__)
+
+    def _first_done(self) -> Any:
+        return self._ray.wait(list(self._running), num_returns=1)[0][0]
+
+    def _result(self, handle: Any) -> FinishedBatch:
+        try:
+            done: FinishedBatch = self._ray.get(handle)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, MidfoldError):
+                raise error.cause from None
+            raise
+        except self._ray.exceptions.RayError:
+            raise WorkerLost from None
+        return done
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running.clear()
+        if self._ours:
+            self._ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise MidfoldError(f"no Ray cluster could be reached at {address}: {reason}") from None
+
+
+def _work_of(task: Task, version: str) -> FinishedBatch:
+    if version != __version__:
+        raise MidfoldError(f"this machine has midfold {__version__}, the one that reads the files {version}")
+    ray: Any = importlib.import_module("ray")
+    node = ray.get_runtime_context().get_node_id()
+    return msgspec.structs.replace(work(task), worker=f"{node[:8]}/{os.getpid()}")

@@ -1,0 +1,69 @@
+"""Numbered pieces of one plan, in this process or in several; the result does not depend on how many there are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from midfold.errors import MidfoldError
+
+Plan = TypeVar("Plan")
+Row = TypeVar("Row")
+Report = Callable[[int, int], None]
+"""Called with the number of pieces that are done and the number of all."""
+Work = Callable[[Any, int], list[Any]]
+_shared: tuple[Work, Any] | None = None
+
+
+def work_through(
+    work: Callable[[Plan, int], list[Row]], plan: Plan, count: int, workers: int, report: Report | None
+) -> list[Row]:
+    """What `work(plan, number)` gives for every number below `count`, in order."""
+    rows: list[Row] = []
+    told = report or (lambda done, of: None)
+    context = _context(plan) if workers > 1 else None
+    if context is None:
+        told(0, count)
+        for number in range(count):
+            rows += work(plan, number)
+            told(number + 1, count)
+        return rows
+    with ProcessPoolExecutor(workers, context, _start, (work, plan)) as pool:
+        try:
+            futures = [pool.submit(_work_on, number) for number in range(count)]
+            told(0, count)  # not before: a bar starts a thread, and no process is forked beside one
+            for number, future in enumerate(futures, 1):
+                rows += future.result()
+                told(number, count)
+        except BrokenProcessPool:
+            raise MidfoldError("a worker process ended by itself; fewer --workers need less memory") from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return rows
+
+
+def _start(work: Work, plan: Any) -> None:
+    global _shared  # noqa: PLW0603
+    _shared = work, plan
+
+
+def _work_on(number: int) -> list[Any]:
+    assert _shared is not None
+    work, plan = _shared
+    return work(plan, number)
+
+
+def _context(plan: Any) -> multiprocessing.context.BaseContext | None:
+    """Forking shares the plan as it is; spawning must pickle it. None if neither can be done."""
+    if "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1:
+        return multiprocessing.get_context("fork")
+    try:
+        pickle.dumps(plan)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return multiprocessing.get_context("spawn")

@@ -1,0 +1,237 @@
+"""Conversations as contexts that some model really had, and where they are cut to be measured.
+
+A conversation is split where a compaction was recorded (`_meta.compact_boundary`, `_meta.compact_summary`, or the
+sentence a coding agent opens such a message with); the recorded summary opens the next session. System prompts,
+thinking and `_meta` are left out: no compactor sees them, and no budget counts them. A project is what the file says
+(`source`, and the repository of an `instance_id`), else the folder of the file.
+
+A cut stands before an assistant message, where every call is answered: one for each `SPACING` messages that leave
+enough past and future, at most `MOST` of them, evenly spread. A recorded compaction can be a cut too. Half of the
+conversations are for tuning and half for reporting; a hash of the conversation's name decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from midfold.errors import TranscriptError
+from midfold.lab.message_text import size, total
+from midfold.transcript import jsonio
+from midfold.transcript.document import DIALECTS, Document, read_many
+from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript, plain
+from midfold.transcript.splice import message_value
+
+CONTINUED = "This session is being continued from a previous conversation"
+
+
+class RecordedSession(msgspec.Struct, frozen=True):
+    """One uninterrupted context of a conversation, without its system prompt."""
+
+    conversation: str
+    """What errors and figures call the conversation: its id, or its file and number."""
+    number: int
+    """Which session of the conversation it is."""
+    project: str
+    dialect: str
+    messages: Transcript
+    human: tuple[bool, ...]
+    """Which messages a person wrote."""
+    summary: Message | None = None
+    """What the agent itself put in place of the first messages, where two sessions are seen as one."""
+    times: tuple[float | None, ...] = ()
+    """When each message was recorded, in seconds since 1970; None where nobody knows."""
+
+    def values(self, end: int) -> list[Any]:
+        """The first messages as plain dicts of the dialect, for a compactor to read and change."""
+        kind = DIALECTS[self.dialect]
+        return [jsonio.decode(jsonio.encode(message_value(message, kind))) for message in self.messages[:end]]
+
+
+def load_sessions(files: Iterable[str | Path]) -> list[RecordedSession]:
+    """The sessions of transcript files. An error names the file, and the line where there is one."""
+    return [session for file in files for session in _load_one(Path(file))]
+
+
+def _load_one(path: Path) -> list[RecordedSession]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TranscriptError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    documents = read_many(data, name=str(path))
+    if not any(message.role != "other" for document in documents for message in document.messages):
+        raise TranscriptError(f"{path} is not a transcript: nothing in it is a message with a role")
+    found = []
+    for number, document in enumerate(documents, 1):
+        name = str(path) if len(documents) == 1 else f"{path}, conversation {number}"
+        found += sessions_of(document, name=name, project=str(path.resolve().parent))
+    return found
+
+
+def sessions_of(document: Document, *, name: str = "conversation", project: str = "") -> list[RecordedSession]:
+    """The sessions of one conversation."""
+    named = document.setting("id")
+    conversation = named if isinstance(named, str) and named else name
+    where = _project(document) or project
+    sessions: list[RecordedSession] = []
+    messages: list[Message] = []
+    human: list[bool] = []
+    times: list[float | None] = []
+
+    def finish() -> None:
+        if messages:
+            made = (tuple(messages), tuple(human), None, tuple(times))
+            sessions.append(RecordedSession(conversation, len(sessions) + 1, where, document.dialect.name, *made))
+            for kept in (messages, human, times):
+                kept.clear()
+
+    for message in document.messages:
+        meta = _meta(message)
+        if _is_compaction(message, meta):
+            finish()
+        kept = _strip(message, document)
+        if kept is not None:
+            messages.append(kept)
+            human.append(_is_human(kept, meta))
+            times.append(_time(meta))
+    finish()
+    return sessions
+
+
+def _project(document: Document) -> str:
+    source, meta = document.setting("source"), document.setting("meta")
+    instance = meta.get("instance_id") if isinstance(meta, Mapping) else None
+    repository = instance.rpartition("-")[0] if isinstance(instance, str) else ""
+    return "/".join(part for part in (source, repository) if isinstance(part, str) and part)
+
+
+def _meta(message: Message) -> Mapping[str, Any]:
+    try:
+        value = plain(message.wire)
+    except jsonio.NotJSON:
+        return {}
+    meta = value.get("_meta") if isinstance(value, Mapping) else None
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def _time(meta: Mapping[str, Any]) -> float | None:
+    stamp = meta.get("ts")
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
+    except ValueError:
+        return None
+
+
+def _is_compaction(message: Message, meta: Mapping[str, Any]) -> bool:
+    if meta.get("compact_boundary") or meta.get("compact_summary"):
+        return True
+    return message.role == "user" and message.text.startswith(CONTINUED)
+
+
+def _is_human(message: Message, meta: Mapping[str, Any]) -> bool:
+    if message.role != "user" or any(isinstance(part, ToolResult) for part in message.parts):
+        return False
+    return not (meta.get("is_meta") or meta.get("synthetic") or _is_compaction(message, meta))
+
+
+def _strip(message: Message, document: Document) -> Message | None:
+    """A message as compactors get it: None if nothing of it is measured."""
+    if message.role == "system":
+        return None
+    parts = tuple(part for part in message.parts if not isinstance(part, Thinking))
+    if not parts:
+        return None
+    value = message_value(message.with_parts(parts), document.dialect)
+    if isinstance(value, Mapping):
+        value = {key: inner for key, inner in value.items() if key != "_meta"}
+    return Message.over(value, document.dialect.read)
+
+
+LEAST_PAST = 8_000
+LEAST_FUTURE = 20
+LEAST_SUMMARY = 100
+"""Tokens; a shorter one only says that there was a compaction."""
+SPACING = 40
+MOST = 4
+Split = Literal["all", "train", "held"]
+Places = Literal["steps", "compactions"]
+
+
+class Cut(NamedTuple):
+    """Before which message of a session."""
+
+    session: RecordedSession
+    at: int
+
+    @property
+    def past(self) -> Transcript:
+        return self.session.messages[: self.at]
+
+    @property
+    def future(self) -> Transcript:
+        return self.session.messages[self.at :]
+
+
+def cuts_of(session: RecordedSession, *, least_past: int = LEAST_PAST, least_future: int = LEAST_FUTURE) -> list[Cut]:
+    """The cuts of one session, in order."""
+    places = (at for at, message in enumerate(session.messages) if message.role == "assistant")
+    allowed = measurable(session, places, least_past, least_future)
+    count = min(1 + (allowed[-1] - allowed[0]) // SPACING, MOST) if allowed else 0
+    return [Cut(session, at) for at in spread(allowed, count)]
+
+
+def measurable(session: RecordedSession, places: Iterable[int], least_past: int, least_future: int) -> list[int]:
+    """The places with enough before them and enough after them, and where every call is answered."""
+    messages = session.messages
+    before = list(accumulate(map(size, messages), initial=0))
+    last = len(messages) - least_future
+    return [at for at in places if at <= last and before[at] >= least_past and not _has_calls(messages[at - 1])]
+
+
+def _has_calls(message: Message) -> bool:
+    return any(isinstance(part, ToolCall) for part in message.parts)
+
+
+def spread(places: Sequence[int], most: int) -> list[int]:
+    """At most so many of the places, evenly spread."""
+    count = min(most, len(places))
+    return [places[(2 * number + 1) * len(places) // (2 * count)] for number in range(count)]
+
+
+def in_split(session: RecordedSession, split: Split) -> bool:
+    return split == "all" or split == half_of(session.conversation)
+
+
+def half_of(conversation: str) -> Split:
+    """Which half a conversation belongs to; the same on every machine and in every run."""
+    digest = blake2b(conversation.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return "train" if digest[0] % 2 else "held"
+
+
+def all_cuts(sessions: Sequence[RecordedSession], split: Split = "all", least_past: int = LEAST_PAST) -> list[Cut]:
+    """Cuts between steps."""
+    return [cut for session in sessions if in_split(session, split) for cut in cuts_of(session, least_past=least_past)]
+
+
+def recorded_cuts(sessions: Sequence[RecordedSession], split: Split = "all", least_past: int = LEAST_PAST) -> list[Cut]:
+    """Cuts where the agent itself compacted and its summary was recorded."""
+    found = []
+    for before, after in pairwise(sessions):
+        if before.conversation != after.conversation or not in_split(before, split):
+            continue
+        summary, *rest = after.messages
+        if len(rest) >= LEAST_FUTURE and size(summary) >= LEAST_SUMMARY and total(before.messages) >= least_past:
+            both = msgspec.structs.replace(
+                before,
+                messages=(*before.messages, *rest),
+                human=(*before.human, *after.human[1:]),
+                summary=summary,
+            )
+            found.append(Cut(both, len(before.messages)))
+    return found

@@ -1,0 +1,340 @@
+"""The one HTTP client that asks models, sync and async: for an agent's turns as they stream, for a summary as a whole.
+
+Rules of this file:
+1. Every transport error and every refusal becomes one of the failure kinds; no key and no body gets into a text.
+2. Redirects are not followed: a key goes to the address it was configured for, or nowhere.
+3. `ask` is for a listener: silence is bounded, not the length of the answer. What the failure table calls transient is
+   tried again a few times, after a pause, and the listener is told; an overflow never is: the same request would
+   overflow again.
+4. `ask_once` is for a whole answer, and leaves it to the caller what is tried again. An answer that trickles, its
+   headers included, is bounded by the endpoint's timeout as a whole, not by each read.
+5. `ask` keeps its connection, which may be gone by the time it is needed. One that is seen to be closed is not used; if
+   it breaks only then, and before a byte of the answer, the request is sent once more at once, over a new one.
+   `ask_once` uses none twice: a server that broke one answer may close it while the next call is on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from midfold.errors import FailureKind, MissingExtra, ModelFailed
+from midfold.fold.receipt import FAILURES
+from midfold.model.endpoint import Endpoint
+from midfold.model.refusals import LONGEST_READ, failure_in, failure_of
+from midfold.transcript.answers import LARGEST_ANSWER, AnswerReader, ModelAnswer
+
+if TYPE_CHECKING:
+    import httpx2
+
+PASSING: frozenset[FailureKind] = frozenset(
+    kind for kind, row in FAILURES.items() if row.retry_class == "transient" and kind != "overflow"
+)
+MOST_TRIES = 4
+LONGEST_PAUSE = 60.0
+LARGEST_WHOLE = 8_000_000
+"""Bytes of an answer that is asked for as a whole."""
+HEADERS = "x-midfold-"
+LONGEST_SILENCE = 600.0
+KEPT = 30.0
+"""Seconds an idle connection is kept."""
+Hear = Callable[[str], None]
+Retry = Callable[[ModelFailed, float], None]
+
+
+class ChatModel(Protocol):
+    """Whoever answers requests: a provider over HTTP, or a double."""
+
+    endpoint: Endpoint
+
+    def ask(self, body: bytes, hear: Hear, again: Retry) -> ModelAnswer:
+        """The answer to one request body; `hear` is given its text as it arrives, `again` each failure that passes."""
+        ...
+
+    @property
+    def heard(self) -> str:
+        """What was heard of an answer that did not come to its end; empty after one that did."""
+        ...
+
+
+class ModelClient:
+    """One endpoint. Belongs to one thread; an interrupt closes the connection. A context manager."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        tries: int = MOST_TRIES,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.endpoint = endpoint
+        self.tries = tries
+        self._clock = clock
+        self._sleep = sleep
+        self._arrival: _Arrival | None = None
+        self._http: httpx2.Client | None = None
+        self._answered = False
+        """Whether an answer came over a connection that may still be there."""
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens a new one."""
+        http, self._http, self._answered = self._http, None, False
+        if http is not None:
+            http.close()
+
+    def __enter__(self) -> ModelClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def heard(self) -> str:
+        return "" if self._arrival is None else self._arrival.reader.text
+
+    def ask(self, body: bytes, hear: Hear, again: Retry) -> ModelAnswer:
+        for attempt in range(1, self.tries + 1):
+            try:
+                return self._ask(body, hear)
+            except ModelFailed as failed:
+                if failed.kind not in PASSING or attempt == self.tries:
+                    raise
+                pause = min(failed.retry_after or 2.0 ** (attempt - 1), LONGEST_PAUSE)
+                again(failed, pause)
+                self._sleep(pause)
+        raise ModelFailed("other")
+
+    def _ask(self, body: bytes, hear: Hear) -> ModelAnswer:
+        httpx, endpoint = _httpx(), self.endpoint
+        kept, self._answered = self._answered, False
+        arrival = self._arrival = _Arrival(endpoint, self._clock, hear=hear)
+        headers = endpoint.headers()
+        try:
+            with self._connection().stream("POST", endpoint.url, content=body, headers=headers) as response:
+                arrival.receive(response)
+                for chunk in response.iter_bytes():
+                    if not arrival.take(chunk):
+                        break
+                answer = arrival.answer()
+        except _transport_errors(httpx) as error:
+            stale = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError)
+            if not (kept and stale and not arrival.has_begun):
+                raise arrival.failure(error) from None
+            self.close()
+            return self._ask(body, hear)
+        if not answer.text.strip() and not answer.calls and answer.finish != "filter":
+            raise ModelFailed("malformed", "the model said nothing")
+        told = {name: value for name, value in response.headers.items() if name.startswith(HEADERS)}
+        self._arrival, self._answered = None, True
+        return msgspec.structs.replace(answer, headers=told)
+
+    def ask_once(self, body: bytes) -> ModelAnswer:
+        """The whole answer, over a connection of its own, within the endpoint's timeout."""
+        httpx, endpoint = _httpx(), self.endpoint
+        arrival = _Arrival(endpoint, self._clock, seconds=endpoint.timeout)
+        deadline, headers = Deadline(endpoint.timeout), endpoint.headers()
+        traced = {"trace": deadline.trace}
+        try:
+            with (
+                deadline,
+                self._client(httpx.Client) as http,
+                http.stream("POST", endpoint.url, content=body, headers=headers, extensions=traced) as response,
+            ):
+                arrival.receive(response)
+                for chunk in response.iter_bytes():
+                    if not arrival.take(chunk):
+                        break
+                if deadline.passed:
+                    raise arrival.failure(TimeoutError())
+                return arrival.answer()
+        except _transport_errors(httpx) as error:
+            raise arrival.failure(TimeoutError() if deadline.passed else error) from None
+
+    async def ask_once_async(self, body: bytes) -> ModelAnswer:
+        """The same, awaited."""
+        import asyncio
+
+        httpx, endpoint = _httpx(), self.endpoint
+        arrival, headers = _Arrival(endpoint, self._clock, seconds=endpoint.timeout), endpoint.headers()
+        try:
+            async with (
+                asyncio.timeout(endpoint.timeout),
+                self._client(httpx.AsyncClient) as http,
+                http.stream("POST", endpoint.url, content=body, headers=headers) as response,
+            ):
+                arrival.receive(response)
+                async for chunk in response.aiter_bytes():
+                    if not arrival.take(chunk):
+                        break
+                return arrival.answer()
+        except _transport_errors(httpx) as error:
+            raise arrival.failure(error) from None
+
+    def _connection(self) -> httpx2.Client:
+        if self._http is None:
+            self._http = http = self._client(_httpx().Client)
+            weakref.finalize(self, http.close)
+        return self._http
+
+    def _client(self, kind: Any) -> Any:
+        """One HTTP client, sync or async. Reading the certificates takes longer than a call to a server nearby that
+        needs none.
+        """
+        httpx, seconds = _httpx(), self.endpoint.timeout
+        is_plain = self.endpoint.base_url.lower().startswith("http://")
+        return kind(
+            follow_redirects=False,
+            verify=False if is_plain else _certificates(),
+            timeout=httpx.Timeout(min(seconds, LONGEST_SILENCE), connect=min(30.0, seconds)),
+            limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=KEPT),
+        )
+
+
+class _Arrival:
+    """An answer as it arrives, bounded in time and in size."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock: Callable[[], float],
+        *,
+        hear: Hear | None = None,
+        seconds: float = math.inf,
+    ) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._hear = hear
+        self._is_bounded = seconds < math.inf
+        self._ends = clock() + seconds
+        largest = LARGEST_WHOLE if self._is_bounded else LARGEST_ANSWER
+        self.reader = AnswerReader(endpoint.dialect, largest=largest)
+        self._refusal = bytearray()
+        self._response: httpx2.Response | None = None
+
+    def receive(self, response: httpx2.Response) -> None:
+        """Its status and headers are there."""
+        self._response = response
+
+    @property
+    def has_begun(self) -> bool:
+        return self._response is not None
+
+    def take(self, chunk: bytes) -> bool:
+        """Whether more is wanted. What came of a refusal's body tells enough of it."""
+        late = self._clock() > self._ends
+        if self._is_refusal:
+            self._refusal += chunk
+            return len(self._refusal) <= LONGEST_READ and not late
+        if late:
+            raise self.failure(TimeoutError())
+        for text in self.reader.feed(chunk):
+            if self._hear is not None:
+                self._hear(text)
+        return not self.reader.has_failed
+
+    def answer(self) -> ModelAnswer:
+        if self._is_refusal:
+            raise self.failure(None)
+        answer = self.reader.finish()
+        if answer.error:
+            raise failure_in(answer.error)
+        if answer.problem:
+            raise ModelFailed("malformed", answer.problem)
+        return answer
+
+    def failure(self, error: Exception | None) -> ModelFailed:
+        """What the provider said is wrong, also where its words broke off; else what became of the connection."""
+        place, response = self._endpoint.place, self._response
+        if response is not None and self._is_refusal:
+            return failure_of(response.status_code, response.headers, bytes(self._refusal), place, self._clock())
+        httpx = _httpx()
+        if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError | httpx.UnsupportedProtocol):
+            return ModelFailed("network", f"{place} could not be reached")
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
+            late = "did not finish in time" if self._is_bounded else "sent nothing for too long"
+            return ModelFailed("timeout", f"{place} {late}")
+        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.DecodingError):
+            return ModelFailed("malformed", f"{place} closed its answer early or broke the protocol")
+        return ModelFailed("network", f"the connection to {place} failed")
+
+    @property
+    def _is_refusal(self) -> bool:
+        return self._response is not None and not self._response.is_success
+
+
+class Deadline:
+    """`with Deadline(30) as deadline:` around a sync request that has `deadline.trace` as its `trace` extension.
+
+    The HTTP library bounds each read. A server that sends a byte now and then keeps every read short and the call
+    endless, so a timer shuts the connection down when the time is up, and whoever reads from it sees it end.
+    """
+
+    CONNECTED = ("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._socket: Any = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._timer.cancel()
+            self._socket = None
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """What the HTTP library tells about its connection: where it is."""
+        if event.endswith(self.CONNECTED):
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+                if self.passed:
+                    self._shut()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.passed = True
+            self._shut()
+
+    def _shut(self) -> None:
+        """The plain socket's own method: that of a TLS socket would take the connection away under its reader."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def _httpx() -> Any:
+    try:
+        import httpx2
+    except ImportError:
+        raise MissingExtra("calling a model", "models") from None
+    return httpx2
+
+
+def _transport_errors(httpx: Any) -> tuple[type[Exception], ...]:
+    return (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError)
+
+
+@cache
+def _certificates() -> Any:
+    """Read once for all clients."""
+    return _httpx().create_ssl_context()

@@ -1,0 +1,157 @@
+"""Who is asked for a summary, what that does to the state, and how a compaction is driven to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from midfold.decide import Decision, paused_words
+from midfold.errors import SummaryFailed
+from midfold.fold.local import local_summary
+from midfold.fold.receipt import cooldown
+from midfold.fold.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
+
+T = TypeVar("T")
+Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
+
+
+def local_summarizer(ask: SummaryAsk) -> SummaryAnswer:
+    """The embedded default: no model, no network."""
+    text, book = local_summary(ask)
+    return SummaryAnswer(text=text, source="local", facts=(book.kept, book.recoverable, book.estimate))
+
+
+def drive(flow: Flow, summarize: Summarizer) -> Outcome:
+    """Runs a compaction to its end."""
+    step = advance(flow)
+    while isinstance(step, SummaryAsk):
+        step = advance(flow, answer_of(summarize, step))
+    return step
+
+
+def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Outcome:
+    """Runs a compaction up to its next question, or to its end: nothing slow happens before the first one."""
+    try:
+        return next(flow) if answer is None else flow.send(answer)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+
+
+def answer_of(summarize: Summarizer, ask: SummaryAsk) -> SummaryAnswer:
+    """What a summarizer says, or how it failed."""
+    try:
+        return as_answer(summarize(ask))
+    except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+        return failure_of(error)
+
+
+def failure_of(error: Exception) -> SummaryAnswer:
+    if isinstance(error, SummaryFailed):
+        return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
+    return SummaryAnswer(failure="other")
+
+
+def as_answer(given: Any) -> SummaryAnswer:
+    """What a summarizer returned, as an answer."""
+    if isinstance(given, SummaryAnswer):
+        return given
+    if isinstance(given, str) and given.strip():
+        return SummaryAnswer(text=given)
+    return SummaryAnswer(failure="malformed")
+
+
+class Guard:
+    """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
+
+    def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
+        self._summarize, self._decision, self._clock = summarize, decision, clock
+        self._asked: SummaryAnswer | None = None
+
+    def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
+        if self._decision.pause:
+            return self._paused()
+        self._asked = answer_of(self._summarize, ask)
+        return self._asked
+
+    async def later(self, ask: SummaryAsk) -> SummaryAnswer:
+        """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
+        awaited = getattr(self._summarize, "later", None)
+        if self._decision.pause or awaited is None:
+            return await asyncio.to_thread(self, ask)
+        try:
+            self._asked = as_answer(await awaited(ask))
+        except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
+            self._asked = failure_of(error)
+        return self._asked
+
+    def _paused(self) -> SummaryAnswer:
+        kind, left = self._decision.failure, self._decision.pause
+        return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
+
+    def settle(self, state: CompactionState) -> CompactionState:
+        """The state after the compaction: a new pause after a new failure, none after a summary."""
+        if self._asked is None:
+            return state
+        failure = state.failure or self._asked.failure
+        if not failure:
+            return msgspec.structs.replace(state, cooldown_until=0.0)
+        until = self._clock() + cooldown(failure, self._asked.retry_after)
+        return msgspec.structs.replace(state, failure=failure, cooldown_until=until)
+
+
+class Question(NamedTuple):
+    """What a compaction waits with, and who answers it."""
+
+    guard: Guard
+    ask: SummaryAsk
+
+
+class _Done(NamedTuple):
+    value: object
+
+
+def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
+    """Runs a compaction to its end, and waits for its summaries."""
+    step = _next(steps, None)
+    while isinstance(step, Question):
+        step = _next(steps, step.guard(step.ask))
+    return step.value  # type: ignore[return-value]
+
+
+async def run_async(steps: Generator[Question, SummaryAnswer, T]) -> T:
+    """The same for an event loop: what takes time happens in a thread, summaries are awaited."""
+    try:
+        step = await _next_in_thread(steps, None)
+        while isinstance(step, Question):
+            step = await _next_in_thread(steps, await step.guard.later(step.ask))
+    finally:
+        await asyncio.to_thread(steps.close)
+    return step.value  # type: ignore[return-value]
+
+
+async def _next_in_thread(
+    steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None
+) -> Question | _Done:
+    """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
+    work = asyncio.ensure_future(asyncio.to_thread(_next, steps, answer))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        raise
+
+
+def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _Done:
+    try:
+        return next(steps) if answer is None else steps.send(answer)
+    except StopIteration as stop:
+        return _Done(stop.value)
+
+
+def cleared(state: CompactionState) -> CompactionState:
+    """The state without its failures and strikes: after a reset or another model."""
+    return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

@@ -1,0 +1,399 @@
+"""Where models are: addresses, keys and wires; whom an agent talks to, and who writes the summaries, with the reason.
+
+Rules of this file:
+1. Nothing is sent anywhere that an option or a setting does not name. A key in the environment opens a door that is
+   named; it names none, but for `midfold chat` and `midfold agent`, which talk to somebody.
+2. `auto` asks whoever the conversation is talking to already, in chat and agent; elsewhere it asks nobody.
+3. The conversation's own model stands in for another one only where it is reached at the same address.
+4. Keys are read by name from the environment that is passed in, and are never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from midfold.config import Config
+from midfold.errors import ConfigError, ModelFailed
+from midfold.models import Belief, ModelOverride, look_up
+from midfold.transcript import jsonio
+
+Wire = Literal["openai", "anthropic"]
+DIALECTS: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
+DEFAULT_TIMEOUT = 120.0
+DEFAULT_WINDOW = 128_000
+NOWHERE = "(an address that cannot be called)"
+ANTHROPIC_VERSION = "2023-06-01"
+UNNAMED = "endpoint"
+"""The name of a provider of which only the address was given."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One model behind one address. The key is never shown."""
+
+    name: str
+    wire: Wire
+    base_url: str
+    model: str
+    key: str = ""
+    context_length: int = DEFAULT_WINDOW
+    max_output: int | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    extra_body: Mapping[str, Any] = {}
+    reasoning_effort: str | None = None
+    reuse_prefix: bool = False
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.name}, {self.wire}, {self.place}, {self.model})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("name", self.name), ("place", self.place), ("model", self.model)]
+
+    @property
+    def place(self) -> str:
+        """The host alone: what may appear in errors and receipts."""
+        try:
+            parts = urlsplit(self.base_url)
+            port = f":{parts.port}" if parts.port else ""
+        except ValueError:
+            return NOWHERE
+        return f"{parts.hostname}{port}" if parts.hostname else NOWHERE
+
+    @property
+    def dialect(self) -> str:
+        """The shape of its requests and answers."""
+        return DIALECTS[self.wire]
+
+    @property
+    def url(self) -> str:
+        """Where it is asked."""
+        base = self.base_url.rstrip("/")
+        if self.wire == "anthropic":
+            return f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
+        return f"{base}/chat/completions"
+
+    def headers(self) -> dict[str, str]:
+        """The headers of every request to it; raises ModelFailed where none can be made."""
+        if not (self.key.isascii() and self.key.isprintable()):
+            raise ModelFailed("auth", f"the key for {self.place} has characters that no header can carry")
+        if self.place == NOWHERE:
+            raise ModelFailed("network", f"{self.name}: {NOWHERE}")
+        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        if self.wire == "anthropic":
+            headers["anthropic-version"] = ANTHROPIC_VERSION
+        if self.key:
+            bearer = {"authorization": f"Bearer {self.key}"}
+            headers |= {"x-api-key": self.key} if self.wire == "anthropic" else bearer
+        return headers
+
+    @property
+    def is_openai_itself(self) -> bool:
+        return self.place == "api.openai.com"
+
+    def same_model(self, other: Endpoint) -> bool:
+        return (self.base_url.rstrip("/"), self.model) == (other.base_url.rstrip("/"), other.model)
+
+
+class KnownProvider(NamedTuple):
+    """A provider everybody knows: where it is, how it is spoken to, a small model of it and one to talk to."""
+
+    wire: Wire
+    base_url: str
+    key_variable: str
+    small_model: str
+    model: str
+    base_url_variable: str = ""
+
+    def key(self, environment: Mapping[str, str]) -> str:
+        return environment.get(self.key_variable, "").strip() if self.key_variable else ""
+
+    def address(self, environment: Mapping[str, str]) -> str:
+        given = environment.get(self.base_url_variable, "").strip() if self.base_url_variable else ""
+        return given or self.base_url
+
+
+KNOWN: dict[str, KnownProvider] = {
+    "anthropic": KnownProvider(
+        "anthropic",
+        "https://api.anthropic.com",
+        "ANTHROPIC_API_KEY",
+        "claude-haiku-4-5",
+        "claude-sonnet-4-5",
+        "ANTHROPIC_BASE_URL",
+    ),
+    "openai": KnownProvider(
+        "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "gpt-5-mini", "gpt-5.1", "OPENAI_BASE_URL"
+    ),
+    "openrouter": KnownProvider(
+        "openai",
+        "https://openrouter.ai/api/v1",
+        "OPENROUTER_API_KEY",
+        "google/gemini-3-flash-preview",
+        "anthropic/claude-sonnet-4.5",
+    ),
+    "nous": KnownProvider(
+        "openai", "https://inference-api.nousresearch.com/v1", "NOUS_API_KEY", "Hermes-4-70B", "Hermes-4-405B"
+    ),
+}
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """Who summarises. Without an endpoint the summary is made locally."""
+
+    endpoint: Endpoint | None = None
+    main: Endpoint | None = None
+    why: str
+    missing: bool = False
+    """Whether a model is configured that cannot be asked: its key is not there."""
+    unused: tuple[str, ...] = ()
+    """Variables whose keys would have been used, had the settings named a provider."""
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        if self.endpoint is None:
+            return f"local, without a model ({self.why})"
+        return f"{self.endpoint.model} at {self.endpoint.place} ({self.why})"
+
+
+def resolve(
+    config: Config, environment: Mapping[str, str], model: str | None = None, talking_to: Endpoint | None = None
+) -> Resolution:
+    """The model that the settings choose. `model` is the conversation's own, `talking_to` where it is being held."""
+    return _Choice(config, environment, model, talking_to).resolution()
+
+
+def keys_present(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables of the known providers' keys that are set."""
+    return tuple(known.key_variable for known in KNOWN.values() if known.key(environment))
+
+
+def provider_of(model: str | None) -> str | None:
+    """Who serves a model of this name, as far as its name tells."""
+    name = (model or "").lower()
+    if "/" in name:
+        return "openrouter"
+    if name.startswith("claude"):
+        return "anthropic"
+    return "openai" if name.startswith(("gpt-", "o1", "o3", "o4", "chatgpt")) else None
+
+
+class _Choice:
+    """Who summarises one conversation, by its settings."""
+
+    def __init__(
+        self, config: Config, environment: Mapping[str, str], model: str | None, talking_to: Endpoint | None
+    ) -> None:
+        self.config = config
+        self.task = config.auxiliary.compression
+        self.environment = environment
+        self.model = model if talking_to is None else talking_to.model
+        self.talking_to = talking_to
+
+    def resolution(self) -> Resolution:
+        provider = self.task.provider
+        if provider == "local":
+            return Resolution(why="auxiliary.compression.provider is local")
+        if self.task.base_url is not None and provider == "auto":
+            endpoint = self._endpoint(UNNAMED, KnownProvider("openai", "", "", "", ""), self.task.base_url)
+            return self._asked(endpoint, "auxiliary.compression.base_url is set")
+        if provider == "auto":
+            return self._auto()
+        if provider == "main":
+            return self._as_main(self._main())
+        return self._served_by(provider, f"auxiliary.compression.provider is {provider}")
+
+    def _auto(self) -> Resolution:
+        """Whoever is talked to, or who serves the model that the settings name; a key alone means nobody."""
+        if self.talking_to is not None:
+            endpoint = self._with_task(self.talking_to, self.task.model or self._small_model(self.talking_to))
+            return self._asked(endpoint, "auto: the conversation is held there")
+        if self.task.model is not None:
+            return self._serving(self.task.model)
+        if self.task.api_key_env is not None:
+            why = "auto: auxiliary.compression.api_key_env names a key, but neither provider nor model is named"
+            return Resolution(why=why, missing=True)
+        unused = keys_present(self.environment)
+        if not unused:
+            return Resolution(why="auto asks nobody here")
+        are = "is set, but a key" if len(unused) == 1 else "are set, but keys"
+        named = "auxiliary.compression.provider (main, or a provider's name)"
+        return Resolution(why=f"auto: {' and '.join(unused)} {are} alone sends nothing; {named} does", unused=unused)
+
+    def _serving(self, model: str) -> Resolution:
+        """A model that is named without who serves it: as far as its name tells."""
+        name = provider_of(model)
+        if name is None:
+            why = f"auxiliary.compression.model is {model}, but provider does not say who serves it"
+            return Resolution(why=why, missing=True)
+        return self._served_by(name, f"auxiliary.compression.model is {model}")
+
+    def _served_by(self, provider: str, why: str) -> Resolution:
+        known = _named(self.config, provider, "auxiliary.compression")
+        if not self._key(known) and known.key_variable:
+            missing = f"{provider} is configured, but {self._variable(known)} is not set"
+            return Resolution(why=missing, missing=True)
+        return self._asked(self._endpoint(provider, known, self.task.base_url), why)
+
+    def _asked(self, endpoint: Endpoint, why: str) -> Resolution:
+        main = self._main()
+        same_place = main is not None and main.base_url.rstrip("/") == endpoint.base_url.rstrip("/")
+        return Resolution(endpoint=endpoint, main=main if same_place else None, why=why)
+
+    def _small_model(self, endpoint: Endpoint) -> str:
+        """The small model of a provider everybody knows; elsewhere nothing is known but the conversation's own."""
+        known = KNOWN.get(endpoint.name)
+        return endpoint.model if known is None or endpoint.name in self.config.providers else known.small_model
+
+    def _as_main(self, main: Endpoint | None) -> Resolution:
+        if main is None:
+            told = f"the key for {self.model} is not set" if provider_of(self.model) else "the model is not known"
+            return Resolution(why=f"auxiliary.compression.provider is main, but {told}", missing=True)
+        endpoint = self._with_task(main, self.task.model or main.model)
+        return Resolution(endpoint=endpoint, why="auxiliary.compression.provider is main")
+
+    def _main(self) -> Endpoint | None:
+        """The conversation's own model, where its provider and key are known."""
+        if self.talking_to is not None:
+            return msgspec.structs.replace(self.talking_to, timeout=self.task.timeout)
+        name = provider_of(self.model)
+        if name is None or self.model is None or not KNOWN[name].key(self.environment):
+            return None
+        known = KNOWN[name]
+        belief = _belief(self.config, self.model)
+        return Endpoint(
+            name=name,
+            wire=known.wire,
+            base_url=known.address(self.environment),
+            model=self.model,
+            key=known.key(self.environment),
+            context_length=belief.model.context_window,
+            max_output=belief.model.max_output,
+            timeout=self.task.timeout,
+        )
+
+    def _endpoint(self, name: str, known: KnownProvider, base_url: str | None) -> Endpoint:
+        model = self.task.model or known.small_model
+        if not model:
+            raise ConfigError("auxiliary.compression.model: this endpoint needs the name of a model")
+        endpoint = Endpoint(
+            name=name,
+            wire=known.wire,
+            base_url=base_url or known.address(self.environment),
+            model=model,
+            key=self._key(known),
+        )
+        return self._with_task(endpoint, model)
+
+    def _with_task(self, endpoint: Endpoint, model: str) -> Endpoint:
+        belief = _belief(self.config, model)
+        return msgspec.structs.replace(
+            endpoint,
+            model=model,
+            context_length=self.task.context_length or belief.model.context_window,
+            max_output=belief.model.max_output if belief.known else None,
+            timeout=self.task.timeout,
+            extra_body=_object(self.task.extra_body),
+            reasoning_effort=self.task.reasoning_effort,
+            reuse_prefix=self.task.reuse_prefix and model == self.model,
+        )
+
+    def _variable(self, known: KnownProvider) -> str:
+        return self.task.api_key_env or known.key_variable
+
+    def _key(self, known: KnownProvider) -> str:
+        return self.environment.get(self._variable(known), "").strip() if self._variable(known) else ""
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = jsonio.decode(text)
+    except jsonio.NotJSON:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError("auxiliary.compression.extra_body: allowed is a mapping, or a JSON object as text")
+    return value
+
+
+def endpoint_for(
+    config: Config,
+    environment: Mapping[str, str],
+    *,
+    model: str | None = None,
+    provider: str | None = None,
+    base_url: str | None = None,
+    wire: Wire | None = None,
+) -> Endpoint:
+    """The model that an agent talks to. Raises ConfigError with what to set where nothing says which."""
+    settings = config.agent
+    name, who = model or settings.model, provider or settings.provider
+    if base_url is not None and who == "auto":
+        who, known = UNNAMED, KnownProvider(wire or "openai", base_url, "", "", "")
+    else:
+        who = _server_of(name, environment) if who == "auto" else who
+        known = _named(config, who, "agent")
+    name = name or known.model
+    if not name:
+        raise ConfigError(f"which model? Give --model, or set agent.model or providers.{who}.model")
+    key = known.key(environment)
+    if known.key_variable and not key:
+        raise ConfigError(f"{who} needs a key: set the environment variable {known.key_variable}")
+    belief = _belief(config, name)
+    return Endpoint(
+        name=who,
+        wire=wire or known.wire,
+        base_url=base_url or known.address(environment),
+        model=name,
+        key=key,
+        context_length=belief.model.context_window,
+        max_output=belief.model.max_output if belief.known else None,
+        timeout=settings.timeout,
+    )
+
+
+def secret_variables(config: Config) -> frozenset[str]:
+    """The environment variables that the settings name as keys: commands of the agent are not given them."""
+    named = [section.api_key_env for section in config.providers.values()]
+    named += [row.api_key_env for row in config.upstreams.values()]
+    named += [config.auxiliary.compression.api_key_env, config.gateway.api_key_env]
+    named += [known.key_variable for known in KNOWN.values()]
+    return frozenset(filter(None, named))
+
+
+def _server_of(model: str | None, environment: Mapping[str, str]) -> str:
+    """Who serves a model of this name; without a name, the first provider whose key is there."""
+    if model is not None:
+        own = provider_of(model)
+        if own is None:
+            raise ConfigError(
+                f"who serves {model}? Set agent.provider to a section under providers, or give --base-url"
+            )
+        return own
+    present = [name for name, known in KNOWN.items() if known.key(environment)]
+    if not present:
+        names = ", ".join(known.key_variable for known in KNOWN.values())
+        raise ConfigError(f"no model to talk to: set one of {names}, or give --base-url URL --model NAME")
+    return present[0]
+
+
+def _named(config: Config, provider: str, asking: str) -> KnownProvider:
+    """A section under providers, or a provider everybody knows; a section may correct a known one."""
+    section, known = config.providers.get(provider), KNOWN.get(provider)
+    if section is None:
+        if known is None:
+            raise ConfigError(f"{asking}.provider: there is no section providers.{provider}")
+        return known
+    base = section.base_url or (known.base_url if known else KNOWN[section.wire].base_url)
+    variable = section.api_key_env or (known.key_variable if known else "")
+    small, large = (known.small_model, known.model) if known else ("", "")
+    return KnownProvider(section.wire, base, variable, section.model or small, section.model or large)
+
+
+def _belief(config: Config, model: str) -> Belief:
+    overrides = {name: ModelOverride(**msgspec.structs.asdict(row)) for name, row in config.models.items()}
+    return look_up(model, overrides)

@@ -1,0 +1,179 @@
+"""How a conversation is kept: engine, model, window and prompt, and the numbers that follow from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from midfold.api import believe, budget_for, meter_for, request_for
+from midfold.cache.prices import Prices, prices_for
+from midfold.cache.schedule import Schedule, Writer
+from midfold.engine import ContextEngine
+from midfold.fold.boundary import Protection
+from midfold.fold.budget import Budget
+from midfold.fold.request import CompactionRequest, CompactionState, Redactor
+from midfold.model import Summarizer, local_summarizer
+from midfold.model.endpoint import Endpoint
+from midfold.model.summaries import summarizer_for
+from midfold.plugins import engine_for
+from midfold.store.given import of_messages
+from midfold.transcript.dialect import Dialect
+from midfold.transcript.document import DIALECTS, Document, tool_of
+from midfold.transcript.message import Message
+from midfold.transcript.tokens import Fixed, Meter
+
+if TYPE_CHECKING:
+    from midfold.config import Config
+
+PLAINEST = DIALECTS["openai-chat"]
+"""Of messages that nobody has read yet."""
+
+
+class Setup:
+    """How a conversation is kept: engine, model, window and prompt, and the numbers that follow from them."""
+
+    def __init__(
+        self,
+        engine: ContextEngine | None = None,
+        *,
+        model: str | None = None,
+        context_length: int | None = None,
+        output_reservation: int | None = None,
+        config: Config | None = None,
+        summarizer: Summarizer | None = None,
+        redactor: Redactor | None = None,
+        protection: Protection | None = None,
+        system: Any = None,
+        tools: Sequence[Any] = (),
+        clock: Callable[[], float] = time.time,
+        most_messages: int = 0,
+    ) -> None:
+        self.engine: ContextEngine = engine_for(config, engine)
+        self.given_config = config
+        self.config: Config = config or _defaults()
+        self.summarizer = summarizer
+        self.redactor, self.protection = redactor, protection
+        self.output_reservation = output_reservation
+        self.clock = clock
+        self.most_messages = most_messages
+        """More messages are folded, whatever their size; 0: any number may be sent."""
+        self.system, self.tools = system, list(tools)
+        self.update_model(model, context_length)
+
+    def copy(self) -> Setup:
+        """The same for another conversation."""
+        other = copy(self)
+        other.tools = list(self.tools)
+        other._derive()
+        return other
+
+    def update_model(self, model: str | None, context_length: int | None = None) -> None:
+        """Another model, or other settings: every number is derived anew."""
+        self.model, self.context_length = model, context_length
+        self._chosen: Summarizer | None = None
+        self._derive()
+
+    def update_prompt(self, system: Any, tools: Sequence[Any] = ()) -> None:
+        """Another system prompt or other tools beside the messages."""
+        self.system, self.tools = system, list(tools)
+        self._derive()
+
+    def correct_window(self, limit: int | None) -> bool:
+        """The window is smaller than was believed; says whether that is news."""
+        if limit is None or limit >= self.window:
+            return False
+        self.context_length = limit
+        self._derive()
+        return True
+
+    def _derive(self) -> None:
+        belief = believe(self.model, self.config)
+        reservation = self.output_reservation or self.config.compression.output_reservation
+        self.window: int = self.context_length or belief.model.context_window
+        self.budget: Budget = budget_for(self.window, reservation, self.config)
+        self.meter: Meter = meter_for(belief)
+        self._fixed: dict[str, Fixed] = {}
+        self._bare: CompactionRequest | None = None
+
+    def fixed(self, dialect: type[Dialect]) -> Fixed:
+        """What stands beside the messages of every request."""
+        found = self._fixed.get(dialect.name)
+        if found is None:
+            system = None if self.system is None else Message.over(self.system, dialect.read_system)
+            found = self._fixed[dialect.name] = self.meter.fixed(system, map(tool_of, self.tools))
+        return found
+
+    def request(self, document: Document, state: CompactionState) -> CompactionRequest:
+        """What an engine is asked to do with a conversation."""
+        return request_for(
+            document,
+            system=self.system,
+            tools=self.tools,
+            model=self.model,
+            context_length=self.window,
+            output_reservation=self.output_reservation,
+            state=state,
+            config=self.config,
+            redactor=self.redactor,
+            protection=self.protection,
+        )
+
+    def bare_request(self, state: CompactionState) -> CompactionRequest:
+        """The same without messages, for who decides by size; it is made once."""
+        if self._bare is None:
+            self._bare = self.request(of_messages((), PLAINEST), state)
+        return msgspec.structs.replace(self._bare, state=state)
+
+    def writer(self, *, local: bool = False) -> Summarizer:
+        """Who writes summaries: the caller's, else the one the settings choose for this model, else the local one."""
+        if local:
+            return local_summarizer
+        if self.summarizer is not None:
+            return self.summarizer
+        if self._chosen is None:
+            self._chosen = summarizer_for(self.given_config, self.model)
+        return self._chosen
+
+    @property
+    def prices(self) -> Prices:
+        return prices_for(self.model, self.config.prompt_caching.cache_ttl, self.config.models)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """When folds are cheap; None where the settings fold at the threshold only."""
+        return schedule_of(self.budget.threshold_tokens, self.config, self.model, self.writer)
+
+
+def _defaults() -> Config:
+    from midfold.config import Config
+
+    return Config()
+
+
+def schedule_of(
+    threshold_tokens: int, config: Config, model: str | None, writer: Callable[[], Summarizer]
+) -> Schedule | None:
+    """When folds are cheap; None where the settings fold at the threshold only, and then nobody is asked for prices."""
+    settings = config.prompt_caching
+    if settings.schedule != "cheapest" or not config.compression.enabled:
+        return None
+    return Schedule(
+        threshold_tokens=threshold_tokens,
+        prices=prices_for(model, settings.cache_ttl, config.models),
+        writer=None if settings.schedule_summary == "local" else _paid(writer(), config),
+    )
+
+
+def _paid(summarizer: Summarizer, config: Config) -> Writer | None:
+    """Who is paid for summaries: nobody, the model an endpoint names, or one of whom nothing is known."""
+    if summarizer is local_summarizer:
+        return None
+    endpoint = getattr(summarizer, "endpoint", None)
+    if not isinstance(endpoint, Endpoint):
+        return Writer()
+    prices = prices_for(endpoint.model, overrides=config.models)
+    return Writer(prices=prices, reuses_prefix=endpoint.reuse_prefix)

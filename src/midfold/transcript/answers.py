@@ -1,0 +1,507 @@
+"""What a model answers, in any of the three dialects, as one JSON value or as the events of a stream.
+
+    reader = AnswerReader("anthropic")
+    for text in reader.feed(chunk): ...   # bytes as they arrive, or `take` for events that somebody has read already
+    answer = reader.finish()
+
+Rules of this file:
+1. What is kept of an answer is the provider's own: blocks in their order, signatures and arguments as they were
+   written, in the shape in which a client sends it back.
+2. An answer that ends before the provider said so has a problem, and so has what cannot be read. An error inside an
+   answer is an error. Nothing here raises: who reads an answer decides what a problem means.
+3. What is a stream and what is one value, the first byte tells: proxies do either, under any name.
+4. Reasoning is not part of the text.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from midfold.transcript import jsonio
+from midfold.transcript.jsonio import value_end
+from midfold.transcript.message import ToolCall, Usage, read_usage
+from midfold.transcript.sse import EventReader, StreamEvent
+
+LARGEST_ANSWER = 32_000_000
+BLANK = b"\xef\xbb\xbf \t\r\n"
+FIRST_OF_STREAM = (b"d", b"e", b"i", b"r", b":")
+"""Streams begin with the name of a field (data, event, id, retry) or a comment; JSON values that are objects do not."""
+BROKE_OFF = "the answer broke off"
+Finish = Literal["", "stop", "length", "filter"]
+_FINISHES: dict[str, Finish] = {
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "content_filter": "filter",
+    "refusal": "filter",
+}
+_CHAT_REASONING = ("reasoning_content", "reasoning")
+_ANTHROPIC_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+
+
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer: the messages to keep, in the shape of its dialect, and what is in them."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    finish: Finish = "stop"
+    usage: dict[str, Any] = {}
+    error: Any = None
+    """What the provider said is wrong, as it said it."""
+    problem: str = ""
+    """Why this is no answer; no word of the provider's is in it."""
+    headers: dict[str, str] = {}
+    """What a midfold gateway says it did."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The one message of a dialect whose answers are one."""
+        return self.messages[0]
+
+    @property
+    def tokens(self) -> Usage:
+        """What the provider counted; zeros where it counted nothing."""
+        return read_usage(self.usage) or Usage(prompt_tokens=0)
+
+
+class AnswerReader:
+    """One answer as it arrives."""
+
+    def __init__(self, dialect: str, *, largest: int = LARGEST_ANSWER) -> None:
+        self._growing = _GROWING[dialect]()
+        self._events: EventReader | None = None
+        self._body = bytearray()
+        self._size = 0
+        self._largest = largest
+
+    def feed(self, chunk: bytes) -> Iterator[str]:
+        """The texts that this chunk completes."""
+        self._size += len(chunk)
+        if self._size > self._largest:
+            self._growing.problem = f"the answer is larger than {self._largest // 1_000_000} MB"
+        if self.has_failed:
+            return
+        if self._events is None:
+            begun = bool(self._body)
+            self._body += chunk if begun else chunk.lstrip(BLANK)
+            if begun or bytes(self._body[:1]) not in FIRST_OF_STREAM:
+                return
+            self._events, chunk = EventReader(), bytes(self._body)
+        try:
+            for event in self._events.feed(chunk):
+                if text := self.take(event):
+                    yield text
+        except ValueError as problem:
+            self._growing.problem = str(problem)
+
+    def take(self, event: StreamEvent) -> str:
+        """An event of a stream; the text in it, for whoever watches."""
+        growing = self._growing
+        if growing.error or growing.problem:
+            return ""
+        if event.value is not None:
+            return growing.read_event(event.value)
+        if event.is_crowded:
+            growing.problem = "an event of the stream has more in it than is read"
+        elif event.is_end:
+            growing.has_ended = True
+        elif event.data:
+            growing.problem = "an event of the stream is not a JSON object"
+        return ""
+
+    def finish(self) -> ModelAnswer:
+        """The whole answer, when nothing more comes."""
+        if self._body and self._events is None and not self.has_failed:
+            self._read_body()
+        return self._growing.answer()
+
+    def _read_body(self) -> None:
+        growing = self._growing
+        try:
+            value = jsonio.decode(bytes(self._body))
+        except jsonio.NotJSON:
+            growing.problem = "the answer is a web page" if self._body[:1] == b"<" else "the answer is not JSON"
+            return
+        if not isinstance(value, dict):
+            growing.problem = "the answer is not an object"
+        elif value.get("error"):
+            growing.error = value["error"]
+        else:
+            growing.read_body(value)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything arrived."""
+        return self._size > 0
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this is no answer, whatever else may come."""
+        return bool(self._growing.error or self._growing.problem)
+
+    @property
+    def text(self) -> str:
+        """The text so far, of an answer that may never end."""
+        return "".join(self._growing.texts)
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """What the answer has said about its usage so far."""
+        return self._growing.usage
+
+
+def read_answer(dialect: str, body: bytes) -> ModelAnswer:
+    """An answer of which all is there."""
+    reader = AnswerReader(dialect)
+    for _ in reader.feed(body + b"\n\n"):
+        pass
+    return reader.finish()
+
+
+class _Growing(ABC):
+    """An answer of one dialect that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.usage: dict[str, Any] = {}
+        self.finish: Finish = ""
+        self.has_ended = False
+        self.error: Any = None
+        self.problem = ""
+
+    def read_event(self, value: dict[str, Any]) -> str:
+        """One event; the text in it."""
+        if value.get("error"):
+            self.error = value["error"]
+            return ""
+        text = self._read_event(value)
+        if text:
+            self.texts.append(text)
+        return text
+
+    def answer(self) -> ModelAnswer:
+        text = "".join(self.texts)
+        if self.error or self.problem:
+            return ModelAnswer(text=text, usage=self.usage, error=self.error, problem=self.problem)
+        calls: list[ToolCall] = []
+        messages = tuple(self._messages(calls))
+        return ModelAnswer(
+            messages=messages,
+            text=self._text(),
+            calls=tuple(calls),
+            finish=self.finish,
+            usage=self.usage,
+            problem="" if self.finish and self._is_whole() else BROKE_OFF,
+        )
+
+    def count(self, usage: Any) -> None:
+        """What is told of the usage goes before what was told earlier."""
+        if isinstance(usage, dict):
+            self.usage |= {key: value for key, value in usage.items() if value is not None}
+
+    def _text(self) -> str:
+        return "".join(self.texts)
+
+    def _is_whole(self) -> bool:
+        """Whether a stream that gave its reason to end has come to its end, too."""
+        return True
+
+    @abstractmethod
+    def read_body(self, value: dict[str, Any]) -> None:
+        """An answer that is one value."""
+
+    @abstractmethod
+    def _read_event(self, value: dict[str, Any]) -> str: ...
+
+    @abstractmethod
+    def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
+        """The messages to keep; the calls in them are put into `calls`."""
+
+
+class _GrowingChat(_Growing):
+    """Chat completions: deltas of one message; calls are told apart by their index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.content: Any = None
+        self.kept: dict[str, Any] = {}
+        self.reasoning: dict[str, list[str]] = {}
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.places: dict[str, int] = {}
+        self.arguments: dict[int, list[str]] = {}
+        self.refusals: list[str] = []
+
+    def _read_event(self, value: dict[str, Any]) -> str:
+        self.count(value.get("usage"))
+        choice = _first_choice(value)
+        if isinstance(choice.get("finish_reason"), str):
+            self.finish = _finish_of(choice["finish_reason"])
+        return self._grow(_mapping(choice.get("delta")))
+
+    def read_body(self, value: dict[str, Any]) -> None:
+        self.count(value.get("usage"))
+        choice = _first_choice(value)
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            self.problem = "the answer has no message"
+            return
+        self.texts.append(self._grow(message))
+        self.content = message.get("content")
+        self.kept = {key: message[key] for key in ("reasoning_details",) if message.get(key) is not None}
+        self.finish = _finish_of(choice.get("finish_reason"))
+
+    def _grow(self, delta: dict[str, Any]) -> str:
+        for field in _CHAT_REASONING:
+            if isinstance(delta.get(field), str):
+                self.reasoning.setdefault(field, []).append(delta[field])
+        if isinstance(delta.get("refusal"), str):
+            self.refusals.append(delta["refusal"])
+        calls = delta.get("tool_calls")
+        for place, call in enumerate(calls if isinstance(calls, list) else ()):
+            self._grow_call(place, _mapping(call))
+        return _content_text(delta.get("content"))
+
+    def _grow_call(self, place: int, call: dict[str, Any]) -> None:
+        """Some servers leave out the index and send whole calls: then a new id is a new call."""
+        index, named = call.get("index"), str(call.get("id") or "")
+        if not isinstance(index, int):
+            index = self.places.get(named, len(self.calls)) if named else place
+        if named:
+            self.places.setdefault(named, index)
+        kept = self.calls.setdefault(index, {"id": "", "type": "function", "function": {"name": ""}})
+        function = _mapping(call.get("function"))
+        for key, value in call.items():
+            if key not in ("index", "function") and value:
+                kept[key] = value
+        kept["function"] |= {key: value for key, value in function.items() if key != "arguments" and value}
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            self.arguments.setdefault(index, []).append(arguments)
+        elif arguments is not None:
+            self.arguments[index] = [jsonio.text_of(arguments)]
+
+    def _text(self) -> str:
+        return super()._text() or "".join(self.refusals)
+
+    def answer(self) -> ModelAnswer:
+        answer = super().answer()
+        return msgspec.structs.replace(answer, finish="filter") if any(self.refusals) and answer.finish else answer
+
+    def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
+        message: dict[str, Any] = {"role": "assistant", "content": self.content or self._text() or None}
+        message |= {field: "".join(pieces) for field, pieces in self.reasoning.items() if any(pieces)} | self.kept
+        if self.calls:
+            message["tool_calls"] = [self._whole_call(index, calls) for index in sorted(self.calls)]
+        yield message
+
+    def _whole_call(self, index: int, calls: list[ToolCall]) -> dict[str, Any]:
+        kept = {**self.calls[index]}
+        kept["id"] = str(kept["id"] or f"call_{index}")
+        if kept["type"] != "function":
+            del kept["function"]
+            return kept
+        arguments = "".join(self.arguments.get(index, ())) or "{}"
+        kept["function"] = {**kept["function"], "arguments": arguments}
+        calls.append(ToolCall(kept["id"], str(kept["function"]["name"]), arguments))
+        return kept
+
+
+class _GrowingAnthropic(_Growing):
+    """Messages: blocks that open, grow and close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: dict[int, dict[str, Any]] = {}
+        self.pieces: dict[tuple[int, str], list[str]] = {}
+
+    def _read_event(self, value: dict[str, Any]) -> str:
+        match value.get("type"):
+            case "message_start":
+                self.count(_mapping(value.get("message")).get("usage"))
+            case "content_block_start":
+                self.blocks[_index(value)] = dict(_mapping(value.get("content_block")))
+            case "content_block_delta":
+                return self._grow(_index(value), _mapping(value.get("delta")))
+            case "message_delta":
+                self.count(value.get("usage"))
+                reason = _mapping(value.get("delta")).get("stop_reason")
+                self.finish = _finish_of(reason) if isinstance(reason, str) else self.finish
+            case "message_stop":
+                self.has_ended = True
+        return ""
+
+    def _grow(self, index: int, delta: dict[str, Any]) -> str:
+        kind = delta.get("type")
+        field = "partial_json" if kind == "input_json_delta" else _ANTHROPIC_DELTAS.get(str(kind), "")
+        piece = delta.get(field)
+        if not isinstance(piece, str):
+            return ""
+        self.blocks.setdefault(index, {"type": "text", "text": ""})
+        self.pieces.setdefault((index, field), []).append(piece)
+        return piece if field == "text" else ""
+
+    def read_body(self, value: dict[str, Any]) -> None:
+        self.count(value.get("usage"))
+        blocks = value.get("content")
+        if not isinstance(blocks, list):
+            self.problem = "the answer has no content"
+            return
+        self.blocks = {index: block for index, block in enumerate(blocks) if isinstance(block, dict)}
+        self.texts = [_content_text(blocks)]
+        self.finish, self.has_ended = _finish_of(value.get("stop_reason")), True
+
+    def _is_whole(self) -> bool:
+        return self.has_ended
+
+    def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
+        kept = [
+            block
+            for block in (self._whole_block(index) for index in sorted(self.blocks))
+            if block.get("type") != "text" or str(block.get("text", "")).strip()
+        ]
+        calls += [
+            ToolCall(str(block.get("id")), str(block.get("name")), jsonio.text_of(block.get("input") or {}))
+            for block in kept
+            if block.get("type") == "tool_use"
+        ]
+        yield {"role": "assistant", "content": kept}
+
+    def _whole_block(self, index: int) -> dict[str, Any]:
+        block = {key: value for key, value in self.blocks[index].items() if value is not None}
+        for field in _ANTHROPIC_DELTAS.values():
+            if (index, field) in self.pieces:
+                block[field] = str(block.get(field, "")) + "".join(self.pieces[index, field])
+        if (index, "partial_json") in self.pieces:
+            block["input"] = _input("".join(self.pieces[index, "partial_json"]))
+        return block
+
+
+class _GrowingResponses(_Growing):
+    """Responses: items, whole in the last event; a server that leaves them out there has told them one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[dict[str, Any]] = []
+
+    def _read_event(self, value: dict[str, Any]) -> str:
+        match value.get("type"):
+            case "response.output_text.delta":
+                return _content_text(value.get("delta"))
+            case "response.output_item.done":
+                self.items += [value["item"]] if isinstance(value.get("item"), dict) else []
+            case "response.completed" | "response.incomplete" | "response.failed":
+                self.read_body(_mapping(value.get("response")))
+            case "error":
+                self.error = value
+        return ""
+
+    def read_body(self, value: dict[str, Any]) -> None:
+        self.count(value.get("usage"))
+        if value.get("error"):
+            self.error = value["error"]
+        items = value.get("output")
+        if not isinstance(items, list):
+            self.problem = "the answer has no output"
+            return
+        self.items = [item for item in items if isinstance(item, dict)] or self.items
+        reason = _mapping(value.get("incomplete_details")).get("reason")
+        self.finish, self.has_ended = _finish_of(reason), True
+
+    def _text(self) -> str:
+        said = (item for item in self.items if item.get("type", "message") == "message")
+        return "".join(_content_text(item.get("content"), "output_text") for item in said)
+
+    def _messages(self, calls: list[ToolCall]) -> Iterator[dict[str, Any]]:
+        calls += [
+            ToolCall(str(item.get("call_id")), str(item.get("name")), str(item.get("arguments") or "{}"))
+            for item in self.items
+            if item.get("type") == "function_call"
+        ]
+        yield from self.items
+
+
+_GROWING: dict[str, type[_Growing]] = {
+    "openai-chat": _GrowingChat,
+    "anthropic": _GrowingAnthropic,
+    "openai-responses": _GrowingResponses,
+}
+
+
+def result_messages(dialect: str, results: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Results of calls, by call id, as messages of a request."""
+    if dialect == "anthropic":
+        blocks = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in results]
+        return [{"role": "user", "content": blocks}]
+    if dialect == "openai-chat":
+        return [{"role": "tool", "tool_call_id": call, "content": text} for call, text in results]
+    return [{"type": "function_call_output", "call_id": call, "output": text} for call, text in results]
+
+
+_USAGE = b'"usage":'
+
+
+def usage_at_edges(head: bytes, tail: bytes) -> Usage | None:
+    """What an answer says about its usage, by what it begins and ends with; None if it says nothing that can be read.
+
+    `"usage":` cannot stand inside a JSON string, where its quotes would be escaped; so it is found without decoding.
+    Anthropic's streams tell the prompt's size first and the answer's last; the last word counts.
+    """
+    first, last = _usage_value(head, head.find(_USAGE)), _usage_value(tail, tail.rfind(_USAGE))
+    return read_usage({**first, **{key: value for key, value in last.items() if value is not None}})
+
+
+def _usage_value(data: bytes, place: int) -> dict[str, Any]:
+    if place < 0:
+        return {}
+    start = place + len(_USAGE)
+    while data[start : start + 1].isspace():
+        start += 1
+    try:
+        return _mapping(jsonio.decode(data[start : value_end(data, start)]))
+    except jsonio.NotJSON:
+        return {}
+
+
+def _input(written: str) -> dict[str, Any]:
+    """The API takes back nothing but an object; arguments that were cut off are kept as text inside one."""
+    try:
+        value = jsonio.decode(written) if written.strip() else {}
+    except jsonio.NotJSON:
+        value = None
+    return value if isinstance(value, dict) else {"unreadable": written}
+
+
+def _content_text(content: Any, kind: str = "text") -> str:
+    """Text as a string, or the text blocks of a list; anything else is no text."""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    texts = [block.get("text") for block in blocks if isinstance(block, dict) and block.get("type", kind) == kind]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _finish_of(reason: Any) -> Finish:
+    return _FINISHES.get(reason, "stop") if isinstance(reason, str) else "stop"
+
+
+def _first_choice(value: dict[str, Any]) -> dict[str, Any]:
+    choices = value.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and not choice.get("index"):
+            return choice
+    return {}
+
+
+def _index(value: dict[str, Any]) -> int:
+    index = value.get("index")
+    return index if isinstance(index, int) else 0
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

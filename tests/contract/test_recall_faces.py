@@ -1,0 +1,148 @@
+"""One search for every face: the same folded conversation gives the same hits in the same order, and the same words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold.adapters.hermes import create_engine
+from midfold.agent.tools import Toolbox
+from midfold.agent.workshop import recall_tools
+from midfold.config import Config
+from midfold.fold.archive import handle_of
+from midfold.lab.exams import recall_search
+from midfold.recall import CONSIDERED, FOUND, NEAREST, NOTHING
+from midfold.session import Session
+from midfold.transcript import jsonio
+from midfold.transcript.document import read
+from midfold.transcript.message import ToolCall
+from support.gateways import call as post
+from support.owners import Owners, owners
+from support.provider_replies import Turn
+from tests.support.build import assistant, call, user
+
+QUERIES = {
+    "as typed": "def parse_url",
+    "other letters": "PARSE url",
+    "words apart": "harbour lighthouse",
+    "in quotes": '"keeps the harbour"',
+    "some of the words": "keeps harbour whales lighthouse",
+    "nothing": "zebra",
+}
+_HIT = re.compile(r"^(mf-[0-9a-f]{12}) \(message \d+, (\w+)\):$", re.MULTILINE)
+
+
+def conversation() -> list[dict[str, Any]]:
+    """Work on some files, long enough to be folded; what is looked for stands in the middle, and nothing twice."""
+    turns = [user("Port it."), assistant("I will.")]
+    for number in range(30):
+        found = f"def parse_url(text_{number}):\n" if 8 <= number < 14 else ""
+        source = f"{found}    return text_{number}\n" + f"# line of {number}\n" * 60
+        turns += [*call(number, "read_file", {"path": f"src/part_{number}.py"}, source), assistant(f"Part {number}.")]
+    turns[34] = assistant("The lighthouse keeps the harbour; see ParseUrl.")
+    turns[37] = assistant("Another lighthouse.\nIt is far from any harbour. " + "And so on. " * 30)
+    return [*turns, user("What is left?"), assistant("Little."), user("Go on."), assistant("Well."), user("And now?")]
+
+
+TALK = conversation()
+
+
+def hits_in(answer: str) -> list[tuple[str, str, str]]:
+    """Handle, role and lines of each hit an answer tells of. Positions are those of the one who keeps the originals."""
+    assert answer.startswith((FOUND, NEAREST)) or "nothing found" in answer
+    pieces = _HIT.split(answer)[1:]
+    return [
+        (handle, role, lines.strip("\n"))
+        for handle, role, lines in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with midfold.open("memory:") as sessions:
+        made = sessions.session("s", model="gpt-4o", context_length=8_000)
+        made.append(TALK)
+        assert made.compact(force=True).changed
+        yield made
+
+
+@pytest.fixture(scope="module")
+def agent(session: Session) -> Callable[[str, dict[str, Any]], str]:
+    toolbox = Toolbox(recall_tools(lambda: session, 60_000))
+    return lambda name, given: toolbox.run(ToolCall("x", name, json.dumps(given))).text
+
+
+@pytest.fixture(scope="module")
+def hermes() -> Callable[[str, dict[str, Any]], str]:
+    engine = create_engine(config=Config())
+    engine.update_model("gpt-4o", context_length=8_000)
+    assert len(engine.compress(TALK, force=True)) < len(TALK)
+
+    def ask(name: str, given: dict[str, Any]) -> str:
+        (text,) = json.loads(engine.handle_tool_call(name, given)).values()
+        return str(text)
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Callable[[str, dict[str, Any]], str]]:
+    with owners("keys", window=8_000) as who:
+        yield lambda name, given: asked(who, name, given)
+
+
+def asked(who: Owners, name: str, given: dict[str, Any]) -> str:
+    who.model.turns = [Turn("", (("h1", name, given),)), Turn("Done.")]
+    # A handle stands for the very bytes: they are sent as the others write them.
+    body = jsonio.encode({"model": "gpt-4o", "messages": TALK})
+    status, head, _ = post(who.gateway.url, "POST", "/v1/chat/completions", body, **who.headers["alice"])
+    assert status == 200 and head["x-midfold-session"], "nothing was folded"
+    found = [one for one in who.model.asked[-1].body["messages"] if one.get("role") == "tool"]
+    return str(found[-1]["content"])
+
+
+Ask = Callable[[str, dict[str, Any]], str]
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
+def test_every_face_finds_the_same_in_the_same_order(
+    query: str, session: Session, agent: Ask, hermes: Ask, gateway: Ask
+) -> None:
+    told = agent("context_search", {"query": query})
+    wanted = hits_in(told)
+    assert bool(wanted) == (query != "zebra")
+    for ask in (hermes, gateway):
+        assert hits_in(ask("context_search", {"query": query})) == wanted
+    past = read(TALK).messages
+    assert hits_in(f"{FOUND}\n{recall_search(past, query) or NOTHING}") == wanted
+    found = [(hit.handle, hit.role) for hit in session.search(query, CONSIDERED)]
+    assert [hit for hit in found if hit in [one[:2] for one in wanted]] == [one[:2] for one in wanted]
+    assert len(found) >= len(wanted)
+
+
+def test_every_face_unfolds_to_the_same_words(session: Session, agent: Ask, hermes: Ask, gateway: Ask) -> None:
+    (message,) = (one for one in read(TALK).messages if "keeps the harbour" in one.text)
+    handle = handle_of(message)
+    words = agent("context_unfold", {"handle": handle})
+    assert words == f"Original of {handle}:\n\n[assistant]\nThe lighthouse keeps the harbour; see ParseUrl."
+    for ask in (hermes, gateway):
+        assert ask("context_unfold", {"handle": handle}) == words
+        assert ask("context_unfold", {"handle": handle[len("mf-") :]}) == words
+    assert session.unfold(handle) == [TALK[34]]
+
+
+def test_every_face_says_the_same_of_what_is_not_there(agent: Ask, hermes: Ask, gateway: Ask) -> None:
+    given = {"handle": "mf-000000000000"}
+    assert (
+        agent("context_unfold", given)
+        == gateway("context_unfold", given)
+        == f"error: {hermes('context_unfold', given)}"
+    )
+    assert "there is no handle mf-000000000000" in hermes("context_unfold", given)
+    for ask in (agent, hermes, gateway):
+        assert ask("context_search", {"query": "zebra"}) == NOTHING

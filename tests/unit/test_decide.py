@@ -1,0 +1,103 @@
+"""The one decision: every rule of `midfold.decide`, from a situation alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midfold.cache.health import Health, Turn
+from midfold.cache.prices import Prices
+from midfold.cache.schedule import Schedule
+from midfold.decide import Decision, Situation, decide, is_relieved
+from midfold.fold.budget import Pressure
+
+SCHEDULE = Schedule(threshold_tokens=100, prices=Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0))
+COLD = Health(turns=3, last=Turn(kind="hit", at=0.0))
+
+
+def decided(tokens: int, **situation: Any) -> Decision:
+    return decide(Situation(prompt_tokens=tokens, threshold_tokens=100, **situation))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fold", "pressure"),
+    [(79, False, Pressure.NONE), (80, False, Pressure.SOFT), (99, False, Pressure.SOFT), (100, True, Pressure.HARD)],
+)
+def test_by_size_it_is_urgent_from_the_threshold_on(tokens: int, fold: bool, pressure: Pressure) -> None:
+    made = decided(tokens)
+    assert (made.fold, made.pressure, made.forced, made.asked) == (fold, pressure, False, False)
+    assert fold or made.reason == f"{tokens} tokens are below the threshold of 100"
+
+
+def test_the_engine_goes_before_the_size() -> None:
+    assert decided(5, pressure=Pressure.HARD).fold
+    made = decided(500, pressure=Pressure.NONE)
+    assert (made.fold, made.pressure) == (False, Pressure.NONE)
+    assert made.reason == "the engine does not ask for a fold at 500 tokens; the threshold is 100"
+
+
+@pytest.mark.parametrize("stopped", [{"enabled": False}, {"strikes": 9}, {"failure": "auth", "pause": 50.0}])
+def test_who_asks_is_obeyed_whatever_else_holds(stopped: dict[str, Any]) -> None:
+    assert not decided(500, **stopped).fold
+    made = decided(5, asked=True, **stopped)
+    assert (made.fold, made.forced, made.asked, made.pause) == (True, True, True, 0.0)
+    assert decided(5, asked=True, empty=True).reason == "the conversation is empty"
+
+
+def test_strikes_stop_automatic_folds_and_what_would_prepare_them() -> None:
+    assert decided(100, strikes=1).fold
+    made = decided(100, strikes=2)
+    assert (made.fold, made.pressure) == (False, Pressure.NONE)
+    assert made.reason.startswith("the last 2 compactions did not help")
+    assert decided(90, strikes=2).pressure is Pressure.NONE
+
+
+def test_where_folds_are_scheduled_two_strikes_stop_the_early_ones_and_four_all() -> None:
+    cold = {"schedule": SCHEDULE, "health": COLD, "now": 1_000.0}
+    early = decided(60, **cold)
+    assert (early.fold, early.forced, early.pressure) == (True, True, Pressure.NONE)
+    assert early.timing is not None and early.timing.reason == "cold"
+    assert early.target_tokens == SCHEDULE.target(60)
+    assert not decided(60, strikes=2, **cold).fold
+    assert decided(100, strikes=3, **cold).fold
+    assert not decided(100, strikes=4, **cold).fold
+    warm = decided(60, schedule=SCHEDULE, health=COLD, now=1.0)
+    assert not warm.fold and warm.timing is not None and warm.timing.reason == "waiting"
+
+
+def test_early_folds_may_be_left_to_no_model_and_then_no_pause_matters() -> None:
+    cold = {"schedule": SCHEDULE, "health": COLD, "now": 1_000.0, "local_early": True}
+    paused = {"failure": "auth", "pause": 50.0}
+    early = decided(60, **cold, **paused)
+    assert (early.fold, early.local, early.pause) == (True, True, 0.0)
+    assert not decided(100, **cold).local, "the threshold is the model's"
+    assert not decided(100, **cold, **paused).fold
+
+
+@pytest.mark.parametrize(("failure", "lossy", "fold"), [("auth", True, False), ("timeout", True, True)])
+def test_a_pause_asks_no_model(failure: Any, lossy: bool, fold: bool) -> None:
+    made = decided(100, failure=failure, pause=12.0, lossy_fallback=lossy)
+    assert (made.fold, made.pause, made.failure) == (fold, 12.0, failure)
+    if not fold:
+        assert made.reason.startswith(f"no model was asked: 12 s of the pause after a failure ({failure}) are left")
+    assert not decided(100, failure=failure, pause=12.0, lossy_fallback=False).fold
+    assert decided(100, failure=failure, pause=0.0).pause == 0.0
+
+
+def test_too_many_messages_are_urgent_and_force_an_engine_that_goes_by_size() -> None:
+    made = decided(5, crowded=True)
+    assert (made.fold, made.forced, made.asked) == (True, True, False)
+    assert not decided(5, crowded=True, strikes=2).fold
+
+
+def test_a_fold_ahead_of_time_is_made_as_if_it_were_time() -> None:
+    made = decided(85, ahead=True, schedule=SCHEDULE)
+    assert (made.fold, made.forced, made.timing, made.target_tokens) == (True, True, None, SCHEDULE.target(85))
+    assert not decided(85, ahead=True, strikes=4).fold
+    assert not decided(85, ahead=True, failure="auth", pause=3.0).fold
+
+
+def test_a_prompt_that_is_small_again_forgives_strikes() -> None:
+    assert is_relieved(99, 100, None) and not is_relieved(100, 100, None)
+    assert not is_relieved(50, 100, SCHEDULE) and is_relieved(39, 100, SCHEDULE)

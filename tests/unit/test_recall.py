@@ -1,0 +1,230 @@
+"""The one search: which hit comes first, what is shown of it, what is near, and what the tools say."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold import Message
+from midfold.fold.archive import handle_of
+from midfold.fold.redact import redact
+from midfold.fold.words import parse_query
+from midfold.recall import (
+    ELLIPSIS,
+    FOUND,
+    LONGEST_LINE,
+    MOST_CHARACTERS,
+    MOST_HITS,
+    NEAREST,
+    NOTHING,
+    PAGE,
+    TOOLS,
+    Matcher,
+    Memory,
+    Recall,
+    excerpt,
+    search,
+)
+from midfold.transcript.message import Text
+from tests.support.build import assistant, call, user
+
+FILE = "\n".join(
+    [
+        '"""Queries and what they mean."""',
+        "from words import Query, parse_query",
+        *(f"FILLER_{number} = {number}  # nothing to see here" for number in range(400)),
+        "def parse_query(text: str) -> Query:",
+        '    """Words that must all occur."""',
+        "    return Query(text)",
+        *(f"OTHER_{number} = parse_query('{number}')" for number in range(20)),
+    ]
+)
+
+
+def shown(text: str, query: str) -> list[str]:
+    return excerpt(text, Matcher(parse_query(query)), redact).splitlines()
+
+
+def test_the_line_that_was_asked_for_is_whole_wherever_it_stands() -> None:
+    lines = shown(FILE, "def parse_query")
+    assert "def parse_query(text: str) -> Query:" in lines
+    assert '    """Words that must all occur."""' in lines
+    assert lines[0] == lines[-1] == ELLIPSIS
+
+
+def test_without_the_phrase_the_line_with_most_of_the_words_is_looked_for_in_all_of_the_text() -> None:
+    assert "FILLER_399 = 399  # nothing to see here" in shown(FILE, "FILLER_399 see nothing")
+
+
+def test_letters_as_typed_come_before_letters_of_another_case() -> None:
+    text = "hits are shown here\n" * 200 + "class Hit(Struct):\n" + "some hits are not\n" * 200
+    assert "class Hit(Struct):" in shown(text, "Hit")
+
+
+def test_words_on_different_lines_bring_each_their_line() -> None:
+    text = "the port is 8123\n" + "nothing\n" * 50 + "the host is example\n" + "nothing\n" * 50
+    assert [line for line in shown(text, "port host") if line.startswith("the ")] == [
+        "the port is 8123",
+        "the host is example",
+    ]
+
+
+def test_a_line_that_is_too_long_is_cut_around_the_word_and_says_so() -> None:
+    (line,) = shown("word " * 500 + "needle_here " + "more " * 500, "needle_here")
+    assert line.startswith(ELLIPSIS) and line.endswith(ELLIPSIS)
+    assert "needle_here" in line
+    assert len(line) <= LONGEST_LINE + 2
+
+
+@pytest.mark.parametrize("query", ["needle", "TOKEN", "Zx9Qw8Er7Ty6"])
+def test_a_secret_is_never_shown(query: str) -> None:
+    key = "sk-" + "ant-api03-" + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz" * 2
+    text = "x" * 3_000 + f"\nneedle TOKEN = '{key}'\n" + "y" * 3_000
+    assert all(key[place : place + 16] not in "\n".join(shown(text, query)) for place in range(10, len(key) - 16))
+
+
+def test_nothing_but_blank_or_odd_text_is_no_trouble() -> None:
+    for text in ("", "\n\n", "\u2028", "a\tb"):
+        assert isinstance(excerpt(text, Matcher(parse_query("a")), redact), str)
+        assert isinstance(excerpt(text, Matcher(parse_query("")), redact), str)
+
+
+def test_the_query_as_typed_comes_first_then_the_denser_then_the_newer() -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        for text in (
+            "class Plan: the first",
+            "a plan of plans, planned: plan plan plan " * 3,
+            "PLAN",
+            "class Plan: the first " + "and much more about other things " * 200,
+            "class Plan: the last!",
+        ):
+            session.append([{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}])
+        found = [hit.text.splitlines()[0][:21] for hit in session.search("class Plan")]
+        assert found[:2] == ["class Plan: the last!", "class Plan: the first"]
+        assert session.search("Plan")[-1].position in (2, 4)
+
+
+# Archives in memory
+
+
+def recall(turns: list[Any]) -> Recall:
+    return Memory({"mf-" + "a" * 12: midfold.read(turns).messages}).recall(redact)
+
+
+def modules(count: int = 40) -> list[Any]:
+    turns = [user("Port the parser.")]
+    for number in range(count):
+        text = f"module {number} listens on port {9_000 + number}\n"
+        turns += [
+            *call(number, "read_file", {"path": f"src/mod_{number}.py"}, text),
+            assistant(f"Module {number} is done."),
+        ]
+    return turns
+
+
+def test_where_no_message_has_every_word_the_nearest_ones_are_told_as_such() -> None:
+    answer = recall(modules()).run("context_search", {"query": "which port does module 17 listen on, please"})
+    assert answer.text.startswith(NEAREST)
+    assert "module 17 listens on port 9017" in answer.text.splitlines()[2]
+    assert recall(modules()).run("context_search", {"query": '"port 9017 of module"'}).text == NOTHING
+    assert recall(modules()).run("context_search", {"query": "zebra of port"}).text == NOTHING
+
+
+def test_a_query_may_have_any_number_of_words() -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user("the harbourmaster keeps a lighthouse and a vesselregister")])
+        words = " ".join(f"w{number}" for number in range(2_000))
+        found = session.search(f"harbourmaster lighthouse vesselregister {words}")
+        assert [(hit.position, hit.has_every_word) for hit in found] == [(0, False)]
+
+
+def test_the_nearest_passage_of_a_long_message_is_shown() -> None:
+    log = "\n".join(f"line {number} says nothing at all" for number in range(2_000))
+    log = log.replace("line 1500 says", "line 1500: the harbour master keeps a list of vessels; it says")
+    hits = recall([user(log), user("a harbour")]).hits("harbour master vessels lighthouse")
+    assert "harbour master" in hits[0].text
+    assert not hits[0].has_every_word
+    assert len(hits[0].text) < 1_200
+
+
+def test_a_secret_near_the_nearest_passage_is_not_shown() -> None:
+    key = "sk-" + "ant-api03-" + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz" * 2
+    (hit,) = recall([user(f"the harbour master of the vessels\nTOKEN = '{key}'")]).hits("harbour master whale")
+    assert "harbour" in hit.text and key[10:30] not in hit.text
+
+
+def test_every_spelling_of_a_name_finds_every_other() -> None:
+    assert recall([user("the parseUrl helper is broken"), assistant("noted")]).hits("parse_url")[0].position == 0
+
+
+def test_arguments_of_calls_are_shown_as_people_read_them() -> None:
+    turns = [user("go"), *call(1, "terminal", {"command": "make deploy_blue"}, "ok")]
+    assert "command: make deploy_blue" in recall(turns).hits("deploy blue")[0].text
+
+
+def test_what_midfold_wrote_itself_is_not_searched_and_a_message_said_twice_is_one_hit() -> None:
+    turns = [user(f"question {number} " + "about the parser " * 40) for number in range(40)]
+    host = midfold.EngineHost(context_length=8_000)
+    host.compress([*turns, user("question 7 " + "about the parser " * 40)], force=True)
+    hits = Memory(host.archive).recall(redact).hits("question 7")
+    assert [hit.text[:10] for hit in hits] == ["question 7"]
+    assert "CONTEXT COMPACTION" not in str(hits)
+
+
+def test_answers_are_bounded_and_tell_a_line_once() -> None:
+    answer = recall(modules(300)).run("context_search", {"query": "module"}).text
+    assert answer.startswith(FOUND)
+    assert answer.count("mf-") == MOST_HITS
+    assert len(answer) < MOST_CHARACTERS + 100 * MOST_HITS
+    long = [user(f"{number} " + "harbour vessel " * 5_000) for number in range(9)]
+    assert len(recall(long).run("context_search", {"query": "harbour whale vessel"}).text) < MOST_CHARACTERS + 600
+
+
+def test_a_hit_unfolds_to_the_whole_message_and_long_originals_come_in_pages() -> None:
+    texts = ["a" * (PAGE + 5), "b" * 10, "c" * PAGE]
+    made = {"mf-abc": tuple(Message("user", (Text(text),)) for text in texts)}
+    tools, read, start = Memory(made).recall(redact), "", 0
+    while True:
+        page = tools.run("context_unfold", {"handle": " [abc]", "start": str(start)}).text
+        text, _, more = page.partition("\n[characters ")
+        read += text
+        if not more:
+            break
+        start = int(more.rpartition("=")[2].rstrip("]"))
+    assert [read.count(letter * 10) for letter in "abc"] == [(PAGE + 5) // 10, 1, PAGE // 10]
+    one = tools.run("context_unfold", {"handle": handle_of(made["mf-abc"][1])[:9]}).text
+    assert one.endswith(":\n\n[user]\nbbbbbbbbbb")
+    assert tools.run("context_unfold", {"handle": "mf-abc", "start": 10**9}).is_error
+
+
+def test_an_error_is_an_answer() -> None:
+    tools = recall(modules(1))
+    for nonsense in ({"query": "  "}, {}, None, [], {"query": None}):
+        assert tools.run("context_search", nonsense) == ("the query is empty", True)
+    assert tools.run("context_unfold", {"handle": "mf-none"}) == ("there is no handle mf-none", True)
+    assert tools.run("context_unfold", {}).is_error
+    assert tools.run("forget_everything", {}).text.startswith("unknown tool 'forget_everything'")
+
+
+def test_the_definitions_are_written_as_each_wire_wants_them() -> None:
+    for tool in TOOLS:
+        chat, responses = tool.definition("openai-chat"), tool.definition("openai-responses")
+        assert chat == {"type": "function", "function": {key: responses[key] for key in chat["function"]}}
+        assert responses["type"] == "function" and responses["strict"] is False
+        assert tool.definition("anthropic")["input_schema"] == responses["parameters"] == tool.parameters
+
+
+def test_the_work_is_linear() -> None:
+    def spent(count: int) -> float:
+        past = Memory({"mf-1": midfold.read(modules(count)).messages})
+        start = time.process_time()
+        search(past.find, "module 7 of the harbour", redact, 10)
+        return time.process_time() - start
+
+    spent(50)
+    assert min(spent(800) for _ in range(2)) <= 20 * min(spent(100) for _ in range(3)) + 0.1

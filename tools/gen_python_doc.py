@@ -1,0 +1,122 @@
+"""Writes what follows from the table of public names: src/midfold/__init__.pyi, and tables in docs/reference/python.md.
+
+.venv/bin/python tools/gen_python_doc.py          write both files
+.venv/bin/python tools/gen_python_doc.py --check  exit 1 when one is out of date, or a name has no line or no example
+
+In the page, a line `<!-- names: compact Compaction -->` is followed by the table of these names. Each of them stands in
+a Python block of the same section; the tests run those.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import midfold
+
+ROOT = Path(__file__).resolve().parent.parent
+STUB = ROOT / "src" / "midfold" / "__init__.pyi"
+PAGE = ROOT / "docs" / "reference" / "python.md"
+TABLE = re.compile(r"<!-- names: ([^>]*) -->\n+(?:\|.*\n)*\n*")
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LONGEST_LINE = 200
+
+
+def stub() -> str:
+    """The public names as type checkers read them."""
+    lines = ["# Made by tools/gen_python_doc.py from the table in __init__.py. Do not edit."]
+    for module, names in midfold._MODULES.items():
+        pairs = [(name.rpartition("=")[2], name.partition("=")[0]) for name in names.split()]
+        lines.append(f"from midfold.{module} import {', '.join(f'{there} as {here}' for there, here in pairs)}")
+    lines.append(
+        "from midfold._deprecated import BackgroundCompaction as BackgroundCompaction, StoredHost as StoredHost"
+    )
+    listed = "".join(f'    "{name}",\n' for name in sorted(midfold.__all__))
+    return "\n".join([*lines, "", "__version__: str", "", f"__all__ = [\n{listed}]", ""])
+
+
+def updated(page: str) -> str:
+    """The page with fresh tables."""
+    return TABLE.sub(lambda found: "".join(_table(found[1].split())), page)
+
+
+def _table(names: list[str]) -> Iterator[str]:
+    yield f"<!-- names: {' '.join(names)} -->\n\n| name | what it is |\n|---|---|\n"
+    for name in names:
+        told = _line(name).replace("|", "\\|")
+        yield f"| `{_signature(name)}` | {told} |\n"
+    yield "\n"
+
+
+def _signature(name: str) -> str:
+    value = getattr(midfold, name)
+    if not inspect.isfunction(value):
+        return name
+    pieces: list[str] = []
+    for parameter in inspect.signature(value).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in pieces:
+            pieces.append("*")
+        pieces.append(parameter.name)
+    return f"{name}({', '.join(pieces)})"
+
+
+def _line(name: str) -> str:
+    """The first sentence of what the code says about a name; what it stands for, where that is an alias."""
+    value = getattr(midfold, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        told = inspect.getdoc(value) or ""
+        sentence = re.split(r"(?<=[^.][.!?])\s|\n\n", told, maxsplit=1)[0]
+        return sentence.replace("\n", " ")[:LONGEST_LINE]
+    if isinstance(value, str):
+        return "The version of the package."
+    return _alias(name)
+
+
+def _alias(name: str) -> str:
+    """An alias as its module defines it."""
+    module, attribute = midfold._HOMES[name]
+    tree = ast.parse(inspect.getsource(import_module(f"midfold.{module}")))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and attribute in [alias.name for alias in node.names]:
+            tree = ast.parse(inspect.getsource(import_module(str(node.module))))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == attribute:
+            told = ast.unparse(node.value)
+            return f"`{told}`" if told.startswith("Literal") else f"`{told}`".replace("'", "")
+    raise SystemExit(f"{name} is defined nowhere")
+
+
+def problems(page: str) -> Iterator[str]:
+    """Names without a line, without an example, or with two of them."""
+    counted = Counter(name for names in TABLE.findall(page) for name in names.split())
+    yield from (f"{name} is missing" for name in midfold.__all__ if name not in counted)
+    yield from (f"{name} is not public" for name in counted if name not in midfold.__all__)
+    yield from (f"{name} stands there {count} times" for name, count in counted.items() if count > 1)
+    for section in page.split("\n## "):
+        examples = "\n".join(BLOCK.findall(section))
+        for name in " ".join(TABLE.findall(section)).split():
+            if not re.search(rf"\b{name}\b", examples):
+                yield f"{name} has no example"
+    yield from (f"{name} has no line" for name in midfold.__all__ if not _line(name))
+
+
+def main() -> None:
+    old = PAGE.read_text(encoding="utf-8")
+    new = updated(old)
+    if found := list(problems(new)):
+        sys.exit("\n".join([f"{PAGE}:", *found]))
+    if "--check" in sys.argv[1:]:
+        current = new == old and STUB.exists() and STUB.read_text(encoding="utf-8") == stub()
+        sys.exit(0 if current else f"{PAGE} or {STUB} is out of date: run tools/gen_python_doc.py")
+    PAGE.write_text(new, encoding="utf-8")
+    STUB.write_text(stub(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
