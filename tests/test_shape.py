@@ -30,16 +30,58 @@ ALLOWED_CLASSES = frozenset(
     }
 )
 ALLOWED_CLASS_NAMES = frozenset(
-    """
-    Account Answer Asked Beside Compaction Conversation Ends Entry Finding Folded Folder Gauge Limits Line Memory
-    Originals Piece Place Problem Record Said Search Seen Shelf Span Tool Turn Turns _Fields _Walk
-    """.split()
+    [
+        "Account",
+        "Answer",
+        "Asked",
+        "Beside",
+        "Compaction",
+        "Conversation",
+        "Ends",
+        "Entry",
+        "Finding",
+        "Folded",
+        "Folder",
+        "Gauge",
+        "Limits",
+        "Line",
+        "Memory",
+        "Originals",
+        "Piece",
+        "Place",
+        "Problem",
+        "Record",
+        "Said",
+        "Search",
+        "Seen",
+        "Shelf",
+        "Span",
+        "Tool",
+        "Turn",
+        "Turns",
+        "_Fields",
+        "_Walk",
+    ]
 )
 ALLOWED_MODULE_NAMES = frozenset(
-    """
-    answers checkpoints client conversation facts health keys logs memory models pages plugins render shapes
-    summary turns
-    """.split()
+    [
+        "answers",
+        "checkpoints",
+        "client",
+        "conversation",
+        "facts",
+        "health",
+        "keys",
+        "logs",
+        "memory",
+        "models",
+        "pages",
+        "plugins",
+        "render",
+        "shapes",
+        "summary",
+        "turns",
+    ]
 )
 ALLOWED_FILES = frozenset(
     {
