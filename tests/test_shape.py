@@ -25,17 +25,13 @@ FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (
 ALLOWED_CLASSES = frozenset(
     {
         "midfold/engine/job.py: Job",
-        "midfold/store/protocol.py: Store",
-        "midfold/store/sqlstore.py: SqlStore",
     }
 )
 ALLOWED_CLASS_NAMES = frozenset(
-    [
+    {
         "Account",
         "Answer",
         "Asked",
-        "Beside",
-        "Compaction",
         "Conversation",
         "Ends",
         "Entry",
@@ -45,43 +41,34 @@ ALLOWED_CLASS_NAMES = frozenset(
         "Gauge",
         "Limits",
         "Line",
-        "Memory",
-        "Originals",
-        "Piece",
         "Place",
         "Problem",
-        "Record",
         "Said",
         "Search",
         "Seen",
         "Shelf",
         "Span",
         "Tool",
-        "Turn",
-        "Turns",
         "_Fields",
         "_Walk",
-    ]
+    }
 )
 ALLOWED_MODULE_NAMES = frozenset(
-    [
+    {
         "answers",
-        "checkpoints",
         "client",
         "conversation",
         "facts",
         "health",
         "keys",
         "logs",
-        "memory",
         "models",
         "pages",
         "plugins",
         "render",
         "shapes",
         "summary",
-        "turns",
-    ]
+    }
 )
 ALLOWED_FILES = frozenset(
     {
@@ -93,10 +80,10 @@ ALLOWED_FILES = frozenset(
         "midfold/agent/translate.py",
         "midfold/dashboard/openapi.py",
         "midfold/dashboard/strips.py",
+        "midfold/gateway/belongings.py",
         "midfold/gateway/figures.py",
         "midfold/gateway/keeping.py",
         "midfold/gateway/slack.py",
-        "midfold/store/memory.py",
     }
 )
 ALLOWED_ARGUMENTS = frozenset(

@@ -23,9 +23,9 @@ from midfold.cache.prices import prices_for
 from midfold.lab.replay_player import SentView, SimulatedCache
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
+from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
 from midfold.transcript.tokens import Meter
-from midfold.turns import Turns
 
 SECONDS_PER_TURN = 20
 WINDOWS = {"claude": 64_000, "gpt": 96_000, "deepseek": 24_000}

@@ -30,10 +30,8 @@ from midfold.session import Session as Session
 from midfold.recall import Hit as Hit, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
-from midfold.store.leases import Renewal as Renewal, held as held
-from midfold.store.prefixes import Prefix as Prefix
-from midfold.store.protocol import Record as Record, SessionInfo as SessionInfo
-from midfold.store.views import View as View
+from midfold.store.leases import Renewal as Renewal, hold_lease as held
+from midfold.store.protocol import Prefix as Prefix, CompactionRecord as Record, SessionInfo as SessionInfo, View as View
 from midfold.tokenizers import Tokenizer as Tokenizer
 from midfold.transcript import Document as Document, read as read, read_many as read_many, write as write
 from midfold.transcript.dialect import Dialect as Dialect

@@ -34,6 +34,7 @@ MOVED = {
     "midfold.testing.server": "midfold.testing.doubles",
     "midfold.testing.turns": "midfold.testing.answers",
     "midfold.trajectory": "midfold.lab",
+    "midfold.turns": "midfold.store.usage",
     "midfold.wire.markers": "midfold",
 }
 RENAMED = {
@@ -46,6 +47,7 @@ RENAMED = {
         "Settings": "TrajectorySettings",
         "run": "compress_trajectories",
     },
+    "midfold.turns": {"Turn": "ReportedTurn"},
 }
 
 

@@ -36,9 +36,8 @@ from midfold.fold.request import CompactionRequest, CompactionState, Outcome, Su
 from midfold.model import advance
 from midfold.model.drive import Guard, Question, cleared, run, run_async
 from midfold.setup import PLAINEST, Setup
-from midfold.store.given import of_messages
-from midfold.store.protocol import Item
-from midfold.store.views import View
+from midfold.store.intake import of_messages
+from midfold.store.protocol import Item, View
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, read
 from midfold.transcript.message import Message, Transcript, Usage, plain, read_usage

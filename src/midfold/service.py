@@ -24,17 +24,14 @@ from midfold.errors import StoreError
 from midfold.fold.redact import redact
 from midfold.recall import Hit, search
 from midfold.session import Session
-from midfold.setup import Setup
+from midfold.setup import PLAINEST, Setup
 from midfold.store import CompactionLease, SqlStore, open_database
-from midfold.store.appending import PLAINEST
 from midfold.store.database import CONNECTIONS
-from midfold.store.given import Given, given, values_of
-from midfold.store.indexing import Progress
+from midfold.store.intake import MessageBatch, read_batch, values_of
 from midfold.store.leases import TTL
-from midfold.store.portable import exported, imported
-from midfold.store.prefixes import Prefix
-from midfold.store.protocol import SessionInfo
-from midfold.transcript.document import DIALECTS
+from midfold.store.portable import export_session, import_session
+from midfold.store.protocol import Prefix, SessionInfo
+from midfold.store.upkeep import Progress, reindex
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -135,10 +132,10 @@ class Sessions:
         find = partial(self.store.find, name=session, role=role, since=since, until=until)
         return search(find, query, self.redactor, limit)
 
-    def given(self, messages: Any, *, dialect: str | None = None) -> Given:
+    def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""
         redactor = self.redactor if self.redacts else None
-        return given(messages, dialect=dialect, otherwise=lambda: DIALECTS[PLAINEST], redactor=redactor)
+        return read_batch(messages, dialect=dialect, otherwise=lambda: PLAINEST, redactor=redactor)
 
     def find_prefix(
         self, messages: Any, *, dialect: str | None = None, least: int = 1, under: str = ""
@@ -153,11 +150,11 @@ class Sessions:
 
     def export(self, name: str) -> Iterator[bytes]:
         """A session as JSON lines: its messages byte for byte, its compactions, its state."""
-        return exported(self.store, name)
+        return export_session(self.store, name)
 
     def load(self, lines: Iterator[bytes] | Sequence[bytes], *, name: str | None = None) -> str:
         """A session from what `export` wrote, under its own name or another; gives the name."""
-        return imported(self.store, lines, name, redactor=self.redactor if self.redacts else None)
+        return import_session(self.store, lines, name, redactor=self.redactor if self.redacts else None)
 
     def delete(self, name: str) -> None:
         """The session, and every body that no other session refers to. There is no way back."""
@@ -175,10 +172,10 @@ class Sessions:
 
     def reindex(self, progress: Progress | None = None) -> int:
         """Makes the search index anew, while the store is used; says how many messages it holds."""
-        return self.store.reindex(progress)
+        return reindex(self.store.database, progress)
 
     def backup(self, target: str) -> None:
-        self.store.backup(target)
+        self.store.database.backup(target)
 
     def close(self) -> None:
         self.store.close()

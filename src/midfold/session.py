@@ -44,18 +44,17 @@ from midfold.model.drive import run
 from midfold.recall import PAGE, Hit, Recall, search
 from midfold.setup import PLAINEST, Setup
 from midfold.store import SqlStore
-from midfold.store.committing import FRESH
-from midfold.store.given import Given, given, prompt_of, values_of
-from midfold.store.leases import Lease, Renewal, held
-from midfold.store.originals import Originals
-from midfold.store.protocol import Commit, Item, Prompt, Record, SessionInfo
-from midfold.store.views import View
+from midfold.store.intake import MessageBatch, prompt_of, read_batch, values_of
+from midfold.store.leases import Lease, Renewal, hold_lease
+from midfold.store.protocol import Commit, CompactionRecord, Item, Prompt, SessionInfo, View
+from midfold.store.sqlstore import StoredKeeper
+from midfold.store.usage import Turns
+from midfold.store.writing import FRESH
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
 from midfold.transcript.message import Message, Usage, read_usage
 from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally, Tally
-from midfold.turns import Turns
 
 IN_FLIGHT = "a compaction of this session is already in flight"
 LOST = "the lease was lost while the summary was made"
@@ -177,9 +176,9 @@ class Session(Conversation[StoredNow]):
         session = self if done.session == self.name else self._other(done.session)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
-    def _given(self, messages: Any) -> Given:
+    def _given(self, messages: Any) -> MessageBatch:
         """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
-        new = given(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
+        new = read_batch(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
         if new.prompt is None:
             known = self._prompt
             return new._replace(prompt=known if known and any(known) else None)
@@ -197,7 +196,7 @@ class Session(Conversation[StoredNow]):
             self._said = (system, tools, prompt if any(prompt) else None)
         return self._said[2]
 
-    def _unwritten(self, new: Given) -> Prompt | None:
+    def _unwritten(self, new: MessageBatch) -> Prompt | None:
         """What the store does not know yet."""
         return None if new.prompt == self._written else new.prompt
 
@@ -287,7 +286,7 @@ class Session(Conversation[StoredNow]):
         """The same, byte for byte."""
         return [bytes(message.wire) for message in self.store.unfold(self.name, handle)]
 
-    def receipts(self) -> list[Record]:
+    def receipts(self) -> list[CompactionRecord]:
         """Every compaction there was, undone ones too."""
         return self.store.records(self.name)
 
@@ -314,7 +313,7 @@ class Session(Conversation[StoredNow]):
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
     def _request(self, now: StoredNow, asked: CompactArguments) -> CompactionRequest:
-        keeper = Originals(self.store, self.name, self._owner)
+        keeper = StoredKeeper(self.store, self.name, self._owner)
         return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
 
     def compact(
@@ -347,7 +346,7 @@ class Session(Conversation[StoredNow]):
 
     @contextmanager
     def _lease(self, now: StoredNow) -> Iterator[tuple[Lease, Renewal] | Refusal]:
-        with held(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
+        with hold_lease(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
                 yield Refusal(IN_FLIGHT, "already_in_flight")
             elif now.live is None or self.store.must(self.name).compaction != now.live.info.compaction:
@@ -380,7 +379,7 @@ class Session(Conversation[StoredNow]):
         decision = decide(self._situation(now, request))
         return drive(carry_out(self.setup.engine, request, decision), local_summarizer).receipt
 
-    def undo(self) -> Record:
+    def undo(self) -> CompactionRecord:
         """Takes the last compaction back: the view is what it was, with everything that was said since."""
         record = self.store.undo(self.name)
         self._copy.forget()
@@ -393,9 +392,9 @@ class Session(Conversation[StoredNow]):
 
     def export(self) -> bytes:
         """The session as JSON lines, for `Sessions.load`."""
-        from midfold.store.portable import exported
+        from midfold.store.portable import export_session
 
-        return b"".join(line + b"\n" for line in exported(self.store, self.name))
+        return b"".join(line + b"\n" for line in export_session(self.store, self.name))
 
     # What a host carries of it
 

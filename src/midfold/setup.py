@@ -20,7 +20,7 @@ from midfold.model import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint
 from midfold.model.summaries import summarizer_for
 from midfold.plugins import engine_for
-from midfold.store.given import of_messages
+from midfold.store.intake import of_messages
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, tool_of
 from midfold.transcript.message import Message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from midfold.fold.handoff import check, handoff, recognise
-from midfold.store.protocol import Record
+from midfold.store.protocol import CompactionRecord
 from midfold.transcript.message import Message, Text
 from support.fixtures import assistant, call, numbered, user
 from support.owners import DOORS, Owners, owners
@@ -41,7 +41,7 @@ def history(*first: Any, note: str = "") -> list[Any]:
     return [*first, assistant("I go on."), *turns(note=note), assistant("All ported."), user("What now?")]
 
 
-def folded(who: Owners, owner: str, talk: list[Any]) -> tuple[Record, str]:
+def folded(who: Owners, owner: str, talk: list[Any]) -> tuple[CompactionRecord, str]:
     """The compaction the gateway made of this, and the handoff that the provider got."""
     head, _ = who.send(owner, "chat", {"messages": talk})
     assert head["x-midfold-action"] == "compacted", head

@@ -13,7 +13,7 @@ import pytest
 import midfold
 from midfold.gateway.rounds import Rounds
 from midfold.recall import FOUND, NOTHING
-from midfold.store.hidden_turns import HiddenTurns, Kept
+from midfold.store.hidden_turns import HiddenTurnKey, HiddenTurns
 from support.fixtures import assistant, call, numbered, user
 from support.owners import DOORS, Owners, owners
 from support.provider_replies import Turn
@@ -151,7 +151,7 @@ class Slow(HiddenTurns):
         self.waits = threading.Event()
         self.goes_on = threading.Event()
 
-    def find(self, place: str, chains: Any) -> list[Kept]:
+    def find(self, place: str, chains: Any) -> list[HiddenTurnKey]:
         if place == self.place:
             self.waits.set()
             self.goes_on.wait(20)

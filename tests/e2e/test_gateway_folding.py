@@ -394,7 +394,7 @@ def test_a_store_that_does_not_answer_costs_no_request(monkeypatch: pytest.Monke
     sessions = midfold.open("memory:")
     whole = json.dumps(body(LONG)).encode()
     with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW, sessions=sessions) as gateway:
-        monkeypatch.setattr(sessions.store, "checkpoint", broken)
+        monkeypatch.setattr(sessions.store.checkpoints, "find", broken)
         status, head, _ = gateway.post(CHAT, whole)
     assert (status, provider.requests[0].raw) == (200, whole)
     assert head["x-midfold-reason"] == "not looked at: StoreUnavailable"

@@ -15,7 +15,7 @@ from midfold.dashboard.access import Sees, everything
 from midfold.dashboard.facts import SessionFacts
 from midfold.dashboard.reader import Reader
 from midfold.service import Sessions
-from midfold.store.sketches import Sketches
+from midfold.store.usage import LastRequests
 from midfold.testing.answers import Answer, events, raw
 from midfold.testing.doubles import Request, ScriptedProvider
 from midfold.transcript import jsonio
@@ -148,7 +148,7 @@ def test_conversations_nobody_goes_on_with_do_not_pile_up(url: str) -> None:
         kept = it.sessions.session("stored")
         kept.append([{"role": "user", "content": "kept"}])
         assert len(it.seen()) == 7
-        assert Sketches(it.sessions.store.database).forget(2) == 4
+        assert LastRequests(it.sessions.store.database).forget(2) == 4
         left = [info.name for info in it.sessions.all()]
         assert len(left) == 3
         assert "stored" in left

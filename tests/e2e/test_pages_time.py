@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import midfold
+from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
-from midfold.turns import Turns
 from support.build import work
 from support.gateway_soak import Process, free_port
 

@@ -19,7 +19,7 @@ from midfold.errors import MidfoldError, StoreDamaged, StoreError
 from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.bodies import chain_of, digest_of
-from midfold.store.seals import unsealed
+from midfold.store.rows import split_seals
 from midfold.transcript.message import Message
 from support.fixtures import long_tool_heavy_conversation, user
 
@@ -70,7 +70,7 @@ def looks(sessions: Sessions, name: str) -> Iterator[tuple[str, Callable[[], Any
     def checkpoint() -> Any:
         wires = [bytes(message) for message in map(_wire, store.history(name))]
         chains = {chain: place for place, chain in enumerate(chain_of(map(digest_of, wires)), 1)}
-        return store.checkpoint(name, chains)
+        return store.checkpoints.find(name, chains)
 
     yield "info", lambda: (store.must(name).count, store.must(name).compaction, store.must(name).memory)
     yield "history", lambda: session.history().json()
@@ -332,10 +332,12 @@ def test_what_an_older_midfold_wrote_is_read_as_before(tmp_path: Path) -> None:
 
         def unseal(tx: Any) -> None:
             for seq, session, state in tx.connection.execute("SELECT seq, session, state FROM compactions").fetchall():
-                values = (unsealed(state).plain, session, seq)
+                values = (split_seals(state).plain, session, seq)
                 tx.connection.execute("UPDATE compactions SET state = ? WHERE session = ? AND seq = ?", values)
             for name, memory in tx.connection.execute("SELECT name, memory FROM sessions").fetchall():
-                tx.connection.execute("UPDATE sessions SET memory = ? WHERE name = ?", (unsealed(memory).plain, name))
+                tx.connection.execute(
+                    "UPDATE sessions SET memory = ? WHERE name = ?", (split_seals(memory).plain, name)
+                )
 
         sessions.store.database.write(unseal)
     with midfold.open(url) as sessions:

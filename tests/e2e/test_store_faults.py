@@ -15,8 +15,8 @@ import midfold
 from midfold.errors import MissingExtra, StoreError, StoreUnavailable
 from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
-from midfold.store.appending import extend, tip
 from midfold.store.database import Tx
+from midfold.store.writing import extend, lock_session
 from midfold.testing.stores import CHAT, entries
 from support.fixtures import long_tool_heavy_conversation, user
 from support.postgres import Server, server
@@ -40,7 +40,7 @@ def sessions(own_server: Server) -> Iterator[Sessions]:
 
 def test_a_server_that_restarts_in_the_middle_of_a_transaction(own_server: Server, sessions: Sessions) -> None:
     def append(tx: Tx) -> None:
-        session = tip(tx, "s")
+        session = lock_session(tx, "s")
         assert session is not None
         extend(tx, session, entries("lost"), dialect=CHAT)
         own_server.stop("immediate")
@@ -88,7 +88,7 @@ def test_a_connection_that_is_cut(own_server: Server, sessions: Sessions) -> Non
     session.append([user("the idle connection was dead, nobody noticed")])
 
     def append(tx: Tx) -> None:
-        found = tip(tx, "s")
+        found = lock_session(tx, "s")
         assert found is not None
         extend(tx, found, entries("lost"), dialect=CHAT)
         cut()

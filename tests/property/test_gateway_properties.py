@@ -75,13 +75,13 @@ def test_a_checkpoint_replaces_the_same_messages_whatever_comes_after(count: int
         view = session.view().messages
         longer = [*talk, *({"role": "assistant", "content": f"later {n}"} for n in range(more))]
         conversation = Conversation(_request(longer))
-        found = sessions.store.checkpoint("s", conversation.lengths)
+        found = sessions.store.checkpoints.find("s", conversation.lengths)
         assert found is not None
         written = json.loads(conversation.written(conversation.view(found), noted=False))["messages"]
         assert written == [*view, *longer[len(talk) :]]
         assert found.count <= len(talk)
         cut = Conversation(_request(talk[: found.count - 1]))
-        assert sessions.store.checkpoint("s", cut.lengths) is None
+        assert sessions.store.checkpoints.find("s", cut.lengths) is None
 
 
 def _request(talk: list[dict[str, Any]]) -> Document:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold.store import SqlStore, open_database
-from midfold.store.redacting import redacted
+from midfold.store.intake import redact_json
 from midfold.testing.stores import CHAT, entries
 
 histories = st.lists(st.text("abc", min_size=1, max_size=1), min_size=1, max_size=12)
@@ -73,8 +73,8 @@ values = st.recursive(
 @given(values)
 def test_what_is_redacted_is_json_and_stays_as_it_is_when_redacted_again(value: object) -> None:
     data = json.dumps({"role": "user", "content": value}).encode("utf-8", "surrogatepass")
-    once = redacted(data)
-    assert redacted(once) == once
+    once = redact_json(data)
+    assert redact_json(once) == once
     after = json.loads(once)
     assert after["role"] == "user"
     if isinstance(value, dict):

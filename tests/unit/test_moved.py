@@ -45,6 +45,7 @@ def test_old_paths_give_the_names_of_the_new_place_and_warn_where_they_are_impor
         "midfold.core.digest",
         "midfold.replay",
         "midfold.trajectory",
+        "midfold.turns",
     ],
 )
 def test_where_such_warnings_are_errors_the_import_fails_with_the_new_place(old: str) -> None:

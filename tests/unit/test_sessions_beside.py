@@ -10,8 +10,7 @@ from typing import Any
 import midfold
 from midfold.config import load
 from midfold.service import Sessions
-from midfold.store.given import prompt_of
-from midfold.store.redacting import redacted
+from midfold.store.intake import prompt_of, redact_json
 from support.build import anthropic_work
 from support.fixtures import assistant, call, long_tool_heavy_conversation, user
 
@@ -175,14 +174,14 @@ def test_signed_thinking_with_a_secret_is_left_out_and_other_thinking_stays() ->
     block = {"type": "thinking", "thinking": f"the key {KEY}", "signature": "c2ln"}
     plain = {"type": "thinking", "thinking": "nothing", "signature": "c2ln"}
     message = {"role": "assistant", "content": [block, plain, {"type": "text", "text": f"I have {KEY}"}]}
-    after = json.loads(redacted(json.dumps(message).encode()))
+    after = json.loads(redact_json(json.dumps(message).encode()))
     assert after["content"][0] == plain and len(after["content"]) == 2 and KEY not in json.dumps(after)
 
 
 def test_text_that_is_no_json_is_redacted_as_text() -> None:
     data = f"not json {KEY} \xff".encode("latin-1")
-    assert KEY.encode() not in redacted(data) and redacted(data).endswith(b"\xff")
-    assert redacted(b"plain \xff") == b"plain \xff"
+    assert KEY.encode() not in redact_json(data) and redact_json(data).endswith(b"\xff")
+    assert redact_json(b"plain \xff") == b"plain \xff"
 
 
 def test_a_redactor_of_the_callers_own_is_asked_too(connect: Open) -> None:

@@ -17,7 +17,7 @@ from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
 from midfold.model.endpoint import DIALECTS, Endpoint, Wire
-from midfold.store.views import View
+from midfold.store.protocol import View
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.message import ToolCall, plain

@@ -32,7 +32,7 @@ from midfold.plugins import engine_for
 from midfold.recall import PAGE, TOOLS
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
-from midfold.store.originals import StoredOriginals
+from midfold.store.sqlstore import StoredOriginals
 from midfold.transcript.tools import ToolSpec
 
 

@@ -45,7 +45,7 @@ from midfold.transcript.tokens import Meter
 
 # Who caches what, and how it is asked for. Facts of November 2026, as a table.
 #
-# Rules of this file:
+# Rules:
 # 1. Claude models are recognised by name, on every host that passes markers on.
 # 2. Hosts that cache by themselves are left alone: no marker, and at most a key that keeps a session on one machine.
 # 3. `auto` marks where it is known to help; `on` wherever a layout exists; `off` never.
@@ -502,7 +502,7 @@ def _marked(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[str, 
 
 # Hints where nobody has said yet who will serve the request: by the shape it is written in, and the model's name.
 #
-# Rules of this file:
+# Rules:
 # 1. A provider that is named is planned for; the rest of this file is for when none is.
 # 2. Anthropic's shape goes to Anthropic. A model of OpenAI's goes to OpenAI. In every other shape only hosts of Claude
 #    take markers, so they are planned for Claude, and as the strictest of those hosts would take them.

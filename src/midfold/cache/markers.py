@@ -66,8 +66,9 @@ class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
 
 # Small changes to JSON values that are bytes or Python objects: a field more on a block, a string as a block.
 #
-# Rules of this file:
-# 1. Bytes stay bytes, and every byte that is not asked for stays. Objects are copied along the path to the change only.
+# Rules:
+# 1. Bytes stay bytes, and every byte that is not asked for stays. Objects are copied along the path to the change
+#    only.
 # 2. A value is `msgspec.Raw`, or what `json` would make of it.
 
 
@@ -190,8 +191,8 @@ def _objects(source: Document, messages: Mapping[int, Any], fields: Mapping[str,
 
 # Cache points of Bedrock's Converse shape: blocks of their own behind the block where a prefix ends.
 #
-# Converse is no dialect of midfold's: its requests are carried, not compacted. Its blocks have no `type`; what they are
-# is the name of their only field (`text`, `image`, `toolUse`, `toolResult`).
+# Converse is no dialect of midfold's: its requests are carried, not compacted. Its blocks have no `type`; what they
+# are is the name of their only field (`text`, `image`, `toolUse`, `toolResult`).
 
 
 POINT = {"cachePoint": {"type": "default"}}
@@ -257,11 +258,10 @@ def _is_full(block: Mapping[str, Any], name: str) -> bool:
 
 # Which blocks can carry a cache marker, and which carry one already.
 #
-# Rules of this file (what providers do, November 2026):
+# Rules (what providers do, November 2026):
 # 1. Anthropic takes markers on text, images, documents, calls and results; never on thinking, never on empty text.
 # 2. In an OpenAI-style envelope to Claude only text inside content parts counts. A marker on a bare tool message or on
-#    an
-#    empty one is ignored, or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
+#    an empty one is ignored, or hangs; inside the parts of a tool message only `TOOL_PARTS` hosts honour it.
 # 3. OpenAI's explicit breakpoints stand on what the model reads: system, user and tool text, never on its own answers.
 # 4. A marker that the client wrote counts, wherever it stands, and also when it stands inside a tool result.
 

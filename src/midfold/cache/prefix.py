@@ -98,7 +98,7 @@ def _sorted(value: Any) -> Any:
 
 # Where two requests stop being the same, what that costs, and who did it.
 #
-# Rules of this file:
+# Rules:
 # 1. Requests are compared in the order in which providers cache them: model, tools, system prompt, messages.
 # 2. Markers are no difference, and a string is the same as one block of text.
 # 3. Everything after the first difference is written again. What it costs is what reading it would have saved.

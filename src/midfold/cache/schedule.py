@@ -30,10 +30,9 @@ from midfold.fold.receipt import Timing
 # When rewriting a cached prefix pays.
 #
 # R* = ((w - r) * S + C) / (r * K): the calls after which an edit has paid for itself. S are the tokens after the edit
-# that must be written again instead of read, K the tokens that are gone from every later call, C what the summary cost;
-# w and r what a written and a read token cost. With a cold cache everything is written anyway, and an edit costs
-# nothing
-# extra.
+# that must be written again instead of read, K the tokens that are gone from every later call, C what the summary
+# cost; w and r what a written and a read token cost. With a cold cache everything is written anyway, and an edit costs
+# nothing extra.
 
 
 def break_even(

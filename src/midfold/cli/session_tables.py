@@ -16,8 +16,7 @@ from midfold.cli.render import clean
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
 from midfold.recall import Hit
-from midfold.store.protocol import Record, SessionInfo
-from midfold.store.views import View
+from midfold.store.protocol import CompactionRecord, SessionInfo, View
 from midfold.transcript.tokens import Meter
 
 LONGEST_LINE = 70
@@ -95,7 +94,7 @@ def session_page(facts: dict[str, Any]) -> None:
     out.print()
 
 
-def receipts_table(records: list[Record]) -> None:
+def receipts_table(records: list[CompactionRecord]) -> None:
     heads = (("#", "r"), ("at", ""), ("status", ""), ("messages", "r"), ("tokens", "r"), ("summary", ""), ("fold", ""))
     table = _table(*heads, ("", ""))
     for record in records:

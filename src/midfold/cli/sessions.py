@@ -23,7 +23,7 @@ from midfold.config.load import store_url
 from midfold.errors import StoreError
 from midfold.service import Sessions, open_sessions
 from midfold.session import Session
-from midfold.store.addresses import file_of
+from midfold.store.sqlstore import file_of
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 

@@ -15,8 +15,8 @@ from midfold.cli.settings import settings
 from midfold.config.load import store_url
 from midfold.service import Sessions
 from midfold.store import open_database
-from midfold.store.migrations import migrate as apply
-from midfold.store.migrations import pending
+from midfold.store.upkeep import migrate as apply
+from midfold.store.upkeep import pending
 
 
 @click.group()

@@ -13,7 +13,7 @@ from midfold.cache.health import Health, Kind, Seen
 from midfold.cache.prices import Prices
 from midfold.dashboard.facts import CauseFacts
 from midfold.dashboard.savings import PriceList
-from midfold.turns import Turn
+from midfold.store.usage import ReportedTurn
 
 ORDER: tuple[Kind, ...] = (
     "hit",
@@ -37,7 +37,7 @@ class Told(NamedTuple):
     anew: int
 
 
-def told(turns: Sequence[Turn], prices: PriceList) -> Iterator[Told]:
+def told(turns: Sequence[ReportedTurn], prices: PriceList) -> Iterator[Told]:
     """A cause for every turn."""
     health = Health()
     for turn in turns:
@@ -51,7 +51,7 @@ def told(turns: Sequence[Turn], prices: PriceList) -> Iterator[Told]:
         yield Told(cause, 0 if cause == "hit" else max(readable - turn.usage.cache_read_tokens, 0))
 
 
-def causes(turns: Sequence[Turn], prices: PriceList) -> tuple[CauseFacts, ...]:
+def causes(turns: Sequence[ReportedTurn], prices: PriceList) -> tuple[CauseFacts, ...]:
     """The causes there were, in a fixed order, with what they cost beyond reading; none if nothing was ever cached."""
     by_cause: dict[Kind, list[CauseFacts]] = {}
     for turn, why in zip(turns, told(turns, prices), strict=True):
@@ -98,7 +98,7 @@ def _ordered(by_cause: dict[Kind, list[CauseFacts]], *, strict: bool) -> tuple[C
     return tuple(made)
 
 
-def _cost(turn: Turn, anew: int, prices: PriceList) -> float | None:
+def _cost(turn: ReportedTurn, anew: int, prices: PriceList) -> float | None:
     known = prices.prompts(turn.model)
     if known is None:
         return None

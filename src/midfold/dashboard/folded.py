@@ -13,7 +13,7 @@ from midfold.dashboard.strips import strips_of
 from midfold.errors import NotStored
 from midfold.fold.archive import PREFIX, source_bytes
 from midfold.fold.handoff import recognise
-from midfold.store.protocol import Piece, Record, SessionInfo
+from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
 from midfold.transcript.message import ToolCall
 
 ORIGINALS_PER_PAGE = 20
@@ -28,7 +28,7 @@ class Folds:
     def __init__(self, reader: Reader) -> None:
         self.reader, self.store = reader, reader.store
 
-    def _record(self, name: str, seq: int, sees: Sees) -> tuple[SessionInfo, Record, list[Record]]:
+    def _record(self, name: str, seq: int, sees: Sees) -> tuple[SessionInfo, CompactionRecord, list[CompactionRecord]]:
         info = self.reader.must(name, sees)
         records = self.store.records(name)
         record = next((record for record in records if record.seq == seq), None)
@@ -120,7 +120,7 @@ class Folds:
             return None
         rows = self.store.database.rows("handles", session=info.id, seq=seq)
         pieces = [
-            Piece(first, count, None if first is not None else body)
+            ViewPiece(first, count, None if first is not None else body)
             for one, _, _, first, count, body in rows
             if one == handle
         ]

@@ -23,10 +23,9 @@ from midfold.dashboard.sizes import MOST_MODELS, Gauge, run
 from midfold.recall import NAMES
 from midfold.service import Sessions
 from midfold.session import memory_of
-from midfold.store.protocol import Record, SessionInfo
-from midfold.store.sketches import Sketch, Sketches
+from midfold.store.protocol import CompactionRecord, SessionInfo
+from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
 from midfold.transcript.message import ToolCall, ToolResult
-from midfold.turns import Turn, Turns
 
 MOST_KEPT = 200_000
 """Turns, receipts and what they list, over all sessions that are remembered."""
@@ -40,10 +39,10 @@ class Known(NamedTuple):
 
     version: tuple[object, ...]
     facts: SessionFacts
-    records: tuple[Record, ...]
-    turns: tuple[Turn, ...]
+    records: tuple[CompactionRecord, ...]
+    turns: tuple[ReportedTurn, ...]
     without: tuple[int, ...]
-    sketch: Sketch | None = None
+    sketch: LastRequest | None = None
     """Its last request, where a gateway has noted it."""
 
     @property
@@ -59,7 +58,7 @@ class Glances:
         self.store = sessions.store
         self.gauge = Gauge(config)
         self.turns = Turns(self.store)
-        self.sketches = Sketches(self.store.database)
+        self.sketches = LastRequests(self.store.database)
         self.prices = PriceList(lru_cache(maxsize=MOST_MODELS)(partial(_prompt_prices, config)), self.gauge.model)
         self._kept: OrderedDict[int, Known] = OrderedDict()
         self._weight = 0
@@ -75,7 +74,7 @@ class Glances:
     def one(self, info: SessionInfo) -> Known:
         return self._one(info, None, None)
 
-    def _one(self, info: SessionInfo, newest: int | None, sketch: Sketch | None) -> Known:
+    def _one(self, info: SessionInfo, newest: int | None, sketch: LastRequest | None) -> Known:
         """`newest` is the number of its newest turn, if that is known: then turns are read only if it is new."""
         turns = None if newest is not None else self.turns.of(info)
         last = newest if turns is None else turns[-1].id if turns else 0
@@ -107,7 +106,9 @@ class Glances:
             return known
         return known._replace(facts=_with(facts, found))
 
-    def _made(self, info: SessionInfo, turns: list[Turn], sketch: Sketch | None, version: tuple[object, ...]) -> Known:
+    def _made(
+        self, info: SessionInfo, turns: list[ReportedTurn], sketch: LastRequest | None, version: tuple[object, ...]
+    ) -> Known:
         shelf = Shelf(self.store, info)
         records = self.store.records(info.name) if info.compactions else []
         size = self.gauge.size(shelf, records, turns[-1] if turns else None, sketch)

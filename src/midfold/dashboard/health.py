@@ -9,7 +9,7 @@ from midfold.dashboard.sizes import in_force
 from midfold.dashboard.wording import percent
 from midfold.decide import MOST_STRIKES
 from midfold.session import memory_of
-from midfold.store.protocol import Record, SessionInfo
+from midfold.store.protocol import CompactionRecord, SessionInfo
 
 NEARLY_FULL = 0.95
 FEWEST_REQUESTS = 5
@@ -20,7 +20,7 @@ LEVELS: tuple[Level, ...] = ("problem", "warning", "note")
 
 def findings(
     info: SessionInfo,
-    records: Sequence[Record],
+    records: Sequence[CompactionRecord],
     size: Size,
     saved: Saved,
     cache: CacheUse,
@@ -60,7 +60,7 @@ def _folding(info: SessionInfo, now_ms: int) -> Found:
         yield "warning", f"no summary is asked for during the next {(cooling - now_ms) // 1000 + 1} s after a failure"
 
 
-def _summary(record: Record | None) -> Found:
+def _summary(record: CompactionRecord | None) -> Found:
     if record is None:
         return
     receipt, summary = record.receipt, record.receipt.summary

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from midfold.dashboard.facts import Fate
 from midfold.store import SqlStore
-from midfold.store.bodies import ROLES, linked_message, stored_message
-from midfold.store.protocol import Piece, Record, SessionInfo
+from midfold.store.bodies import ROLES, read_body, read_linked
+from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 class Places:
     """Runs of messages, as a compaction left them."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[ViewPiece]) -> None:
         self.pieces = [piece for piece in pieces if piece.count > 0]
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Places:
 class Fates:
     """What became of messages: whether a view has them, has something else in their place, or does not have them."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[ViewPiece]) -> None:
         self.kept: set[int] = set()
         self.instead: dict[int, int] = {}
         self.written: set[int] = set()
@@ -76,7 +76,7 @@ class Fates:
                 self.written.add(piece.body)
 
     @classmethod
-    def standing(cls, pieces: Iterable[Piece]) -> Fates:
+    def standing(cls, pieces: Iterable[ViewPiece]) -> Fates:
         """Of a view's own messages: in a shorter form, or as they were said."""
         made = cls(pieces)
         made.instead = dict.fromkeys(made.instead, -1)
@@ -98,27 +98,27 @@ class Shelf:
         self.store, self.info = store, info
         self.dialect = DIALECTS[info.dialect]
 
-    def pieces(self, seq: int) -> list[Piece]:
+    def pieces(self, seq: int) -> list[ViewPiece]:
         rows = self.store.database.rows("pieces", session=self.info.id, seq=seq)
-        return [Piece(first, count, body) for _, _, first, count, body in rows]
+        return [ViewPiece(first, count, body) for _, _, first, count, body in rows]
 
-    def now(self, records: Iterable[Record]) -> Places:
+    def now(self, records: Iterable[CompactionRecord]) -> Places:
         """What the model sees."""
         seq = self.info.compaction
         upto = next((record.upto for record in records if record.seq == seq), 0)
-        return Places([*(self.pieces(seq) if seq else ()), Piece(upto, self.info.count - upto)])
+        return Places([*(self.pieces(seq) if seq else ()), ViewPiece(upto, self.info.count - upto)])
 
-    def after(self, record: Record) -> Places:
+    def after(self, record: CompactionRecord) -> Places:
         """What the model saw right after this compaction."""
         return Places(self.pieces(record.seq))
 
-    def before(self, record: Record, records: Iterable[Record]) -> Places:
+    def before(self, record: CompactionRecord, records: Iterable[CompactionRecord]) -> Places:
         """What this compaction was made from."""
         upto = next((base.upto for base in records if base.seq == record.base), 0)
-        return Places([*(self.pieces(record.base) if record.base else ()), Piece(upto, record.upto - upto)])
+        return Places([*(self.pieces(record.base) if record.base else ()), ViewPiece(upto, record.upto - upto)])
 
     def history(self) -> Places:
-        return Places([Piece(0, self.info.count)])
+        return Places([ViewPiece(0, self.info.count)])
 
     def read(self, places: Iterable[Place]) -> list[Found]:
         """The messages at these places, neighbours in one query."""
@@ -133,14 +133,14 @@ class Shelf:
         first = run[0].position or 0
         values = {"session": self.info.id, "start": first, "stop": first + len(run), "most": len(run)}
         for position, role, at, *stored in self.store.database.rows("messages", **values):
-            message = linked_message(self.dialect, *stored)
+            message = read_linked(self.dialect, *stored)
             yield Found(Place(position), message, ROLES[role], at)
 
     def _bodies(self, run: list[Place]) -> Iterator[Found]:
         for place in run:
             row = self.store.database.row("body", id=place.body)
             if row is not None:
-                message = stored_message(self.dialect, *row)
+                message = read_body(self.dialect, *row)
                 yield Found(place, message, message.role, None)
 
 

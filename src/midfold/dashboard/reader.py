@@ -36,7 +36,7 @@ from midfold.dashboard.shown import Show
 from midfold.errors import NotStored
 from midfold.recall import search
 from midfold.service import Sessions
-from midfold.store.protocol import Record, SessionInfo
+from midfold.store.protocol import CompactionRecord, SessionInfo
 
 AT_A_GLANCE = 100
 """Sessions on the overview, those used last."""
@@ -216,7 +216,7 @@ def turn_facts(known: Known) -> tuple[TurnFacts, ...]:
     )
 
 
-def compaction_facts(record: Record, info: SessionInfo) -> CompactionFacts:
+def compaction_facts(record: CompactionRecord, info: SessionInfo) -> CompactionFacts:
     receipt = record.receipt
     return CompactionFacts(
         seq=record.seq,

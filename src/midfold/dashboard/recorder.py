@@ -22,11 +22,17 @@ from typing import NamedTuple, Protocol
 from midfold.errors import StoreError, StoreUnavailable
 from midfold.gateway.sighting import Named, Sighting
 from midfold.service import Sessions
-from midfold.store.appending import Tip, tip
 from midfold.store.database import Tx
-from midfold.store.sketches import Sketch, Sketches, place, put
+from midfold.store.usage import (
+    LastRequest,
+    LastRequests,
+    ReportedTurn,
+    add_turn,
+    place_conversation,
+    put_last_request,
+)
+from midfold.store.writing import LockedSession, lock_session
 from midfold.transcript.message import Usage
-from midfold.turns import Turn, Turns, add
 
 MOST_WAITING = 1_000
 MOST_BYTES = 64_000_000
@@ -76,8 +82,7 @@ class Recorder:
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.dropped = 0
-        self._turns = Turns(sessions.store)
-        self._sketches = Sketches(sessions.store.database)
+        self._sketches = LastRequests(sessions.store.database)
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
         self._taken, self._done = 0, 0
         """Bytes: the one is counted by those who call, the other by the thread."""
@@ -165,13 +170,10 @@ class Recorder:
     def _write(self, rows: Sequence[_Row]) -> None:
         if not rows:
             return
-        self._turns.table.make()
-        self._sketches.table.make()
 
         def write(tx: Tx) -> None:
-            both = self._turns.table.on(self._sketches.table.on(tx))
             for row in rows:
-                _record(both, row)
+                _record(tx, row)
 
         self.sessions.store.database.write(write)
 
@@ -190,22 +192,22 @@ def _record(tx: Tx, row: _Row) -> None:
     """One request in its transaction. A session somebody has deleted is not made anew for a fold it no longer has."""
     names, messages, item = row
     sighting = item.sighting
-    session: Tip | None
+    session: LockedSession | None
     if sighting is None or item.session is not None:
-        session = tip(tx, names[0])
+        session = lock_session(tx, names[0])
     else:
-        session = place(tx, names, sighting.dialect, item.model)
+        session = place_conversation(tx, names, sighting.dialect, item.model)
     if session is None:
         return
     count = session.count if messages is None else messages
     bare = 0 if sighting is not None and item.session is None else session.compaction
     compaction = bare if item.compaction is None else item.compaction
     if item.usage is not None:
-        turn = Turn(id=0, at=item.at, count=count, compaction=compaction, model=item.model, usage=item.usage)
-        add(tx, session.id, turn)
+        turn = ReportedTurn(id=0, at=item.at, count=count, compaction=compaction, model=item.model, usage=item.usage)
+        add_turn(tx, session.id, turn)
     if sighting is not None:
         known = item.usage.prompt_tokens if item.usage is not None else 0
-        sketch = Sketch(
+        sketch = LastRequest(
             session=session.id,
             at=item.at,
             count=count,
@@ -215,7 +217,7 @@ def _record(tx: Tx, row: _Row) -> None:
             window=sighting.window,
             threshold=sighting.threshold,
         )
-        put(tx, sketch, item.model)
+        put_last_request(tx, sketch, item.model)
 
 
 def _named(sighting: Sighting) -> Named | None:

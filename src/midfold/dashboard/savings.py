@@ -18,8 +18,8 @@ from midfold.cache.health import Health
 from midfold.cache.prices import Prices
 from midfold.dashboard.facts import CacheUse, Saved
 from midfold.models import Model
-from midfold.store.protocol import Record
-from midfold.turns import Turn
+from midfold.store.protocol import CompactionRecord
+from midfold.store.usage import ReportedTurn
 
 MILLION = 1_000_000
 
@@ -37,7 +37,7 @@ class PriceList(NamedTuple):
     prompts: Callable[[str | None], Prices | None]
     model: Callable[[str | None], Model]
 
-    def spent(self, turn: Turn) -> float | None:
+    def spent(self, turn: ReportedTurn) -> float | None:
         """What the provider billed for the prompt."""
         prices = self.prompts(turn.model)
         return None if prices is None else prices.money(prices.units(turn.usage))
@@ -50,7 +50,7 @@ class Compared(NamedTuple):
     without: tuple[int, ...]
 
 
-def taken_out(records: Iterable[Record]) -> dict[int, int]:
+def taken_out(records: Iterable[CompactionRecord]) -> dict[int, int]:
     """How many tokens shorter each compaction made the view, together with those it builds on."""
     total: dict[int, int] = {0: 0}
     for record in records:
@@ -60,8 +60,8 @@ def taken_out(records: Iterable[Record]) -> dict[int, int]:
 
 
 def compared(
-    turns: Sequence[Turn],
-    records: Sequence[Record],
+    turns: Sequence[ReportedTurn],
+    records: Sequence[CompactionRecord],
     prices: PriceList,
     *,
     window: int,
@@ -100,7 +100,7 @@ def compared(
     return Compared(saved, without)
 
 
-def _without(turn: Turn, out: int, window: int, retrieved: Sequence[Retrieval]) -> int:
+def _without(turn: ReportedTurn, out: int, window: int, retrieved: Sequence[Retrieval]) -> int:
     prompt = turn.usage.prompt_tokens
     if not out:
         return prompt
@@ -108,7 +108,7 @@ def _without(turn: Turn, out: int, window: int, retrieved: Sequence[Retrieval]) 
     return max(min(prompt + out - back, window), 0)
 
 
-def _imagined(turn: Turn, prompt: int, before: tuple[Turn, int] | None, prices: Prices) -> float:
+def _imagined(turn: ReportedTurn, prompt: int, before: tuple[ReportedTurn, int] | None, prices: Prices) -> float:
     """What the request without folds would have cost, in tokens at the base price."""
     usage = turn.usage
     bills_writes = usage.cache_write_tokens > 0
@@ -124,7 +124,7 @@ def _imagined(turn: Turn, prompt: int, before: tuple[Turn, int] | None, prices: 
     return read * prices.read + rest * (prices.write if bills_writes else 1.0)
 
 
-def _summaries(records: Sequence[Record], prices: PriceList, model: str | None) -> float | None:
+def _summaries(records: Sequence[CompactionRecord], prices: PriceList, model: str | None) -> float | None:
     """What the calls for summaries cost: what was folded in, the summary out."""
     spent = 0.0
     for record in records:
@@ -139,7 +139,7 @@ def _summaries(records: Sequence[Record], prices: PriceList, model: str | None) 
     return spent
 
 
-def cache_use(turns: Sequence[Turn], prices: PriceList) -> CacheUse:
+def cache_use(turns: Sequence[ReportedTurn], prices: PriceList) -> CacheUse:
     """What the provider's cache did for these turns."""
     prompt = sum(turn.usage.prompt_tokens for turn in turns)
     read = sum(turn.usage.cache_read_tokens for turn in turns)

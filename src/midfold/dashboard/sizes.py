@@ -16,14 +16,13 @@ from midfold.dashboard.facts import Share, Size, SizeBasis
 from midfold.dashboard.places import Place, Places, Shelf
 from midfold.models import Model
 from midfold.session import memory_of
-from midfold.store.given import values_of
-from midfold.store.protocol import Piece, Record, SessionInfo
-from midfold.store.sketches import Sketch
+from midfold.store.intake import values_of
+from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
+from midfold.store.usage import LastRequest, ReportedTurn
 from midfold.transcript.breakdown import by_kind
 from midfold.transcript.document import tool_of
 from midfold.transcript.message import Message
 from midfold.transcript.tokens import Meter
-from midfold.turns import Turn
 
 MOST_COUNTED = 400
 """Messages that are counted for one answer."""
@@ -38,7 +37,7 @@ def _is_now(count: int, compaction: int, info: SessionInfo) -> bool:
     return count >= info.count and compaction == info.compaction
 
 
-def in_force(info: SessionInfo, records: Sequence[Record]) -> Record | None:
+def in_force(info: SessionInfo, records: Sequence[CompactionRecord]) -> CompactionRecord | None:
     return next((record for record in records if record.seq == info.compaction), None)
 
 
@@ -56,7 +55,11 @@ class Gauge:
         return meter_for(self.belief(model))
 
     def size(
-        self, shelf: Shelf, records: Sequence[Record], newest: Turn | None = None, sketch: Sketch | None = None
+        self,
+        shelf: Shelf,
+        records: Sequence[CompactionRecord],
+        newest: ReportedTurn | None = None,
+        sketch: LastRequest | None = None,
     ) -> Size:
         """A gateway notes its last request, in a sketch or a turn, long before it stores what was said."""
         info = shelf.info
@@ -66,14 +69,16 @@ class Gauge:
             window, threshold = sketch.window, sketch.threshold
         return Size(tokens=tokens, basis=basis, window=window, threshold=threshold, share=round(tokens / window, 4))
 
-    def _noted(self, info: SessionInfo, newest: Turn | None, sketch: Sketch | None) -> tuple[int, SizeBasis] | None:
+    def _noted(
+        self, info: SessionInfo, newest: ReportedTurn | None, sketch: LastRequest | None
+    ) -> tuple[int, SizeBasis] | None:
         if sketch is not None and _is_now(sketch.count, sketch.compaction, info):
             return sketch.tokens, "reported" if sketch.reported else "estimated"
         if newest is not None and _is_now(newest.count, newest.compaction, info):
             return newest.usage.prompt_tokens, "reported"
         return None
 
-    def _limits(self, info: SessionInfo, records: Sequence[Record]) -> tuple[int, int]:
+    def _limits(self, info: SessionInfo, records: Sequence[CompactionRecord]) -> tuple[int, int]:
         """A host may know better than the table of models how large its window is; receipts say what it knew."""
         if records:
             receipt = records[-1].receipt
@@ -81,7 +86,7 @@ class Gauge:
         window = self.model(info.model).context_window
         return window, budget_for(window, self.config.compression.output_reservation, self.config).threshold_tokens
 
-    def _tokens(self, shelf: Shelf, records: Sequence[Record]) -> tuple[int, SizeBasis]:
+    def _tokens(self, shelf: Shelf, records: Sequence[CompactionRecord]) -> tuple[int, SizeBasis]:
         info, memory, record = shelf.info, memory_of(shelf.info), in_force(shelf.info, records)
         view = shelf.now(records)
         start = 0
@@ -110,7 +115,7 @@ class Gauge:
         message = None if system is None else Message.over(system, shelf.dialect.read_system)
         return by_kind((), self.meter(shelf.info.model), system=message, tools=tuple(map(tool_of, tools)))
 
-    def kinds(self, shelf: Shelf, records: Sequence[Record]) -> tuple[tuple[Share, ...], bool]:
+    def kinds(self, shelf: Shelf, records: Sequence[CompactionRecord]) -> tuple[tuple[Share, ...], bool]:
         """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
         places, scale = sample(shelf.now(records), 0)
         messages = tuple(item.message for item in shelf.read(places))
@@ -134,4 +139,4 @@ def sample(view: Places, start: int) -> tuple[list[Place], float]:
 
 
 def run(first: int, count: int) -> Places:
-    return Places([Piece(first, count)])
+    return Places([ViewPiece(first, count)])

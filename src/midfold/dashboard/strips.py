@@ -15,7 +15,7 @@ from midfold.dashboard.places import Found, Place
 from midfold.dashboard.shown import Show
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import Receipt
-from midfold.store.protocol import Record
+from midfold.store.protocol import CompactionRecord
 
 CHARACTERS_PER_TOKEN = 4
 Told = tuple[int, Place, Fate]
@@ -27,7 +27,7 @@ class Strips(NamedTuple):
     after: tuple[Segment, ...]
 
 
-def strips_of(record: Record, told: Sequence[Told], view: Sequence[Found], show: Show) -> Strips:
+def strips_of(record: CompactionRecord, told: Sequence[Told], view: Sequence[Found], show: Show) -> Strips:
     """`told` is every message before with its fate, `view` what there was afterwards."""
     receipt = record.receipt
     counted = [show.tokens(item.message) for item in view]

@@ -137,8 +137,8 @@ def _length(message: Message) -> int:
 
 # Makes a view as small as it should be: large results are spilled, in the order in which that hurts least.
 #
-# To land, the largest old ones go, with a long preview. Only if the view would not get below the threshold otherwise do
-# shorter ones go too, with a short preview, and the newest batch, which nobody has worked with yet.
+# To land, the largest old ones go, with a long preview. Only if the view would not get below the threshold otherwise
+# do shorter ones go too, with a short preview, and the newest batch, which nobody has worked with yet.
 
 
 def landed(

@@ -27,12 +27,13 @@ from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text,
 
 # The cheap pre-pass: old tool results as digests. If that alone lands where a fold should, there is no fold.
 #
-# Rules of this file:
+# Rules:
 # 1. Only messages between head and tail are touched, and of those only tool results over 200 characters, and arguments
 #    with very long strings.
 # 2. A duplicate refers to a newer copy only if that copy stays whole. Otherwise it gets a digest of its own.
 # 3. Every original keeps a handle.
-# 4. Nothing is made in vain: where digests cannot land, that is found out before they are made, or with the first ones.
+# 4. Nothing is made in vain: where digests cannot land, that is found out before they are made, or with the first
+#    ones.
 
 
 SMALLEST_RESULT = 200

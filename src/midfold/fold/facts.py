@@ -23,8 +23,7 @@ from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Tran
 #
 # A content word is three or more letters, no piece of a name, no function word of English, no keyword of the usual
 # programming languages. Two of them near a name, or a label before it, tell a reader what the name is about. So does
-# the
-# path behind a row of figures, as `wc`, `du` and `sha256sum` print it.
+# the path behind a row of figures, as `wc`, `du` and `sha256sum` print it.
 
 
 _ENGLISH = (
@@ -181,10 +180,9 @@ def _tidy(text: str) -> str:
 
 # Names in text: words that mean one thing in this project and that nobody can guess.
 #
-# Rules of this file:
-# 1. A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen,
-#    a
-#    capital in the middle, or it is a long number.
+# Rules:
+# 1. A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or
+#    hyphen, a capital in the middle, or it is a long number.
 # 2. Text is cut into chunks by one linear pattern; each chunk is judged once and remembered.
 # 3. What is judged here is what the ledger selects by. The measure that judges the ledger has a definition of its own.
 
@@ -301,7 +299,7 @@ def parts(name: str) -> Iterator[str]:
 
 # Who said which name, how often, and when last: the counts that a name's worth is made of.
 #
-# Rules of this file:
+# Rules:
 # 1. One pass; a text is cut into chunks once, and each chunk that was seen before costs one look-up.
 # 2. Very long folds are read by the beginning and the end of each text.
 

@@ -21,10 +21,11 @@ from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 
 # Whether a summary says only what its source says: identifiers that stand nowhere in the source are marked.
 #
-# Rules of this file:
-# 1. An identifier is a URL, a path, a hash, an id, a version or a number of four digits or more. Words are not checked.
-# 2. Spelling may differ where it often does: case, thousands separators, a path written from its root or from below it,
-#    or with stars in it.
+# Rules:
+# 1. An identifier is a URL, a path, a hash, an id, a version or a number of four digits or more. Words are not
+#    checked.
+# 2. Spelling may differ where it often does: case, thousands separators, a path written from its root or from below
+#    it, or with stars in it.
 # 3. A path may be joined from a place and what stands below it, but not from pieces of paths that lead elsewhere.
 # 4. A line that rests on nothing but unknown addresses, paths or ids is taken out; elsewhere the identifier is marked.
 

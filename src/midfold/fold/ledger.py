@@ -46,10 +46,9 @@ from midfold.transcript.tokens import estimate_text
 # How likely it is that a later turn needs a name: a logistic model with a few dozen constants.
 #
 # The constants were learned offline, by `python -m bench.fit_ledger`, from half of the conversations of the shared
-# data:
-# names that the real future of those conversations used against names that it did not. docs/explanation/retention.md
-# says
-# how, and what the other half showed. Nothing here is specific to a tool, a language or an agent.
+# data: names that the real future of those conversations used against names that it did not.
+# docs/explanation/retention.md says how, and what the other half showed. Nothing here is specific to a tool, a
+# language or an agent.
 
 
 INTERCEPT = -3.19
@@ -111,7 +110,7 @@ def _log(number: int) -> float:
 
 # Which lines go into the ledger: those that add most worth for their tokens.
 #
-# Rules of this file:
+# Rules:
 # 1. Each name counts once. A line that adds no name that is not there yet costs its tokens for nothing and is not
 #    taken.
 # 2. A name is there when a line has it with words that say what it is; without them it counts for a fraction.

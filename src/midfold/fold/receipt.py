@@ -135,7 +135,7 @@ def receipt_schema() -> dict[str, Any]:
 
 # What happens when a summary fails: one table, read by the engine, the provider client and the documentation.
 #
-# Rules of this file:
+# Rules:
 # 1. A failure that says nothing about the conversation (a wrong key, no network) never costs it a message.
 # 2. Whatever else fails may be answered with the local summary, if the caller accepts one; originals are recoverable.
 # 3. What will pass by itself is tried again, a bounded number of times; what will not is not.

@@ -20,7 +20,7 @@ from midfold.fold.redact_keys import LONGEST_BARE, MARK, WORDS, Span, assignment
 
 # Credentials in other scripts: full-width letters, and the word for a password in other languages.
 #
-# Rules of this file:
+# Rules:
 # 1. Folding a text changes no position: each full-width character has a plain one of its own.
 # 2. Only texts that are not plain ASCII are looked at, but for the one phrase that is.
 
@@ -96,12 +96,11 @@ def _value(text: str, at: int, word: str) -> Span | None:
 
 # Credentials that their own form gives away: tokens with a known beginning, private keys, addresses and headers.
 #
-# Rules of this file:
+# Rules:
 # 1. A provider's token is a run of at least `SHORTEST_RUN` letters, digits, `_` and `-`. It begins the run, follows an
 #    escaped line break or, in a run longer than a UUID, a `-` or `_`. Runs are found without regular expressions.
 # 2. Every pattern is matched at a place found by a literal, fails within a constant number of characters or consumes
-#    what
-#    it read, and has no nested quantifier that could give anything back.
+#    what it read, and has no nested quantifier that could give anything back.
 # 3. A token is replaced to the end of its run, so nothing of it is left and a second pass finds nothing new.
 
 

@@ -276,9 +276,9 @@ def _one_line(error: Any) -> str:
 
 # Tool results of the usual kinds as bounded Markdown: searches, file reads, processes and delegated tasks.
 #
-# Rules of this file:
-# 1. A result comes in the shape its agent chose: an object, a JSON text, a list of content blocks or plain text.
-#    Names are looked up at the top and then one level down (`metadata`, `extras`, `file`, ...).
+# Rules:
+# 1. A result comes in the shape its agent chose: an object, a JSON text, a list of content blocks or plain text. Names
+#    are looked up at the top and then one level down (`metadata`, `extras`, `file`, ...).
 # 2. No value raises, and no text is longer than `max_chars`.
 # 3. Status and error stand at the top and are never cut away.
 

@@ -309,11 +309,10 @@ def _inside(text: str) -> str:
 
 # A fold cut into pieces that a summary model can take, along legal cuts, in order, with nothing left out.
 #
-# Rules of this file:
+# Rules:
 # 1. No piece is longer than it may be; the number of pieces is bounded.
 # 2. The longer the fold, the less of each message is shown. Only when every message is down to a line, and the pieces
-#    are
-#    still too many, are the oldest messages told by what the user said in them.
+#    are still too many, are the oldest messages told by what the user said in them.
 # 3. A group of messages that belongs together is split only if it does not fit into a piece of its own.
 
 

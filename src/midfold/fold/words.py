@@ -8,17 +8,15 @@ from typing import Any, NamedTuple
 
 from midfold.transcript import jsonio
 
-# Rules of this file:
+# Rules:
 # 1. Databases never tokenise. They are given these tokens, so that SQLite and PostgreSQL find the same things.
 # 2. How often a word occurs does not matter here: it is looked up in the text itself when hits are ranked.
-# 3. A compound identifier (`parse_url`, `parseUrl`) gives its parts, and all of it in one piece; paths and dotted names
-#    fall into their segments. A query asks for the parts, so every spelling of a name finds every other.
+# 3. A compound identifier (`parse_url`, `parseUrl`) gives its parts, and all of it in one piece; paths and dotted
+#    names fall into their segments. A query asks for the parts, so every spelling of a name finds every other.
 # 4. Scripts without spaces give pairs of neighbouring characters, and the last character on its own; a query of a
-#    single
-#    character asks for the pairs that begin with it.
+#    single character asks for the pairs that begin with it.
 # 5. Tokens are removed from an index by computing them again. Any change of the rules is a new VERSION, and stores
-#    index
-#    anew.
+#    index anew.
 
 
 VERSION = 1

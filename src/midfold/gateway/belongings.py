@@ -18,30 +18,13 @@ from midfold.errors import MidfoldError
 from midfold.gateway.owner import Owner
 from midfold.lru import LRU
 from midfold.store import SqlStore
-from midfold.store.beside import Beside
 from midfold.store.database import Tx
-from midfold.store.queries import Flavour
 
 _log = logging.getLogger("midfold.gateway")
 
 MOST_REMEMBERED = 50_000
 TIDY_EVERY = 1_000
 """Rows that are added before those that have ended are removed."""
-CREATE: dict[Flavour, tuple[str, ...]] = {
-    "sqlite": (
-        "CREATE TABLE IF NOT EXISTS belongings (name TEXT PRIMARY KEY, ends INTEGER) WITHOUT ROWID",
-        "CREATE INDEX IF NOT EXISTS belongings_end ON belongings (ends) WHERE ends IS NOT NULL",
-    ),
-    "postgres": (
-        "CREATE TABLE IF NOT EXISTS belongings (name text PRIMARY KEY, ends bigint)",
-        "CREATE INDEX IF NOT EXISTS belongings_end ON belongings (ends) WHERE ends IS NOT NULL",
-    ),
-}
-QUERIES = {
-    "add_belonging": "INSERT INTO belongings (name, ends) VALUES (:name, :ends) ON CONFLICT (name) DO NOTHING",
-    "has_belonging": "SELECT count(*) FROM belongings WHERE name = :name",
-    "end_belongings": "DELETE FROM belongings WHERE ends < :now",
-}
 
 
 class Place(NamedTuple):
@@ -58,7 +41,7 @@ class Belongings:
     """All of them; used on one event loop."""
 
     def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
-        self._table = None if store is None else Beside(store.database, "belongings", CREATE, QUERIES)
+        self._database = None if store is None else store.database
         self._known: LRU[str, bool] = LRU(MOST_REMEMBERED)
         self._clock = clock
         self._added = 0
@@ -68,7 +51,7 @@ class Belongings:
         name = place.name(given)
         if self._known.get(name):
             return True
-        if self._table is None or not await asyncio.to_thread(self._stored, name):
+        if self._database is None or not await asyncio.to_thread(self._stored, name):
             return False
         self._known.put(name, True)
         return True
@@ -78,7 +61,7 @@ class Belongings:
         names = [place.name(given) for given in ids]
         for name in names:
             self._known.put(name, True)
-        if self._table is None or not names:
+        if self._database is None or not names:
             return
         ends = None if days is None else int(self._clock() * 1_000) + days * 86_400_000
         try:
@@ -87,11 +70,11 @@ class Belongings:
             _log.warning("ids of a provider were not stored: %s", type(error).__name__)
 
     def _stored(self, name: str) -> bool:
-        assert self._table is not None
-        return bool(self._table.read(lambda tx: tx.number("has_belonging", name=name)))
+        assert self._database is not None
+        return bool(self._database.row("has_belonging", name=name))
 
     def _store(self, names: list[str], ends: int | None) -> None:
-        assert self._table is not None
+        assert self._database is not None
         tidying = self._added % TIDY_EVERY == 0
         self._added += len(names)
 
@@ -101,4 +84,4 @@ class Belongings:
             if tidying:
                 tx.run("end_belongings", now=int(self._clock() * 1_000))
 
-        self._table.write(write)
+        self._database.write(write)

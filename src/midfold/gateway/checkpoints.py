@@ -12,7 +12,7 @@ from midfold.errors import StoreError
 from midfold.gateway.conversation import Conversation
 from midfold.lru import LRU
 from midfold.service import Sessions
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 
 MOST_BYTES = 24_000_000
 MOST = 20_000
@@ -42,7 +42,7 @@ class Checkpoints:
         """The longest one in the store that fits; it is remembered."""
         if self._sessions is None:
             return None
-        found = self._sessions.store.checkpoint(name, conversation.lengths)
+        found = self._sessions.store.checkpoints.find(name, conversation.lengths)
         if found is not None:
             self.remember(found)
         return found
@@ -57,7 +57,9 @@ class Checkpoints:
 
     def _holds(self, checkpoint: Checkpoint) -> bool:
         try:
-            return self._sessions is None or self._sessions.store.is_in_force(checkpoint.session, checkpoint.seq)
+            return self._sessions is None or self._sessions.store.checkpoints.is_in_force(
+                checkpoint.session, checkpoint.seq
+            )
         except StoreError:
             return True
 
@@ -80,4 +82,4 @@ def space_of(name: str) -> str:
 
 
 def _size(checkpoint: Checkpoint) -> int:
-    return 200 + sum(len(stand.data or b"") + 80 for stand in checkpoint.stands)
+    return 200 + sum(len(stand.data or b"") + 80 for stand in checkpoint.parts)

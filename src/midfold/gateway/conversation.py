@@ -21,8 +21,8 @@ from midfold.engine.assemble import with_note
 from midfold.fold.request import Redactor
 from midfold.gateway.policy import LEAST_MESSAGES
 from midfold.store.bodies import chain_of
-from midfold.store.checkpoints import Checkpoint
-from midfold.store.redacting import redacted
+from midfold.store.intake import redact_json
+from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, write
@@ -113,7 +113,7 @@ class Conversation:
 
     def view(self, checkpoint: Checkpoint | None) -> Transcript:
         """What the model sees of the messages, without a leading system prompt."""
-        return self.talk if checkpoint is None else checkpoint.applied(self.talk, self.dialect)
+        return self.talk if checkpoint is None else checkpoint.apply(self.talk, self.dialect)
 
     def fixed(self, meter: Meter) -> Fixed:
         """What stands beside the messages: the system prompt, wherever it is, and tools, which seldom change."""
@@ -138,7 +138,7 @@ def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -
     marked = any(name in data for name in QUOTED_MARKERS)
     kept = without_markers(data) if marked else data
     if redactor is not None and data:
-        kept = redacted(kept, redactor)
+        kept = redact_json(kept, redactor)
     return message if kept is data else Message.over(Raw(kept), dialect.read)
 
 

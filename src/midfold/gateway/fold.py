@@ -26,8 +26,8 @@ from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.session import Session
 from midfold.setup import Setup
-from midfold.store.checkpoints import Checkpoint
-from midfold.store.given import of_messages
+from midfold.store.intake import of_messages
+from midfold.store.sync import Checkpoint
 from midfold.transcript.message import plain
 
 MOST_SETUPS = 1_000
@@ -126,7 +126,7 @@ class Folder:
         folded = Folded(receipt, None)
         if not folded.is_made:
             return folded
-        return folded._replace(checkpoint=self.store.checkpoint(session.name, conversation.lengths))
+        return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
 
     def synced(self, conversation: Conversation, name: str, limits: Limits) -> Session:
         """The session that holds exactly this history."""

@@ -26,7 +26,7 @@ from midfold.gateway.joined import Seen, seen_item
 from midfold.gateway.owner import Owner
 from midfold.lru import LRU
 from midfold.store import SqlStore
-from midfold.store.redacting import redacted
+from midfold.store.intake import redact_json
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.jsonio import elements, entries
@@ -83,8 +83,8 @@ class Hidden:
         raws = [bytes(message.wire) for message in messages]
         shown = jsonio.encode([list(one) for one in seen])
         if self._redactor is not None:
-            raws = [redacted(raw, self._redactor) for raw in raws]
-            shown = redacted(shown, self._redactor)
+            raws = [redact_json(raw, self._redactor) for raw in raws]
+            shown = redact_json(shown, self._redactor)
         record = b'{"messages":[' + b",".join(raws) + b'],"seen":' + shown + b"}"
         place = place_of(owner, conversation)
         self._turns.keep(place, conversation.chains[-1].hex(), record, session=session)

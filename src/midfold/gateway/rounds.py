@@ -34,8 +34,8 @@ from midfold.gateway.tap import decoded
 from midfold.lru import LRU
 from midfold.plugins import engine_for
 from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
-from midfold.store.checkpoints import Checkpoint
-from midfold.store.originals import StoredOriginals
+from midfold.store.sqlstore import StoredOriginals
+from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.answers import ModelAnswer, read_answer, result_messages
 from midfold.transcript.document import DIALECTS, read, write

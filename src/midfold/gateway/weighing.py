@@ -25,7 +25,7 @@ from midfold.gateway.exchange import Exchange
 from midfold.gateway.owner import Owner
 from midfold.gateway.policy import Limits, Policy, is_scheduled
 from midfold.lru import LRU
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 from midfold.transcript.document import read
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count, Fixed

@@ -1,6 +1,5 @@
 """Message bodies: exact bytes, stored once by their hash, and the chain of hashes that identifies a history.
 
-Rules of this file:
 1. A body is the exact bytes of a message; a dict is written compactly. Its digest is blake2b of these bytes.
 2. A chain value stands for a message and everything before it: chain(n) = blake2b(chain(n-1) + digest(n)).
 3. Compression is a matter of storage only: what is read has the digest it was stored under, or is not given out.
@@ -43,18 +42,18 @@ def digest_of(data: bytes) -> bytes:
     return blake2b(data, digest_size=DIGEST_SIZE).digest()
 
 
-def chained(chain: bytes, digest: bytes) -> bytes:
+def next_chain(chain: bytes, digest: bytes) -> bytes:
     return blake2b(chain + digest, digest_size=DIGEST_SIZE).digest()
 
 
 def chain_of(digests: Iterable[bytes], chain: bytes = b"") -> Iterator[bytes]:
     """The chain after each of these."""
     for digest in digests:
-        chain = chained(chain, digest)
+        chain = next_chain(chain, digest)
         yield chain
 
 
-def deflated(data: bytes) -> tuple[int, bytes]:
+def deflate(data: bytes) -> tuple[int, bytes]:
     """Codec and stored form, whichever is smaller."""
     if len(data) >= SMALLEST_TO_DEFLATE:
         work = zlib.compressobj(LEVEL, zlib.DEFLATED, -15, zdict=DICTIONARY)
@@ -64,7 +63,7 @@ def deflated(data: bytes) -> tuple[int, bytes]:
     return PLAIN, data
 
 
-def inflated(digest: bytes, codec: int, data: bytes) -> bytes:
+def inflate(digest: bytes, codec: int, data: bytes) -> bytes:
     """The bytes of a stored body; raises if they are not what was stored."""
     data = blob(data)
     try:
@@ -83,13 +82,13 @@ def blob(value: Any) -> bytes:
     return bytes(value)
 
 
-def linked(before: bytes | None, chain: bytes | None, digest: bytes) -> None:
+def require_link(before: bytes | None, chain: bytes | None, digest: bytes) -> None:
     """Raises unless a message has the chain it should have after the one before it."""
-    if chained(b"" if before is None else blob(before), blob(digest)) != chain:
+    if next_chain(b"" if before is None else blob(before), blob(digest)) != chain:
         raise StoreDamaged("a history has another message at a position than was written there")
 
 
-class Entry:
+class NewMessage:
     """One message on its way into a store."""
 
     def __init__(self, message: Message, dialect: type[Dialect], at: int | None = None) -> None:
@@ -111,15 +110,15 @@ class Entry:
         return search_text(searchable(self.data))
 
 
-def stored_message(dialect: type[Dialect], digest: bytes, codec: int, data: bytes) -> Message:
+def read_body(dialect: type[Dialect], digest: bytes, codec: int, data: bytes) -> Message:
     """A message over its stored bytes, read when somebody asks."""
-    return Message.over(Raw(inflated(digest, codec, data)), dialect.read)
+    return Message.over(Raw(inflate(digest, codec, data)), dialect.read)
 
 
-def linked_message(
+def read_linked(
     dialect: type[Dialect], before: bytes | None, chain: bytes | None, digest: bytes, codec: int, data: bytes
 ) -> Message:
     """The same for a message of a history: it is the one that was written at its position."""
-    message = stored_message(dialect, digest, codec, data)
-    linked(before, chain, digest)
+    message = read_body(dialect, digest, codec, data)
+    require_link(before, chain, digest)
     return message

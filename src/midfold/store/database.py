@@ -1,6 +1,5 @@
-"""Connections and transactions, the same for both databases.
+"""Connections, transactions and queries, the same for both databases.
 
-Rules of this file:
 1. Every use of the database is one transaction on a connection of its own; connections are kept for the next one.
 2. What a driver raises becomes an error of ours that says which database and what happened, never what it holds.
 3. A transaction the database itself gave up (a deadlock, a row deleted meanwhile) is run again, a bounded number of
@@ -10,24 +9,29 @@ Rules of this file:
 5. A connection never crosses a fork.
 6. Any number of threads may use a database. Each waits for one of a bounded number of connections: a server has only
    so many, and everybody's share of it should be known.
+7. SQL stays in .sql files: named sections, one set of parameters for both databases.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.resources import files
 from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
 from midfold.fold.words import Query
-from midfold.store.bodies import Entry
-from midfold.store.queries import Flavour, queries
-from midfold.store.turns import Turns
+from midfold.store.bodies import NewMessage
+
+Flavour = Literal["sqlite", "postgres"]
 
 T = TypeVar("T")
 How = Literal["read", "write", "alone"]
@@ -40,8 +44,71 @@ LONGEST_WAIT = 30.0
 FOREVER = 1 << 62
 """Later than any message."""
 
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+_PLACES: dict[Flavour, dict[str, str]] = {
+    "sqlite": {"{now}": ":now", "{lock}": ""},
+    "postgres": {
+        "{now}": "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+        "{lock}": "FOR UPDATE",
+    },
+}
 
-class Again(Exception):
+
+@cache
+def queries(flavour: Flavour) -> dict[str, str]:
+    """The text of every query by its name, as the database's driver wants it."""
+    folder = files("midfold.store") / "sql"
+    found: dict[str, str] = {}
+    for source in (folder / "queries.sql", folder / flavour / "queries.sql"):
+        pieces = _NAME.split(source.read_text(encoding="utf-8"))
+        for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
+            found[name] = _adapt(text.strip(), flavour)
+    return found
+
+
+def _adapt(text: str, flavour: Flavour) -> str:
+    for place, value in _PLACES[flavour].items():
+        text = text.replace(place, value)
+    return text if flavour == "sqlite" else _PARAMETER.sub(r"%(\1)s", text)
+
+
+class FairSemaphore:
+    """A number of places, given to threads in the order in which they asked.
+
+    The semaphores of the standard library let one that comes later go first: under load somebody waits for seconds.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: deque[threading.Lock] = deque()
+        self._lock = threading.Lock()
+
+    def acquire(self, timeout: float) -> bool:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            gate = threading.Lock()
+            gate.acquire()
+            self._waiting.append(gate)
+        if gate.acquire(timeout=timeout):
+            return True
+        with self._lock:
+            if gate in self._waiting:
+                self._waiting.remove(gate)
+                return False
+        return True  # the place was handed over in the very moment the waiting ended
+
+    def release(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
+
+
+class RetryTransaction(Exception):
     """The database gave the transaction up, and running it again may work."""
 
 
@@ -65,7 +132,7 @@ class Tx(ABC):
         """The same query for many rows."""
 
     @abstractmethod
-    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
         """Ids by digest; bodies that are not there yet are added, and indexed if asked."""
 
     @abstractmethod
@@ -96,7 +163,7 @@ class Tx(ABC):
             raise StoreDamaged("a row has a value of another kind than was written") from None
 
 
-def _unspeakable(error: UnicodeEncodeError) -> StoreError:
+def _half_a_character(error: UnicodeEncodeError) -> StoreError:
     """Half a character is in no database. The text may be somebody's words: it is not shown."""
     place = f"character {error.start + 1} of {len(error.object)}"
     return StoreError(f"a text holds half a character (a lone surrogate, {place}); expected what UTF-8 can hold")
@@ -118,7 +185,7 @@ class Database(ABC):
         """Without any connection, as in a process that was just begun."""
         self._idle: list[Any] = []
         self._lock = threading.Lock()
-        self._free = Turns(self.connections)
+        self._free = FairSemaphore(self.connections)
         self._owner = os.getpid()
 
     @abstractmethod
@@ -129,7 +196,7 @@ class Database(ABC):
     def transaction(self, connection: Any) -> Tx: ...
 
     @abstractmethod
-    def translated(self, error: Exception) -> StoreError | Again:
+    def translate(self, error: Exception) -> StoreError | RetryTransaction:
         """What the driver's error means."""
 
     @abstractmethod
@@ -151,7 +218,7 @@ class Database(ABC):
             try:
                 with self._in_transaction(how) as tx:
                     return work(tx)
-            except Again as again:
+            except RetryTransaction as again:
                 if not left:
                     raise StoreError(f"{self.where}: gave up after {MOST_TRIES} tries: {again}") from again
                 time.sleep(random.random() * LONGEST_PAUSE)
@@ -175,7 +242,7 @@ class Database(ABC):
                 continue
             except UnicodeEncodeError as error:
                 self._put_back(connection)
-                raise _unspeakable(error) from None
+                raise _half_a_character(error) from None
             self._put_back(connection)
             return found
 
@@ -184,12 +251,12 @@ class Database(ABC):
         return found[0] if found else None
 
     def _final(self, error: Exception) -> StoreError:
-        meaning = self.translated(error)
-        return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, Again) else meaning
+        meaning = self.translate(error)
+        return StoreError(f"{self.where}: {meaning}") if isinstance(meaning, RetryTransaction) else meaning
 
     @contextmanager
     def _in_transaction(self, how: How) -> Iterator[Tx]:
-        connection = self._begun(how)
+        connection = self._begin(how)
         try:
             yield self.transaction(connection)
             connection.execute("COMMIT")
@@ -198,13 +265,13 @@ class Database(ABC):
                 connection.execute("ROLLBACK")
             self._put_back(connection)
             if isinstance(error, self.errors):
-                raise self.translated(error) from error
+                raise self.translate(error) from error
             if isinstance(error, UnicodeEncodeError):
-                raise _unspeakable(error) from None
+                raise _half_a_character(error) from None
             raise
         self._put_back(connection)
 
-    def _begun(self, how: How) -> Any:
+    def _begin(self, how: How) -> Any:
         while True:
             connection, fresh = self._connection()
             try:
@@ -212,7 +279,7 @@ class Database(ABC):
             except self.errors as error:
                 self._put_back(connection)
                 if fresh or self.is_alive(connection):
-                    raise self.translated(error) from error
+                    raise self.translate(error) from error
                 continue
             return connection
 

@@ -1,6 +1,5 @@
 """One compaction at a time per session, across threads, processes and machines.
 
-Rules of this file:
 1. A lease has a time to live and a fence: a number that grows with every holder. Whoever commits shows the fence, and
    the commit checks it in its own transaction; a holder that slept past its time cannot commit, whatever it believes.
 2. The key is the session's name before the compaction.
@@ -104,7 +103,7 @@ class Renewal:
 
 
 @contextmanager
-def held(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Iterator[tuple[Lease, Renewal] | None]:
+def hold_lease(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Iterator[tuple[Lease, Renewal] | None]:
     """The lease, renewed while the block runs and released after it; None if somebody else holds it."""
     lease = leases.try_acquire(session_id)
     if lease is None:
@@ -116,10 +115,14 @@ def held(leases: CompactionLease, session_id: str, *, ttl: float = TTL) -> Itera
         yield lease, renewal
     finally:
         renewal.stop()
-        _released(leases, lease)
+        _release(leases, lease)
 
 
-def _released(leases: CompactionLease, lease: Lease) -> None:
+held = hold_lease
+"""The name that hosts import; also `midfold.held`."""
+
+
+def _release(leases: CompactionLease, lease: Lease) -> None:
     """A store that cannot be reached now keeps the lease until it runs out; what was done stays done."""
     try:
         leases.release(lease)

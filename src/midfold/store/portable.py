@@ -18,14 +18,14 @@ from msgspec import Raw
 
 from midfold.errors import StoreConflict, StoreDamaged, StoreError
 from midfold.fold.request import Redactor
-from midfold.store import appending, prompts, seals
-from midfold.store.bodies import Entry, inflated
-from midfold.store.committing import set_compaction
+from midfold.store import writing
+from midfold.store.bodies import NewMessage, inflate
 from midfold.store.database import Tx
-from midfold.store.prompts import Prompted
+from midfold.store.intake import redact_json
 from midfold.store.protocol import PromptKind, SessionInfo
-from midfold.store.redacting import redacted
+from midfold.store.rows import require_compaction, seal_compaction, split_seals
 from midfold.store.sqlstore import SqlStore
+from midfold.store.writing import PromptChange, set_compaction
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, kw_only=True):
     memory: Raw = Raw(b"{}")
 
 
-class Line(msgspec.Struct):
+class MessageLine(msgspec.Struct):
     """A message: its JSON as it is."""
 
     message: Raw
@@ -54,7 +54,7 @@ class Line(msgspec.Struct):
         return bytes(self.message)
 
 
-class Packed(msgspec.Struct):
+class PackedLine(msgspec.Struct):
     """A message that is not one line of JSON."""
 
     base64: str
@@ -64,7 +64,7 @@ class Packed(msgspec.Struct):
         return b64decode(self.base64)
 
 
-class Beside(msgspec.Struct):
+class PromptLine(msgspec.Struct):
     """A change of the system prompt or of the tools; no `base64` means there is none from here on."""
 
     prompt: PromptKind
@@ -72,18 +72,20 @@ class Beside(msgspec.Struct):
     at: int
     base64: str | None
 
-    def prompted(self) -> Prompted:
-        return Prompted(self.prompt, self.position, self.at, None if self.base64 is None else b64decode(self.base64))
+    def change(self) -> PromptChange:
+        return PromptChange(
+            self.prompt, self.position, self.at, None if self.base64 is None else b64decode(self.base64)
+        )
 
 
-_line = msgspec.json.Decoder(Line).decode
-_packed = msgspec.json.Decoder(Packed).decode
+_line = msgspec.json.Decoder(MessageLine).decode
+_packed = msgspec.json.Decoder(PackedLine).decode
 
 Run = tuple[int | None, int, int | None]
 """First, count, and the number of a body among the bodies of the line."""
 
 
-class Compaction(msgspec.Struct, kw_only=True):
+class CompactionLine(msgspec.Struct):
     seq: int
     base: int
     upto: int
@@ -98,16 +100,16 @@ class Compaction(msgspec.Struct, kw_only=True):
     bodies: list[str]
 
 
-class Parsed(NamedTuple):
+class ExportedSession(NamedTuple):
     """The lines of a file by their kind."""
 
     header: Header
-    beside: list[Prompted]
-    messages: list[Line | Packed]
-    compactions: list[Compaction]
+    prompts: list[PromptChange]
+    messages: list[MessageLine | PackedLine]
+    compactions: list[CompactionLine]
 
 
-def exported(store: SqlStore, name: str) -> Iterator[bytes]:
+def export_session(store: SqlStore, name: str) -> Iterator[bytes]:
     info = store.must(name)
     header = Header(
         midfold=FORMAT,
@@ -120,12 +122,14 @@ def exported(store: SqlStore, name: str) -> Iterator[bytes]:
         memory=Raw(info.memory or b"{}"),
     )
     yield msgspec.json.encode(header)
-    for kind, position, at, body in store.database.read(lambda tx: prompts.history(tx, info.id)):
-        yield msgspec.json.encode(Beside(kind, position, at, None if body is None else b64encode(body).decode()))
-    for row in store.history_of(info, 0):
+    for kind, position, at, body in store.database.read(lambda tx: writing.prompt_history(tx, info.id)):
+        yield msgspec.json.encode(PromptLine(kind, position, at, None if body is None else b64encode(body).decode()))
+    for row in store.history(info):
         data = bytes(row.message.wire)
         plain = b"\n" not in data and b"\r" not in data and _is_json(data)
-        yield msgspec.json.encode(Line(Raw(data), row.at) if plain else Packed(b64encode(data).decode(), row.at))
+        yield msgspec.json.encode(
+            MessageLine(Raw(data), row.at) if plain else PackedLine(b64encode(data).decode(), row.at)
+        )
     for record in store.records(name)[: info.compactions]:
         yield msgspec.json.encode(store.database.read(partial(_compaction, info=info, seq=record.seq)))
 
@@ -138,8 +142,8 @@ def _is_json(data: bytes) -> bool:
     return True
 
 
-def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
-    seals.require(tx, info.id, seq)
+def _compaction(tx: Tx, info: SessionInfo, seq: int) -> CompactionLine:
+    require_compaction(tx, info.id, seq)
     row = tx.one("compaction", session=info.id, seq=seq)
     assert row is not None
     seq, base, upto, at, fence, noted, undone, _, receipt, state = row
@@ -157,60 +161,47 @@ def _compaction(tx: Tx, info: SessionInfo, seq: int) -> Compaction:
         stored = tx.one("body", id=body)
         if stored is None:
             raise StoreDamaged(f"session {info.name}: a text of compaction {seq} is not there")
-        bodies.append(b64encode(inflated(*stored)).decode())
-    return Compaction(
-        seq=seq,
-        base=base,
-        upto=upto,
-        at=at,
-        fence=fence,
-        noted=noted,
-        undone=undone,
-        receipt=Raw(bytes(receipt)),
-        state=Raw(seals.unsealed(state).plain),
-        pieces=pieces,
-        handles=handles,
-        bodies=bodies,
-    )
+        bodies.append(b64encode(inflate(*stored)).decode())
+    texts = Raw(bytes(receipt)), Raw(split_seals(state).plain)
+    return CompactionLine(seq, base, upto, at, fence, noted, undone, *texts, pieces, handles, bodies)
 
 
-def imported(
+def import_session(
     store: SqlStore, lines: Iterable[bytes], name: str | None = None, *, redactor: Redactor | None = None
 ) -> str:
-    header, beside, messages, compactions = _parsed(lines)
+    header, prompts, messages, compactions = _parse(lines)
     dialect = DIALECTS[header.dialect]
     target = name or header.session
 
     def clean(data: bytes) -> bytes:
-        return data if redactor is None else redacted(data, redactor)
+        return data if redactor is None else redact_json(data, redactor)
 
-    entries = [Entry(_message(clean(line.data()), dialect), dialect, line.at) for line in messages]
-    beside = [row._replace(data=None if row.data is None else clean(row.data)) for row in beside]
+    entries = [NewMessage(_message(clean(line.data()), dialect), dialect, line.at) for line in messages]
+    prompts = [row._replace(data=None if row.data is None else clean(row.data)) for row in prompts]
 
     def load(tx: Tx) -> None:
-        if appending.tip(tx, target) is not None:
+        if writing.lock_session(tx, target) is not None:
             raise StoreConflict(f"there is a session {target} already; load it under another name")
-        session = appending.made(tx, target, header.dialect, header.model)
-        appending.extend(tx, session, entries, dialect=header.dialect)
+        session = writing.ensure_session(tx, target, header.dialect, header.model)
+        writing.extend(tx, session, entries, dialect=header.dialect)
         numbers: Counter[str] = Counter()
-        for prompted in beside:
-            numbers[prompted.kind] += 1
-            prompts.add(tx, session.id, numbers[prompted.kind], prompted)
+        for change in prompts:
+            numbers[change.kind] += 1
+            writing.add_prompt(tx, session.id, numbers[change.kind], change)
         for compaction in compactions:
             bodies = [clean(b64decode(body)) for body in compaction.bodies]
             _load_compaction(tx, session.id, compaction, bodies, dialect)
-        memory = bytes(header.memory)
-        set_compaction(tx, session, target, header.compaction, header.compactions, memory)
+        set_compaction(tx, session, header.compaction, header.compactions, bytes(header.memory))
 
     store.database.write(load)
     return target
 
 
-def _parsed(lines: Iterable[bytes]) -> Parsed:
+def _parse(lines: Iterable[bytes]) -> ExportedSession:
     header: Header | None = None
-    beside: list[Prompted] = []
-    messages: list[Line | Packed] = []
-    compactions: list[Compaction] = []
+    prompts: list[PromptChange] = []
+    messages: list[MessageLine | PackedLine] = []
+    compactions: list[CompactionLine] = []
     read = 0
     try:
         for line in lines:
@@ -220,9 +211,9 @@ def _parsed(lines: Iterable[bytes]) -> Parsed:
             if header is None:
                 header = msgspec.json.decode(line, type=Header)
             elif line.startswith(b'{"prompt"'):
-                beside.append(msgspec.json.decode(line, type=Beside).prompted())
+                prompts.append(msgspec.json.decode(line, type=PromptLine).change())
             elif line.startswith(b'{"seq"'):
-                compactions.append(msgspec.json.decode(line, type=Compaction))
+                compactions.append(msgspec.json.decode(line, type=CompactionLine))
             else:
                 packed = line.startswith(b'{"base64"')
                 messages.append(_packed(line) if packed else _line(line))
@@ -230,15 +221,17 @@ def _parsed(lines: Iterable[bytes]) -> Parsed:
         raise StoreError(f"line {read}: not a line of an exported session") from error
     if header is None or header.midfold != FORMAT or header.dialect not in DIALECTS:
         raise StoreError(f"line 1: expected an exported session of format {FORMAT}")
-    return Parsed(header, beside, messages, compactions)
+    return ExportedSession(header, prompts, messages, compactions)
 
 
 def _message(data: bytes, dialect: type[Dialect]) -> Message:
     return Message.over(Raw(data), dialect.read)
 
 
-def _load_compaction(tx: Tx, session: int, compaction: Compaction, datas: list[bytes], dialect: type[Dialect]) -> None:
-    entries = [Entry(_message(data, dialect), dialect) for data in datas]
+def _load_compaction(
+    tx: Tx, session: int, compaction: CompactionLine, datas: list[bytes], dialect: type[Dialect]
+) -> None:
+    entries = [NewMessage(_message(data, dialect), dialect) for data in datas]
     ids = tx.add_bodies(entries, index=False)
     bodies = [ids[entry.digest] for entry in entries]
 
@@ -266,4 +259,4 @@ def _load_compaction(tx: Tx, session: int, compaction: Compaction, datas: list[b
     tx.many("add_piece", rows(compaction.pieces, **at))
     for handle, runs in compaction.handles.items():
         tx.many("add_handle", rows(runs, **at, handle=handle))
-    seals.seal(tx, session, compaction.seq)
+    seal_compaction(tx, session, compaction.seq)

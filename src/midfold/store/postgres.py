@@ -1,6 +1,5 @@
 """PostgreSQL: many machines on one database.
 
-Rules of this file:
 1. Rows are locked in one order: the session, then bodies by their digest. Two appends never wait for each other in a
    circle.
 2. The clock is the server's. The clocks of the machines are never compared.
@@ -16,9 +15,8 @@ from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
 from midfold.fold.words import VERSION, Query, Term, search_text, searchable
-from midfold.store.bodies import Entry, deflated, inflated
-from midfold.store.database import CONNECTIONS, Again, Database, How, Tx
-from midfold.store.queries import Flavour
+from midfold.store.bodies import NewMessage, deflate, inflate
+from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
 
 CHUNK_BYTES = 400_000
 LOCK = 7310593858020254829
@@ -35,15 +33,6 @@ UNAVAILABLE = {
     "55P03": "somebody else has held a lock for too long",
 }
 """States in which the next call may work, by what they begin with; a file that may not grow is an XX000."""
-FIND = """
-SELECT s.name, m.position, m.role, m.at, s.dialect,
-       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
-       m.chain, b.digest, b.codec, b.data
-FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
-WHERE {having} AND (%(session)s::bigint IS NULL OR m.session = %(session)s)
-  AND (%(role)s::smallint IS NULL OR m.role = %(role)s) AND m.at >= %(since)s AND m.at < %(until)s
-ORDER BY m.at DESC, m.position DESC LIMIT %(most)s
-"""
 
 
 def _driver() -> Any:
@@ -67,15 +56,15 @@ class PostgresTx(Tx):
         with self.connection.cursor() as cursor:
             cursor.executemany(self.queries[query], list(rows))
 
-    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
         found = self._known(wanted)
         new = [entry for digest, entry in wanted.items() if digest not in found]
-        added = self._added(new, index)
+        added = self._add_new(new, index)
         if len(added) < len(new):
             found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
-                raise Again("a body was deleted between two looks at it")
+                raise RetryTransaction("a body was deleted between two looks at it")
         if index:
             # Whoever marks a body indexes it: another transaction with the same idea waits here, and then does not.
             mine = [(body, wanted[digest]) for digest, body in added.items()]
@@ -87,7 +76,7 @@ class PostgresTx(Tx):
             self.many("index_words", _chunks((body, entry.tokens) for body, entry in mine))
         return added | {digest: body for digest, (body, _) in found.items()}
 
-    def _added(self, entries: list[Entry], index: bool) -> dict[bytes, int]:
+    def _add_new(self, entries: list[NewMessage], index: bool) -> dict[bytes, int]:
         """Ids of the bodies that nobody else has added meanwhile."""
         added: dict[bytes, int] = {}
         if not entries:
@@ -101,7 +90,7 @@ class PostgresTx(Tx):
                 cursor.nextset()
         return added
 
-    def _known(self, wanted: dict[bytes, Entry]) -> dict[bytes, tuple[int, int]]:
+    def _known(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
         rows = self.all("bodies_by_digest", digests=list(wanted))
         return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
 
@@ -125,18 +114,18 @@ class PostgresTx(Tx):
         having = " AND ".join(
             f"m.body IN (SELECT body FROM words WHERE tokens @@ %({name})s::tsquery)" for name in words
         )
-        found = self.connection.execute(FIND.format(having=having), {**filters, **words})
+        found = self.connection.execute(self.queries["find"].format(having=having), {**filters, **words})
         rows: list[tuple[Any, ...]] = found.fetchall()
         return rows
 
 
-def _body(entry: Entry, index: bool) -> dict[str, Any]:
-    codec, data = deflated(entry.data)
+def _body(entry: NewMessage, index: bool) -> dict[str, Any]:
+    codec, data = deflate(entry.data)
     return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
 
 
 def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return search_text(searchable(inflated(digest, codec, data)))
+    return search_text(searchable(inflate(digest, codec, data)))
 
 
 def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:
@@ -182,11 +171,11 @@ class Postgres(Database):
     def transaction(self, connection: Any) -> PostgresTx:
         return PostgresTx(connection, self.flavour)
 
-    def translated(self, error: Exception) -> StoreError | Again:
+    def translate(self, error: Exception) -> StoreError | RetryTransaction:
         code = getattr(error, "sqlstate", None) or ""
         what = type(error).__name__
         if code in AGAIN:
-            return Again(f"{what} ({code})")
+            return RetryTransaction(f"{what} ({code})")
         told = getattr(getattr(error, "diag", None), "message_primary", None) or what
         meaning = next((meaning for known, meaning in UNAVAILABLE.items() if code.startswith(known)), None)
         if not code and isinstance(error, self._driver.OperationalError):

@@ -7,18 +7,20 @@ derived from both. Synchronous on purpose: asynchronous callers use a thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
 from midfold.recall import Candidate
-from midfold.store.bodies import Entry
+from midfold.store.bodies import NewMessage
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
-from midfold.store.prefixes import Prefix
+from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
+from midfold.transcript.splice import message_bytes, message_value
 
 Kind = Literal["root", "branch", "continuation"]
 PromptKind = Literal["system", "tools"]
@@ -54,7 +56,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: bytes
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ViewPiece(msgspec.Struct, frozen=True):
     """A run of messages of the history, or, with a body, one message that is none.
 
     A body with a `first` stands for the message at that position: a digest, a spill, a note.
@@ -82,7 +84,7 @@ class Stored(NamedTuple):
     message: Message
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One compaction. It was made from the view of `base` and all messages before `upto`."""
 
     seq: int
@@ -112,14 +114,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """The continuation's name: the old session ends, and the view becomes the beginning of this one."""
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Which positions an append has, and whether it had been made before under the same key."""
 
     positions: range
     repeated: bool = False
 
 
-class Synced(NamedTuple):
+class SyncResult(NamedTuple):
     """Where a client's history is now.
 
     `common` messages were there already, `added` are new; a history that changed became the branch `session`.
@@ -131,6 +133,19 @@ class Synced(NamedTuple):
     branched: bool
     ahead: int = 0
     """How many messages the stored history has beyond the client's."""
+
+
+class Prefix(NamedTuple):
+    """The first `shared` messages of a history are the first of this session, which has `length` in all."""
+
+    session: str
+    shared: int
+    length: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the history begins with all of the session: it only goes on."""
+        return self.shared == self.length
 
 
 class Store(Protocol):
@@ -147,31 +162,30 @@ class Store(Protocol):
     def append(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[NewMessage],
         *,
         dialect: str,
         model: str | None = None,
         key: str | None = None,
         prompt: Prompt | None = None,
-    ) -> Appended: ...
+    ) -> AppendResult: ...
     def sync(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[NewMessage],
         *,
         dialect: str,
         model: str | None = None,
         prompt: Prompt | None = None,
-    ) -> Synced: ...
+    ) -> SyncResult: ...
     def prompt(self, info: SessionInfo) -> Prompt: ...
-    def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None: ...
-    def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
+    def find_prefix(self, entries: Sequence[NewMessage], *, least: int = 1, under: str = "") -> Prefix | None: ...
+    def history(self, of: str | SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]: ...
     def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]: ...
-    def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]: ...
     def commit(self, name: str, lease: Lease, commit: Commit) -> int: ...
-    def undo(self, name: str) -> Record: ...
+    def undo(self, name: str) -> CompactionRecord: ...
     def remember(self, info: SessionInfo, memory: bytes) -> bool: ...
-    def records(self, name: str) -> list[Record]: ...
+    def records(self, name: str) -> list[CompactionRecord]: ...
     def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript: ...
     def find(
         self,
@@ -188,3 +202,45 @@ class Store(Protocol):
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]: ...
     def check(self, *, deep: bool = False) -> Iterable[str]: ...
     def close(self) -> None: ...
+
+
+class View:
+    """Messages of a session, its history or what the model sees of it: read, as plain values, or as exact bytes."""
+
+    def __init__(
+        self,
+        items: tuple[Item, ...],
+        dialect: type[Dialect],
+        system: Message | None = None,
+        tools: Sequence[Any] = (),
+    ) -> None:
+        self.items = items
+        self.dialect = dialect
+        self.prompt = system
+        self.tools = list(tools)
+
+    @cached_property
+    def transcript(self) -> Transcript:
+        return tuple(item.message for item in self.items)
+
+    @cached_property
+    def messages(self) -> list[Any]:
+        """Plain values, ready to be sent."""
+        return [message_value(item.message, self.dialect) for item in self.items]
+
+    def json(self) -> bytes:
+        """A JSON array of the exact bytes of every message."""
+        return b"[" + b",".join(message_bytes(item.message, self.dialect) for item in self.items) + b"]"
+
+    @property
+    def system(self) -> Any:
+        """The system prompt that belongs beside these messages, in the caller's shape."""
+        if self.prompt is None or self.prompt.wire is not None:
+            return None if self.prompt is None else self.prompt.wire
+        return self.dialect.system_value(self.prompt, self.prompt.origin)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.messages)

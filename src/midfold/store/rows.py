@@ -1,8 +1,19 @@
-"""Rows as what they stand for. A row that cannot be read, or is not the one that was asked for, is damage."""
+"""Rows as what they stand for. A row that cannot be read, or is not the one that was asked for, is damage.
+
+A message is bound by its hash and the chain over it. What only points at messages is bound by a seal: a hash in the
+JSON of a row, over that JSON and whatever the row stands for. Rows that an older midfold wrote have none.
+
+1. The memory of a session is sealed with its name and the compaction in force.
+2. The state of a compaction has three seals: over its row, over the pieces of its view, over its handles.
+3. Both ends of the JSON say that it is sealed: one that is damaged is not taken for an old one.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -10,21 +21,145 @@ from midfold.errors import StoreDamaged
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
 from midfold.recall import Candidate
-from midfold.store import seals
-from midfold.store.bodies import ROLES, blob, linked_message
-from midfold.store.protocol import Record, SessionInfo, Stored
+from midfold.store.bodies import ROLES, blob, read_linked
+from midfold.store.database import Tx
+from midfold.store.protocol import CompactionRecord, SessionInfo, Stored
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS
 
 _UNREADABLE = (TypeError, ValueError, LookupError, OverflowError, msgspec.MsgspecError)
+SIZE = 16
+ROW, PIECES, HANDLES = 0, 1, 2
+Row = tuple[Any, ...]
+_BEGIN, _END = b'{"seal":"', b'"sealed":true}'
+_SEALS = re.compile(rb'\{"seal":"((?:[0-9a-f]{32}){1,3})",')
 
 
-def info_of(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:
+class Sealed(NamedTuple):
+    """A JSON object without its seals, and the seals."""
+
+    plain: bytes
+    seals: bytes
+
+    def require(self, number: int, about: bytes, what: str) -> None:
+        """Raises unless this is what was sealed; what was never sealed is believed."""
+        expected = self.seals[number * SIZE * 2 : (number + 1) * SIZE * 2]
+        if self.seals and expected != _seal(self.plain, about):
+            raise StoreDamaged(f"{what} is not what was written")
+
+
+def _seal(plain: bytes, about: bytes) -> bytes:
+    return blake2b(about + b"\0" + plain, digest_size=SIZE).hexdigest().encode()
+
+
+def add_seals(data: bytes, *about: bytes) -> bytes:
+    """A JSON object with a seal for each of these; what is no object stays as it is."""
+    data = bytes(data).strip() or b"{}"
+    if not (data.startswith(b"{") and data.endswith(b"}")):
+        return data
+    inner = data[1:-1].strip()
+    plain = b"{" + inner + b"}"
+    seals = b"".join(_seal(plain, each) for each in about)
+    return _BEGIN + seals + b'",' + inner + (b"," if inner else b"") + _END
+
+
+def split_seals(data: bytes) -> Sealed:
+    if not data.startswith(_BEGIN) and not data.endswith(_END):
+        return _never_sealed(data)
+    found = _SEALS.match(data)
+    if found is None or not data.endswith(_END):
+        raise StoreDamaged("a row is not what was written")
+    return Sealed(b"{" + data[found.end() : -len(_END)].removesuffix(b",") + b"}", found[1])
+
+
+def _never_sealed(data: bytes) -> Sealed:
+    try:
+        if data:
+            msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, ValueError):
+        raise StoreDamaged("a row is not what was written") from None
+    return Sealed(data, b"")
+
+
+def seal_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
+    """What a session remembers, as it is stored."""
+    return add_seals(data, _session_bytes(name, compaction, compactions))
+
+
+def read_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
+    """The same without its seal; raises unless it is of this session and this compaction."""
+    memory = split_seals(data)
+    memory.require(0, _session_bytes(name, compaction, compactions), f"the row of session {name}")
+    return b"" if memory.plain == b"{}" else memory.plain
+
+
+def _session_bytes(name: str, compaction: int, compactions: int) -> bytes:
+    return f"{name}\n{compaction}\n{compactions}".encode("utf-8", "surrogatepass")
+
+
+def seal_compaction(tx: Tx, session: int, seq: int) -> None:
+    """Seals a compaction as it stands in its rows."""
+    row, pieces, handles = _compaction_rows(tx, session, seq)
+    state = add_seals(split_seals(blob(row[9])).plain, _row_bytes(row), _piece_bytes(pieces), _handle_bytes(handles))
+    tx.run("set_state", session=session, seq=seq, state=state)
+
+
+def require_row(row: Row) -> Sealed:
+    """The state of a compaction; raises unless its row is what was sealed."""
+    state = split_seals(blob(row[9]))
+    state.require(ROW, _row_bytes(row), f"compaction {row[0]}")
+    return state
+
+
+def require_view(row: Row, pieces: Iterable[Row]) -> None:
+    """Raises unless these are the row and the pieces (place, first, count, digest) of one compaction."""
+    require_row(row).require(PIECES, _piece_bytes(pieces), f"the view of compaction {row[0]}")
+
+
+def require_handles(row: Row, handles: Iterable[Row]) -> None:
+    """The same for its handles (handle, place, first, count, digest)."""
+    require_row(row).require(HANDLES, _handle_bytes(handles), f"what the handles of compaction {row[0]} stand for")
+
+
+def require_compaction(tx: Tx, session: int, seq: int) -> None:
+    """Raises unless a compaction is as it was sealed."""
+    row, pieces, handles = _compaction_rows(tx, session, seq)
+    require_view(row, pieces)
+    require_handles(row, handles)
+
+
+def _compaction_rows(tx: Tx, session: int, seq: int) -> tuple[Row, list[Row], list[Row]]:
+    at = {"session": session, "seq": seq}
+    row = tx.one("compaction", **at)
+    if row is None:
+        raise StoreDamaged(f"compaction {seq} is not there")
+    return row, tx.all("seal_of_pieces", **at), tx.all("seal_of_handles", **at)
+
+
+def _row_bytes(row: Row) -> bytes:
+    seq, base, upto, at, fence, noted, undone, _, receipt, _ = row
+    return repr((seq, base, upto, at, fence, bool(noted), undone is None)).encode() + blob(receipt)
+
+
+def _piece_bytes(rows: Iterable[Row]) -> bytes:
+    return repr(list(map(_piece, rows))).encode()
+
+
+def _handle_bytes(rows: Iterable[Row]) -> bytes:
+    return repr([(handle, *_piece(piece)) for handle, *piece in rows]).encode("utf-8", "surrogatepass")
+
+
+def _piece(piece: Iterable[Any]) -> Row:
+    place, first, count, digest = piece
+    return place, first, count, None if digest is None else blob(digest)
+
+
+def read_session(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:
     """A session; of this `name`, if one was asked for."""
     *values, last = row
     try:
         info = msgspec.convert(dict(zip(SessionInfo.__struct_fields__, values, strict=True)), SessionInfo)
-        memory = seals.remembered(blob(info.memory), info.name, info.compaction, info.compactions)
+        memory = read_memory(blob(info.memory), info.name, info.compaction, info.compactions)
         dialect_of(info)
     except _UNREADABLE as error:
         raise StoreDamaged(f"the row of a session cannot be read ({type(error).__name__})") from None
@@ -35,30 +170,30 @@ def info_of(row: tuple[Any, ...], name: str | None = None) -> SessionInfo:
     return msgspec.structs.replace(info, memory=memory)
 
 
-def record_of(row: tuple[Any, ...]) -> Record:
-    values = dict(zip(Record.__struct_fields__, row, strict=True))
+def read_record(row: tuple[Any, ...]) -> CompactionRecord:
+    values = dict(zip(CompactionRecord.__struct_fields__, row, strict=True))
     try:
         values["noted"] = bool(values["noted"])
         values["receipt"] = msgspec.json.decode(blob(values["receipt"]), type=Receipt)
-        values["state"] = msgspec.json.decode(seals.require_row(row).plain, type=CompactionState)
-        return msgspec.convert(values, Record)
+        values["state"] = msgspec.json.decode(require_row(row).plain, type=CompactionState)
+        return msgspec.convert(values, CompactionRecord)
     except _UNREADABLE as error:
         raise StoreDamaged(f"the row of a compaction cannot be read ({type(error).__name__})") from None
 
 
-def stored_of(row: tuple[Any, ...], position: int, dialect: type[Dialect]) -> Stored:
+def read_stored(row: tuple[Any, ...], position: int, dialect: type[Dialect]) -> Stored:
     """The message that is expected at a position."""
     found, role, at, *stored = row
     if found != position:
         raise StoreDamaged(f"the message at position {position} is not there")
-    return Stored(position, _role(role), at, linked_message(dialect, *stored))
+    return Stored(position, _role(role), at, read_linked(dialect, *stored))
 
 
-def candidate_of(row: tuple[Any, ...]) -> Candidate:
+def read_candidate(row: tuple[Any, ...]) -> Candidate:
     session, position, role, at, dialect, *stored = row
     if dialect not in DIALECTS:
         raise StoreDamaged("the row of a session cannot be read (its dialect)")
-    message = linked_message(DIALECTS[dialect], *stored)
+    message = read_linked(DIALECTS[dialect], *stored)
     return Candidate(session, position, _role(role), at, bytes(stored[2]), message)
 
 

@@ -1,6 +1,5 @@
-"""SQLite: one file, write-ahead log, one writer at a time.
+"""SQLite, in a file with a write-ahead log and one writer at a time, or in memory.
 
-Rules of this file:
 1. Transactions that write take the lock when they begin: a transaction that reads first and locks later fails where it
    could have waited.
 2. The file is readable by its owner only: originals may hold secrets.
@@ -18,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,10 +25,8 @@ from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
 from midfold.fold.words import Query, search_text, searchable
-from midfold.store.bodies import Entry, deflated, inflated
-from midfold.store.database import CONNECTIONS, FOREVER, Database, How, Tx
-from midfold.store.queries import Flavour
-from midfold.store.turns import Turns
+from midfold.store.bodies import NewMessage, deflate, inflate
+from midfold.store.database import CONNECTIONS, FOREVER, Database, FairSemaphore, Flavour, How, Tx
 
 MEANINGS = {
     "SQLITE_FULL": "the disk, or the size the database may have, is full",
@@ -76,14 +74,14 @@ class SQLiteTx(Tx):
     def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
         self.connection.executemany(self.queries[query], rows)
 
-    def add_bodies(self, entries: Sequence[Entry], *, index: bool) -> dict[bytes, int]:
+    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
         """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
         find = self.queries["body_by_digest"]
         known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
         ids = {digest: row[0] for digest, row in known.items() if row is not None}
-        stored = [(digest, int(index), *deflated(entry.data)) for digest, entry in new.items()]
-        ids |= self._added(stored)
+        stored = [(digest, int(index), *deflate(entry.data)) for digest, entry in new.items()]
+        ids |= self._add_new(stored)
         if not index:
             return ids
         late = [
@@ -96,7 +94,7 @@ class SQLiteTx(Tx):
         self._wait([*waiting, *((body, MOST_WAITING_BYTES) for body in late)])
         return ids
 
-    def _added(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
+    def _add_new(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
         add = self.queries["add_body"]
         if len(rows) < MOST_WAITING:
             return {row[0]: self.connection.execute(add, row).lastrowid or 0 for row in rows}
@@ -149,7 +147,7 @@ class SQLiteTx(Tx):
 
 
 def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return search_text(searchable(inflated(digest, codec, data)))
+    return search_text(searchable(inflate(digest, codec, data)))
 
 
 class SQLite(Database):
@@ -175,7 +173,7 @@ class SQLite(Database):
 
     def _begin_anew(self) -> None:
         super()._begin_anew()
-        self._writing = Turns(1)
+        self._writing = FairSemaphore(1)
 
     def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
         if self._owner != os.getpid():
@@ -222,7 +220,7 @@ class SQLite(Database):
     def transaction(self, connection: sqlite3.Connection) -> SQLiteTx:
         return SQLiteTx(connection, self.flavour, self.clock)
 
-    def translated(self, error: Exception) -> StoreError:
+    def translate(self, error: Exception) -> StoreError:
         if isinstance(error, UnicodeDecodeError):
             return StoreDamaged(f"{self.where}: {MEANINGS['SQLITE_CORRUPT']}")
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
@@ -252,7 +250,38 @@ class SQLite(Database):
         try:
             source.backup(copy)
         except sqlite3.Error as error:
-            raise self.translated(error) from error
+            raise self.translate(error) from error
         finally:
             copy.close()
             source.close()
+
+
+class MemoryDatabase(SQLite):
+    """`memory:`: gone with its process. One connection, used by one thread at a time."""
+
+    def __init__(self, *, clock: Clock = time.time) -> None:
+        super().__init__(":memory:", clock=clock)
+        self.where = "memory"
+        self._only = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._turn = threading.RLock()
+
+    def connect(self) -> sqlite3.Connection:
+        return self._only
+
+    def is_alive(self, connection: sqlite3.Connection) -> bool:
+        return True
+
+    def write(self, work: Callable[[Tx], T], *, how: How = "write") -> T:
+        with self._turn:
+            return super().write(work, how=how)
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        with self._turn:
+            return super().read(work)
+
+    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        with self._turn:
+            return super().rows(query, **values)
+
+    def close(self) -> None:
+        """It ends with the last reference to it: whoever else uses it is not cut off."""

@@ -7,62 +7,69 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
+import msgspec
 from msgspec import Raw
 
-from midfold.errors import NotStored, SchemaError, StoreDamaged, StoreError
+from midfold.errors import NotStored, StoreDamaged, StoreError
 from midfold.fold.archive import DIGITS, PREFIX
+from midfold.fold.handoff import Generated
+from midfold.fold.request import CompactionState
 from midfold.fold.words import parse_query
 from midfold.recall import Candidate
-from midfold.store import (
-    appending,
-    checking,
-    checkpoints,
-    committing,
-    indexing,
-    prefixes,
-    prompts,
-    removing,
-    seals,
-    syncing,
-)
-from midfold.store.addresses import file_of, is_memory
-from midfold.store.bodies import ROLES, Entry, chain_of, inflated, linked
+from midfold.store import sync, upkeep, writing
+from midfold.store.bodies import ROLES, NewMessage, chain_of, inflate, require_link
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import TTL, Lease, StoredLeases
-from midfold.store.memory import Memory
-from midfold.store.migrations import migrate, pending
-from midfold.store.prefixes import Prefix
-from midfold.store.protocol import Appended, Commit, Item, Prompt, Record, SessionInfo, Stored, Synced
-from midfold.store.rows import candidate_of, dialect_of, info_of, record_of, stored_of
-from midfold.store.sqlite import SQLite
+from midfold.store.protocol import (
+    AppendResult,
+    Commit,
+    CompactionRecord,
+    Item,
+    Prefix,
+    Prompt,
+    SessionInfo,
+    Stored,
+    SyncResult,
+)
+from midfold.store.rows import (
+    dialect_of,
+    read_candidate,
+    read_record,
+    read_session,
+    read_stored,
+    require_handles,
+    require_view,
+    seal_memory,
+)
+from midfold.store.sqlite import MemoryDatabase, SQLite
+from midfold.store.sync import StoredCheckpoints
+from midfold.store.upkeep import migrate
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 
+MEMORY = frozenset({"memory:", "memory://", "sqlite://", "sqlite:///:memory:", "sqlite://:memory:"})
+"""Also as other programs write it: a file of the name :memory: is what nobody wants."""
+FILE = "sqlite:///"
 PAGE = 500
 
 
 class SqlStore:
     """A `Store` on SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database, *, ttl: float = TTL, migrated: bool = True) -> None:
+    def __init__(self, database: Database, *, ttl: float = TTL) -> None:
         self.database = database
         self.where = database.where
         self.leases = StoredLeases(database, ttl)
         self.hidden_turns = HiddenTurns(database)
-        if migrated:
-            migrate(database)
-
-    def require_current(self) -> None:
-        """Raises unless the schema is up to date: for programs that must not migrate."""
-        if pending(self.database):
-            raise SchemaError(f"{self.where}: its schema is older than this midfold; run midfold store migrate")
+        self.checkpoints = StoredCheckpoints(database)
+        migrate(database)
 
     # Sessions
 
     def info(self, name: str) -> SessionInfo | None:
         row = self.database.row("session", name=name)
-        return None if row is None else info_of(row, name)
+        return None if row is None else read_session(row, name)
 
     def must(self, name: str) -> SessionInfo:
         found = self.info(name)
@@ -73,77 +80,77 @@ class SqlStore:
     def sessions(self, limit: int = 100, *, before: int | None = None) -> list[SessionInfo]:
         """The newest first; `before`: only those not touched since."""
         values = {"before": FOREVER if before is None else before, "most": limit}
-        return [info_of(row) for row in self.database.rows("sessions", **values)]
+        return [read_session(row) for row in self.database.rows("sessions", **values)]
 
     def append(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[NewMessage],
         *,
         dialect: str,
         model: str | None = None,
         key: str | None = None,
         prompt: Prompt | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """`prompt`: what stands beside these messages, if it is to be remembered."""
-        _checked(name)
+        _check_name(name)
 
-        def append(tx: Tx) -> Appended:
-            done = appending.append(tx, name, entries, dialect=dialect, model=model, key=key)
+        def write(tx: Tx) -> AppendResult:
+            done = writing.append(tx, name, entries, dialect=dialect, model=model, key=key)
             if prompt is not None and not done.repeated:
-                _keep(tx, name, prompt, done.positions.start)
+                writing.keep_prompt(tx, name, prompt, done.positions.start)
             return done
 
-        return self.database.write(append)
+        return self.database.write(write)
 
     def sync(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[NewMessage],
         *,
         dialect: str,
         model: str | None = None,
         prompt: Prompt | None = None,
-    ) -> Synced:
+    ) -> SyncResult:
         """A history that is there as it is costs no write; what is hashed is hashed before the session is locked."""
-        _checked(name)
+        _check_name(name)
         chains = list(chain_of(entry.digest for entry in entries))
         known = self.info(name)
         if known is not None and entries and (known.count, known.chain) == (len(entries), chains[-1]):
             identity = known.id
-            if prompt is None or self.database.read(lambda tx: prompts.is_kept(tx, identity, prompt)):
-                return Synced(name, known.count, 0, branched=False)
+            if prompt is None or self.database.read(lambda tx: writing.is_prompt_kept(tx, identity, prompt)):
+                return SyncResult(name, known.count, 0, branched=False)
 
-        def sync(tx: Tx) -> Synced:
-            done = syncing.sync(tx, name, entries, chains, dialect=dialect, model=model)
+        def write(tx: Tx) -> SyncResult:
+            done = sync.sync(tx, name, entries, chains, dialect=dialect, model=model)
             if prompt is not None:
-                _keep(tx, done.session, prompt, done.common)
+                writing.keep_prompt(tx, done.session, prompt, done.common)
             return done
 
-        return self.database.write(sync)
+        return self.database.write(write)
 
     def prompt(self, info: SessionInfo) -> Prompt:
         """The system prompt and the tools that were last sent with the session."""
         rows = self.database.rows("current_prompts", session=info.id)
-        return Prompt(**{kind: prompts.stored(kind, *sealed) for kind, *sealed in rows if kind in prompts.KINDS})
+        known = [row for row in rows if row[0] in writing.PROMPT_KINDS]
+        return Prompt(**{kind: writing.read_prompt(kind, *stored) for kind, *stored in known})
 
-    def find_prefix(self, entries: Sequence[Entry], *, least: int = 1, under: str = "") -> Prefix | None:
+    def find_prefix(self, entries: Sequence[NewMessage], *, least: int = 1, under: str = "") -> Prefix | None:
         """The session that has the longest beginning of this history, of at least `least` messages.
 
         `under`: only sessions whose names begin so.
         """
         digests = [entry.digest for entry in entries]
         chains = list(chain_of(digests))
-        return self.database.read(lambda tx: prefixes.longest(tx, digests, chains, least=least, under=under))
+        return self.database.read(lambda tx: sync.find_prefix(tx, digests, chains, least=least, under=under))
 
     # Reading
 
-    def history(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
-        """Messages in their order; page by page, so that a long history is never in memory at once."""
-        return self.history_of(self.must(name), start, stop)
+    def history(self, of: str | SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
+        """Messages in their order, as far as a row of the session knows; never more than a page of them in memory."""
+        return self._history(self.must(of) if isinstance(of, str) else of, start, stop)
 
-    def history_of(self, session: SessionInfo, start: int = 0, stop: int | None = None) -> Iterator[Stored]:
-        """The same, as far as this row of the session knows."""
+    def _history(self, session: SessionInfo, start: int, stop: int | None) -> Iterator[Stored]:
         dialect, end = dialect_of(session), session.count if stop is None else min(stop, session.count)
         while start < end:
             values = {"session": session.id, "start": start, "stop": end, "most": PAGE}
@@ -151,7 +158,7 @@ class SqlStore:
             if not rows:
                 raise self._missing(session, f"the message at position {start} is not there")
             for place, row in enumerate(rows, start):
-                yield stored_of(row, place, dialect)
+                yield read_stored(row, place, dialect)
             start += len(rows)
 
     def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]:
@@ -165,7 +172,7 @@ class SqlStore:
         pieces = self.database.rows("seal_of_pieces", session=info.id, seq=seq)
         rows = self.database.rows("view_messages", session=info.id, seq=seq)
         try:
-            seals.require_view(record, pieces)
+            require_view(record, pieces)
         except StoreDamaged as damaged:
             raise self._missing(info, f"compaction {seq} is not what was written") from damaged
         if len(rows) != sum(piece[2] for piece in pieces):
@@ -183,37 +190,29 @@ class SqlStore:
 
     def tail(self, info: SessionInfo, start: int) -> tuple[Item, ...]:
         """The messages from `start` up to what `info` counts."""
-        return tuple(Item(row.message, row.position) for row in self.history_of(info, start))
+        return tuple(Item(row.message, row.position) for row in self.history(info, start))
 
     # Compactions
 
     def commit(self, name: str, lease: Lease, commit: Commit) -> int:
         """The compaction's number. LeaseLost or StoreConflict if it came too late; then nothing was written."""
         dialect = dialect_of(self.must(name))
-        return self.database.write(lambda tx: committing.commit(tx, name, lease, commit, dialect))
+        return self.database.write(lambda tx: writing.commit(tx, name, lease, commit, dialect))
 
-    def undo(self, name: str) -> Record:
+    def undo(self, name: str) -> CompactionRecord:
         """Takes the compaction in force back; the state is again what it was before."""
-        seq = self.database.write(lambda tx: committing.undo(tx, name))
+        seq = self.database.write(lambda tx: writing.undo(tx, name))
         return next(record for record in self.records(name) if record.seq == seq)
 
     def remember(self, info: SessionInfo, memory: bytes) -> bool:
         """What was learnt since; not if a compaction was committed or undone meanwhile, which knows better."""
         seen = {"id": info.id, "compaction": info.compaction, "compactions": info.compactions}
-        memory = seals.memory_of(memory, info.name, info.compaction, info.compactions)
+        memory = seal_memory(memory, info.name, info.compaction, info.compactions)
         return self.database.write(lambda tx: tx.run("set_memory", memory=memory, **seen)) == 1
 
-    def records(self, name: str) -> list[Record]:
+    def records(self, name: str) -> list[CompactionRecord]:
         session = self.must(name)
-        return [record_of(row) for row in self.database.rows("compactions", session=session.id)]
-
-    def checkpoint(self, name: str, chains: Mapping[bytes, int]) -> checkpoints.Checkpoint | None:
-        """The compaction that replaces most of a history with these chains, in a session or its branches."""
-        return checkpoints.longest(self.database, name, chains)
-
-    def is_in_force(self, name: str, seq: int) -> bool:
-        """Whether a session still has this compaction: it may have been undone, or deleted."""
-        return bool(self.database.rows("compaction_in_force", name=name, seq=seq))
+        return [read_record(row) for row in self.database.rows("compactions", session=session.id)]
 
     # Originals
 
@@ -224,7 +223,7 @@ class SqlStore:
         """
         session: SessionInfo | None = self.must(name)
         while session is not None:
-            found = self._unfolded(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
+            found = self._read_handle(session, handle, FOREVER if at is None else at, FOREVER if stop is None else stop)
             at = stop = None
             if found:
                 dialect = dialect_of(session)
@@ -232,25 +231,14 @@ class SqlStore:
             session = self.info(session.parent) if session.parent and session.kind == "continuation" else None
         raise NotStored(f"session {name}: there is no handle {handle}")
 
-    def has_handle(self, name: str, handle: str) -> bool:
-        """Whether a handle, or the beginning of one, leads to something in this session; nothing is read."""
-        session = self.info(name)
-        if session is None:
-            return False
-        named = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
-        digest = _digests(handle.removeprefix(PREFIX))
-        return bool(self.database.rows("handle", **named)) or bool(
-            digest and self.database.rows("has_message", session=session.id, low=digest[0], high=digest[1])
-        )
-
-    def _unfolded(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
+    def _read_handle(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
         ends = {"session": session.id, "low": full, "high": full + "\x7f", "seq": seq}
         names = self.database.rows("handle", **ends)
         if len(names) > 1 and names[0][0] != full:
             raise NotStored(f"session {session.name}: several handles begin with {handle}")
         if names:
-            return self._behind(session, *names[0])
+            return self._read_fold(session, *names[0])
         digests = _digests(full.removeprefix(PREFIX))
         if digests is None:
             return []
@@ -258,16 +246,16 @@ class SqlStore:
         found = self.database.rows("message_by_digest", **values)
         if len(found) > 1:
             raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
-        return [inflated(*stored) for stored in found]
+        return [inflate(*stored) for stored in found]
 
-    def _behind(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
+    def _read_fold(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
         row = self.database.row("compaction", session=session.id, seq=seq)
         handles = self.database.rows("seal_of_handles", session=session.id, seq=seq)
         found = self.database.rows("handle_messages", session=session.id, handle=handle, seq=seq)
         wanted = sum(own[3] for own in handles if own[0] == handle)
         if row is None or len(found) != wanted:
             raise self._missing(session, f"some of what {handle} stands for is not there")
-        seals.require_handles(row, handles)
+        require_handles(row, handles)
         return [_bytes(*stored) for _, _, *stored in found]
 
     def find(
@@ -293,12 +281,12 @@ class SqlStore:
             "most": most,
         }
         rows = self.database.read(lambda tx: tx.find(query, **filters))
-        return [candidate_of(row) for row in rows]
+        return [read_candidate(row) for row in rows]
 
     # The whole
 
     def delete(self, name: str) -> None:
-        self.database.write(lambda tx: removing.delete(tx, name), how="alone")
+        self.database.write(lambda tx: upkeep.delete_session(tx, name), how="alone")
 
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]:
         """Deletes sessions that were not used for so many milliseconds, one after the other; says which.
@@ -311,30 +299,110 @@ class SqlStore:
             return names
         self.hidden_turns.delete_unused(age)
 
-        def unused(name: str) -> bool:
-            return self.database.write(lambda tx: removing.delete_unused(tx, name, age), how="alone")
+        def delete_unused(name: str) -> bool:
+            return self.database.write(lambda tx: upkeep.delete_unused_session(tx, name, age), how="alone")
 
-        return [name for name in names if unused(name)]
+        return [name for name in names if delete_unused(name)]
 
     def check(self, *, deep: bool = False) -> Iterator[str]:
-        return checking.problems(self.database, deep=deep)
-
-    def reindex(self, progress: indexing.Progress | None = None) -> int:
-        """Makes the search index anew while others read and write; says how many bodies it holds."""
-        return indexing.reindex(self.database, progress)
-
-    def backup(self, target: str) -> None:
-        self.database.backup(target)
+        return upkeep.problems(self.database, deep=deep)
 
     def close(self) -> None:
         self.database.close()
+
+
+class StoredKeeper:
+    """The `Keeper` of one session: what looks like a handle or a handoff of ours may have been made up by anybody.
+
+    `space` is what the names of an owner's sessions begin with, up to the last slash: a handoff is believed if one of
+    those sessions has it. Without one, its check is enough.
+    """
+
+    def __init__(self, store: SqlStore, session: str, space: str | None = None) -> None:
+        self._store, self._session, self._space = store, session, space
+
+    def has_handle(self, handle: str) -> bool:
+        """Whether a handle, or the beginning of one of this session, leads to something; nothing is read."""
+        return self._is_own(handle) or bool(self._folds(handle))
+
+    def _is_own(self, handle: str) -> bool:
+        session, database = self._store.info(self._session), self._store.database
+        if session is None:
+            return False
+        ends = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
+        digests = _digests(handle.removeprefix(PREFIX))
+        return bool(database.rows("handle", **ends)) or bool(
+            digests and database.rows("has_message", session=session.id, low=digests[0], high=digests[1])
+        )
+
+    def has_handoff(self, handoff: Generated) -> bool:
+        if self._space is None:
+            return True
+        return any(
+            state.folds[-1:] == (handoff.fold,) and state.summary.strip() == handoff.body
+            for state in self._folds(PREFIX + handoff.fold)
+        )
+
+    def _folds(self, handle: str) -> list[CompactionState]:
+        """The states after the folds, in any session of the owner, that have this handle."""
+        under = f"{self._space}/" if self._space else ""
+        rows = self._store.database.rows("folds_by_handle", handle=handle, under=under)
+        return [
+            msgspec.json.decode(bytes(state), type=CompactionState)
+            for name, state in rows
+            if self._space is None or name.rpartition("/")[0] == self._space
+        ]
+
+
+class StoredOriginals(Mapping[str, tuple[Message, ...]]):
+    """Handle -> originals of one session, and of those it continues, read when they are asked for.
+
+    `at`: only those of compactions up to this one; `stop`: only messages before this position.
+    """
+
+    def __init__(self, store: SqlStore, session: str, *, at: int | None = None, stop: int | None = None) -> None:
+        self._store, self._session = store, session
+        self._at, self._stop = at, stop
+
+    def __getitem__(self, handle: str) -> tuple[Message, ...]:
+        try:
+            return self._store.unfold(self._session, handle, at=self._at, stop=self._stop)
+        except NotStored:
+            raise KeyError(handle) from None
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys(handle for record in self._records() for handle in record.receipt.handles)
+
+    def _records(self) -> Iterator[CompactionRecord]:
+        """The compactions in force, of this session and of those it continues."""
+        at, session = self._at, self._store.info(self._session)
+        while session is not None:
+            for record in self._store.records(session.name):
+                if record.undone is None and (at is None or record.seq <= at):
+                    yield record
+            at, parent = None, session.parent if session.kind == "continuation" else None
+            session = self._store.info(parent) if parent else None
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def is_memory(url: str) -> bool:
+    """Whether the store is gone with its process."""
+    return url.partition("?")[0] in MEMORY
+
+
+def file_of(url: str) -> str | None:
+    """The path of a SQLite file; None if the store is none."""
+    address = url.partition("?")[0]
+    return address.removeprefix(FILE) if address.startswith(FILE) and not is_memory(url) else None
 
 
 def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[], float] = time.time) -> Database:
     """`sqlite:///path.db`, `postgresql://...` or `memory:`; this process opens at most so many connections."""
     address, _, query = url.partition("?")
     if is_memory(url):
-        return Memory(clock=clock)
+        return MemoryDatabase(clock=clock)
     path = file_of(url)
     if path is not None:
         options: dict[str, Any] = dict(parse_qsl(query))
@@ -362,22 +430,16 @@ def _digests(digits: str) -> tuple[bytes, bytes] | None:
     return bytes.fromhex(digits.ljust(32, "0")[:32]), bytes.fromhex(digits.ljust(32, "f")[:32]) + b"\xff"
 
 
-def _keep(tx: Tx, name: str, prompt: Prompt, position: int) -> None:
-    session = appending.tip(tx, name)
-    assert session is not None
-    prompts.keep(tx, session, prompt, position)
-
-
-def _checked(name: str) -> None:
+def _check_name(name: str) -> None:
     if not name or len(name) > 200 or not name.isprintable():
         raise StoreError("the name of a session is 1 to 200 printable characters")
 
 
 def _bytes(before: bytes | None, chain: bytes | None, *stored: Any) -> bytes:
     """A message of the history, which has a chain, or a text that is none."""
-    data = inflated(*stored)
+    data = inflate(*stored)
     if chain is not None:
-        linked(before, chain, stored[0])
+        require_link(before, chain, stored[0])
     return data
 
 

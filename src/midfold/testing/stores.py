@@ -26,8 +26,8 @@ from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreError
 from midfold.fold.archive import PREFIX, fold_id, handle_of
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
-from midfold.store.bodies import Entry, digest_of
-from midfold.store.hidden_turns import NOTED_EVERY, Kept
+from midfold.store.bodies import NewMessage, digest_of
+from midfold.store.hidden_turns import NOTED_EVERY, HiddenTurnKey
 from midfold.store.leases import Lease
 from midfold.store.protocol import Commit, Item, Prompt, SessionInfo, Store
 from midfold.testing.doubles import FakeClock
@@ -60,9 +60,9 @@ def raw(text: str, role: str = "user") -> bytes:
     return f'{{ "role" : "{role}",  "content":{content}, "x": 1e-7}}'.encode()
 
 
-def entries(*texts: str | bytes) -> list[Entry]:
+def entries(*texts: str | bytes) -> list[NewMessage]:
     datas = [text if isinstance(text, bytes) else raw(text) for text in texts]
-    return [Entry(Message.over(Raw(data), OpenAIChat.read), OpenAIChat) for data in datas]
+    return [NewMessage(Message.over(Raw(data), OpenAIChat.read), OpenAIChat) for data in datas]
 
 
 def bytes_of(items: Sequence[Item]) -> list[bytes]:
@@ -436,7 +436,7 @@ class StoreContract(StoreBase):
         store.hidden_turns.keep(name, "bb", b"2", session="s")
         store.hidden_turns.keep(f"{name}-2", "aa", b"3", session="s")
         found = other.hidden_turns.find(name, ["cc", "aa"])
-        assert found == [Kept("aa", digest_of(RECORD))]
+        assert found == [HiddenTurnKey("aa", digest_of(RECORD))]
         assert other.hidden_turns.read(name, ["cc", "aa"]) == {found[0]: RECORD}
         assert sorted(one.chain for one in other.hidden_turns.find(name, ["bb", "aa"])) == ["aa", "bb"]
         assert other.hidden_turns.find(name, ["a", "aaa", ""]) == []
@@ -472,7 +472,7 @@ class StoreContract(StoreBase):
         assert len(store.hidden_turns.find(f"{name}-2", ["old", "used"])) == 0
         store.prune(age)
         assert list(store.hidden_turns.read(name, ["old", "used"]).keys()) == [
-            Kept("used", digest_of(b"again" if self.clock is None else b"used"))
+            HiddenTurnKey("used", digest_of(b"again" if self.clock is None else b"used"))
         ]
 
     # Which session a history belongs to

@@ -372,10 +372,10 @@ def tool_of(value: Any) -> Tool:
 
 # Documents back to the shape they came in.
 #
-# Rules of this file:
+# Rules:
 # 1. What nobody changed is written as exactly what was read: the same object, or the same bytes.
-# 2. A change is spliced: all other bytes of a body or a list, all other fields of a dict, stay as they were. That holds
-#    for what stands between two messages as well, as long as both stay neighbours.
+# 2. A change is spliced: all other bytes of a body or a list, all other fields of a dict, stay as they were. That
+#    holds for what stands between two messages as well, as long as both stay neighbours.
 
 
 def write(document: Document, *, messages: Transcript | None = None, system: Message | None = None) -> Any:

@@ -253,7 +253,7 @@ def is_json(text: str) -> bool:
 
 # Where the elements of a JSON array and the values of a JSON object stand in their bytes.
 #
-# Rules of this file:
+# Rules:
 # 1. A span is exact: `source[start:end]` is one value, without the white space around it.
 # 2. Every function is linear in the bytes and does not recurse, however deep the nesting.
 # 3. msgspec finds the ends when it can; a scanner over quotes and brackets does when it refuses.

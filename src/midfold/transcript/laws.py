@@ -33,7 +33,7 @@ from midfold.transcript.message import (
 
 # Which tool result answers which tool call.
 #
-# Rules of this file:
+# Rules:
 # 1. A batch is a run of calls that no user message and no result interrupts; the results that follow answer it.
 # 2. Results are paired inside their batch by id, each call once, in order. Ids are never looked up globally: real
 #    recordings use one id for several calls of one conversation.
@@ -270,15 +270,13 @@ def _mark(forbidden: bytearray, start: int, end: int) -> None:
 
 # Repairs that make a transcript legal again, and the list of repairs made.
 #
-# Rules of this file:
+# Rules:
 # 1. Results that answer no call are removed. Calls without a result get a stub (`bridge`) or are taken out (`strip`);
-#    the
-#    calls of the newest batch may still be waiting.
+#    the calls of the newest batch may still be waiting.
 # 2. Text is never lost with a call: a message that loses its calls keeps what it says.
 # 3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
 # 4. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
-#    the
-#    call has none.
+#    the call has none.
 # 5. A transcript with nothing to repair comes back as the same object.
 
 

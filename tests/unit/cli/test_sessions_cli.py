@@ -15,7 +15,7 @@ from midfold.cli.main import main
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
 from support.fixtures import long_tool_heavy_conversation, user
 
-MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql"]
+MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql", "0004_usage.sql"]
 TALK = long_tool_heavy_conversation().messages
 
 

@@ -16,9 +16,9 @@ from midfold.dashboard.sizes import MOST_COUNTED, Gauge, sample
 from midfold.errors import NotStored
 from midfold.fold.archive import handle_of
 from midfold.service import Sessions
-from midfold.store.protocol import Piece
+from midfold.store.protocol import ViewPiece
+from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
-from midfold.turns import Turns
 from support.build import work
 from support.fixtures import assistant, call, user
 from support.pages import CODING, HOSTILE, SECRET, WINDOW, filled
@@ -44,7 +44,7 @@ def test_turns_are_kept_in_order_and_go_with_their_session(url: str) -> None:
         assert two.info is not None
         turns = Turns(store.store)
         assert turns.of(one.info) == []
-        assert turns.newest(10) == {}
+        assert turns.newest(10) == {one.info.id: 0, two.info.id: 0}
         for number in range(1, 4):
             turns.record(one.info, Usage(prompt_tokens=number, cache_read_tokens=number - 1), at=number)
         Turns(store.store).record(two.info, Usage(prompt_tokens=9), at=9, model="other")
@@ -63,7 +63,7 @@ def test_turns_are_kept_in_order_and_go_with_their_session(url: str) -> None:
 
 
 def test_places_are_what_lists_would_be() -> None:
-    places = Places([Piece(0, 2), Piece(None, 1, 7), Piece(5, 1, 8), Piece(9, 3), Piece(12, 0)])
+    places = Places([ViewPiece(0, 2), ViewPiece(None, 1, 7), ViewPiece(5, 1, 8), ViewPiece(9, 3), ViewPiece(12, 0)])
     whole = [Place(0), Place(1), Place(None, 7), Place(5, 8), Place(9), Place(10), Place(11)]
     assert list(places) == whole
     assert len(places) == 7
@@ -73,7 +73,7 @@ def test_places_are_what_lists_would_be() -> None:
 
 
 def test_a_message_is_kept_changed_or_folded() -> None:
-    fates = Places([Piece(0, 2), Piece(5, 1, 8), Piece(None, 1, 7)]).fates()
+    fates = Places([ViewPiece(0, 2), ViewPiece(5, 1, 8), ViewPiece(None, 1, 7)]).fates()
     told = [Place(1), Place(2), Place(5), Place(5, 8), Place(5, 9), Place(2, 9), Place(None, 7), Place(None, 6)]
     assert [fates.of(place) for place in told] == [
         "kept", "folded", "changed", "kept", "changed", "folded", "kept", "folded",

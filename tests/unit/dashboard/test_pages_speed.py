@@ -13,8 +13,8 @@ from midfold.dashboard.faces import FACES
 from midfold.dashboard.pages import Pages
 from midfold.dashboard.reader import Reader
 from midfold.service import Sessions
+from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
-from midfold.turns import Turns
 from support.build import work
 
 LONG, SHORT = 10_000, 200

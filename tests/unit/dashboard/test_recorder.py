@@ -9,8 +9,8 @@ from typing import NamedTuple
 import midfold
 from midfold.dashboard import Recorder
 from midfold.dashboard.recorder import MOST_AT_ONCE, MOST_WAITING
+from midfold.store.usage import Turns
 from midfold.transcript.message import Usage
-from midfold.turns import Turns
 from support.fixtures import user
 
 EXTRA = MOST_AT_ONCE + 50

@@ -20,9 +20,9 @@ from midfold.dashboard.savings import (
 from midfold.fold.receipt import Receipt, SummaryFacts
 from midfold.fold.request import CompactionState
 from midfold.models import DEFAULT, Model
-from midfold.store.protocol import Record
+from midfold.store.protocol import CompactionRecord
+from midfold.store.usage import ReportedTurn
 from midfold.transcript.message import Usage
-from midfold.turns import Turn
 
 PRICED = msgspec.structs.replace(
     DEFAULT, input_price=10.0, output_price=50.0, cache_read=0.1, cache_write_5m=1.25, cache_write_1h=2.0
@@ -43,13 +43,13 @@ PRICES = PriceList(prompts, known)
 
 def turn(
     number: int, prompt: int, *, compaction: int = 0, read: int = 0, written: int = 0, at: int = 0, model: str = "m"
-) -> Turn:
+) -> ReportedTurn:
     usage = Usage(prompt_tokens=prompt, cache_read_tokens=read, cache_write_tokens=written)
     at = at or number * 10_000
-    return Turn(id=number, at=at, count=number * 2, compaction=compaction, model=model, usage=usage)
+    return ReportedTurn(id=number, at=at, count=number * 2, compaction=compaction, model=model, usage=usage)
 
 
-def fold(seq: int, old: int, new: int, *, base: int = 0, source: str = "local", tokens: int = 0) -> Record:
+def fold(seq: int, old: int, new: int, *, base: int = 0, source: str = "local", tokens: int = 0) -> CompactionRecord:
     receipt = Receipt(
         status="compacted",
         reason="",
@@ -69,7 +69,7 @@ def fold(seq: int, old: int, new: int, *, base: int = 0, source: str = "local", 
         summary=msgspec.convert({"source": source, "tokens": tokens}, SummaryFacts),
     )
     state = CompactionState()
-    return Record(
+    return CompactionRecord(
         seq=seq, base=base, upto=4, at=0, fence=1, noted=False, undone=None, child=None, receipt=receipt, state=state
     )
 

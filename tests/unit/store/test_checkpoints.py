@@ -11,7 +11,7 @@ import pytest
 import midfold
 from midfold.service import Sessions
 from midfold.store.bodies import chain_of
-from midfold.store.checkpoints import Checkpoint
+from midfold.store.sync import Checkpoint
 from midfold.transcript.splice import message_value
 from support.fixtures import long_tool_heavy_conversation, user
 
@@ -32,13 +32,13 @@ def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Session
 
 def found(sessions: Sessions, talk: list[Any], name: str = "s") -> Checkpoint | None:
     chains = chain_of(message.digest for message in midfold.read(talk).messages)
-    return sessions.store.checkpoint(name, {chain: count for count, chain in enumerate(chains, 1)})
+    return sessions.store.checkpoints.find(name, {chain: count for count, chain in enumerate(chains, 1)})
 
 
 def applied(checkpoint: Checkpoint, talk: list[Any]) -> list[Any]:
     document = midfold.read(talk)
     return [
-        message_value(message, document.dialect) for message in checkpoint.applied(document.messages, document.dialect)
+        message_value(message, document.dialect) for message in checkpoint.apply(document.messages, document.dialect)
     ]
 
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_fits_every_history_that_begins_with_what_it_replaces(sessi
     assert applied(checkpoint, edited)[-2:] == edited[-2:]
     assert found(sessions, [*TALK[: checkpoint.count - 1], user("Stop.")]) is None
     assert found(sessions, TALK, "other") is None
-    in_force = sessions.store.is_in_force
+    in_force = sessions.store.checkpoints.is_in_force
     assert (in_force("s", 1), in_force("s", 2), in_force("other", 1)) == (True, False, False)
     session.undo()
     assert found(sessions, TALK) is None and not in_force("s", 1)

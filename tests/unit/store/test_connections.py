@@ -15,7 +15,7 @@ import midfold
 from midfold.config import load
 from midfold.errors import StoreUnavailable
 from midfold.store import SqlStore, database, open_database
-from midfold.store.turns import Turns
+from midfold.store.database import FairSemaphore
 from midfold.testing.stores import CHAT, entries
 from support.fixtures import user
 
@@ -38,7 +38,7 @@ def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]
 
 
 def test_turns_are_taken_in_the_order_of_asking() -> None:
-    turns, order, threads = Turns(1), [], []
+    turns, order, threads = FairSemaphore(1), [], []
     assert turns.acquire(1)
 
     def wait(number: int) -> None:
@@ -59,7 +59,7 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
 
 
 def test_who_waits_too_long_leaves_the_queue() -> None:
-    turns = Turns(1)
+    turns = FairSemaphore(1)
     assert turns.acquire(0) and not turns.acquire(0.01)
     turns.release()
     assert turns.acquire(0)

@@ -9,15 +9,51 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import SchemaError, StoreError
-from midfold.store import SqlStore, migrations, open_database
-from midfold.store.database import Database
+from midfold.store import SqlStore, open_database, upkeep
+from midfold.store.database import Database, Flavour
 from midfold.store.protocol import Prompt
-from midfold.store.queries import Flavour
+from midfold.store.usage import LastRequest, LastRequests, Turns, put_last_request
 from midfold.testing.stores import CHAT, entries
+from midfold.transcript.message import Usage
 
-ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE")
+ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE", "CREATE TRIGGER IF NOT EXISTS")
 FIRST_RELEASE = 2
 """The schema of 0.1."""
+USAGE = Usage(prompt_tokens=9, completion_tokens=2, cache_read_tokens=3, cache_write_tokens=4)
+MADE_AT_RUN_TIME = {
+    "sqlite": (
+        """CREATE TABLE IF NOT EXISTS turns (
+            id INTEGER PRIMARY KEY, session INTEGER NOT NULL, at INTEGER NOT NULL, count INTEGER NOT NULL,
+            compaction INTEGER NOT NULL, model TEXT, kind TEXT, prompt INTEGER NOT NULL, completion INTEGER NOT NULL,
+            cache_read INTEGER NOT NULL, cache_write INTEGER NOT NULL)""",
+        "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
+        """CREATE TRIGGER IF NOT EXISTS turns_go_with_their_session AFTER DELETE ON sessions
+           BEGIN DELETE FROM turns WHERE session = old.id; END""",
+        """CREATE TABLE IF NOT EXISTS sketches (
+            session INTEGER PRIMARY KEY, at INTEGER NOT NULL, count INTEGER NOT NULL, compaction INTEGER NOT NULL,
+            tokens INTEGER NOT NULL, reported INTEGER NOT NULL, context INTEGER NOT NULL, threshold INTEGER NOT NULL,
+            requests INTEGER NOT NULL)""",
+        """CREATE TRIGGER IF NOT EXISTS sketches_go_with_their_session AFTER DELETE ON sessions
+           BEGIN DELETE FROM sketches WHERE session = old.id; END""",
+        "CREATE TABLE IF NOT EXISTS belongings (name TEXT PRIMARY KEY, ends INTEGER) WITHOUT ROWID",
+        "CREATE INDEX IF NOT EXISTS belongings_end ON belongings (ends) WHERE ends IS NOT NULL",
+    ),
+    "postgres": (
+        """CREATE TABLE IF NOT EXISTS turns (
+            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            session bigint NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, at bigint NOT NULL,
+            count bigint NOT NULL, compaction bigint NOT NULL, model text, kind text, prompt bigint NOT NULL,
+            completion bigint NOT NULL, cache_read bigint NOT NULL, cache_write bigint NOT NULL)""",
+        "CREATE INDEX IF NOT EXISTS turns_session ON turns (session, id)",
+        """CREATE TABLE IF NOT EXISTS sketches (
+            session bigint PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE, at bigint NOT NULL,
+            count bigint NOT NULL, compaction bigint NOT NULL, tokens bigint NOT NULL, reported integer NOT NULL,
+            context bigint NOT NULL, threshold bigint NOT NULL, requests bigint NOT NULL)""",
+        "CREATE TABLE IF NOT EXISTS belongings (name text PRIMARY KEY, ends bigint)",
+        "CREATE INDEX IF NOT EXISTS belongings_end ON belongings (ends) WHERE ends IS NOT NULL",
+    ),
+}
+"""What programs before migration 4 ran when they wrote the first row of these tables."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -31,9 +67,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 @contextmanager
 def program_of(number: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A midfold that knows the migrations up to this one."""
-    known = migrations.migrations
+    known = upkeep.migrations
     with patch.context() as older:
-        older.setattr(migrations, "migrations", lambda flavour: known(flavour)[:number])
+        older.setattr(upkeep, "migrations", lambda flavour: known(flavour)[:number])
         yield
 
 
@@ -81,9 +117,9 @@ def old_store(database: Database) -> None:
 
 def test_a_store_of_the_first_schema_is_brought_up_to_date(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     with program_of(1, monkeypatch):
-        migrations.migrate(database)
+        upkeep.migrate(database)
         old_store(database)
-    assert [migration.number for migration in migrations.pending(database)] == [2, 3]
+    assert [migration.number for migration in upkeep.pending(database)] == [2, 3, 4]
     store = SqlStore(database)
     assert list(store.check(deep=True)) == []
     assert [row.message.text for row in store.history("s")] == ["alpha one", "beta two", "alpha one"]
@@ -106,13 +142,13 @@ def test_an_older_program_refuses_a_newer_schema_and_changes_nothing(
 def test_a_migration_that_fails_leaves_the_schema_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = migrations.migrations(database.flavour)
-    broken = migrations.Migration(99, "0099_broken.sql", "CREATE TABLE half (x integer);\nSELECT 1 FROM nowhere;", "c")
+    known = upkeep.migrations(database.flavour)
+    broken = upkeep.Migration(99, "0099_broken.sql", "CREATE TABLE half (x integer);\nSELECT 1 FROM nowhere;", "c")
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "migrations", lambda flavour: (*known, broken))
+        patch.setattr(upkeep, "migrations", lambda flavour: (*known, broken))
         with pytest.raises(StoreError, match="nowhere"):
-            migrations.migrate(database)
-    assert len(migrations.migrate(database)) == len(known)
+            upkeep.migrate(database)
+    assert len(upkeep.migrate(database)) == len(known)
     assert SqlStore(database).append("s", entries("a"), dialect=CHAT).positions == range(1)
 
 
@@ -125,11 +161,55 @@ def test_hidden_turns_that_were_sessions_are_dropped_because_nobody_knows_whose_
         store = SqlStore(database)
         store.append(old, entries("hidden words", "shared words"), dialect=CHAT)
         store.append(named, entries("shared words"), dialect=CHAT)
-    assert [migration.number for migration in migrations.migrate(database)] == [3]
+    assert [migration.number for migration in upkeep.migrate(database)] == [3, 4]
     store = SqlStore(database)
     assert [info.name for info in store.sessions()] == [named]
     assert store.find("hidden") == [] and [hit.session for hit in store.find("shared")] == [named]
     assert list(store.check(deep=True)) == []
+
+
+def tables(database: Database) -> set[str]:
+    query = {
+        "sqlite": "SELECT name FROM sqlite_master",
+        "postgres": "SELECT relname FROM pg_class UNION SELECT tgname FROM pg_trigger",
+    }[database.flavour]
+    return {name for (name,) in database.read(lambda tx: tx.connection.execute(query).fetchall())}
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+def test_tables_that_were_made_at_run_time_keep_their_rows(
+    database: Database, are_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with program_of(3, monkeypatch):
+        older = SqlStore(database)
+        older.append("s", entries("a"), dialect=CHAT)
+        info = older.must("s")
+    columns = "session, at, count, compaction"
+    rows = (
+        f"INSERT INTO turns ({columns}, prompt, completion, cache_read, cache_write) "
+        f"VALUES ({info.id}, 5, 1, 0, 9, 2, 3, 4)",
+        f"INSERT INTO sketches ({columns}, tokens, reported, context, threshold, requests) "
+        f"VALUES ({info.id}, 6, 1, 0, 9, 1, 200, 100, 3)",
+        "INSERT INTO belongings (name, ends) VALUES ('mine', NULL)",
+    )
+    statements = (*MADE_AT_RUN_TIME[database.flavour], *rows) if are_there else ()
+    database.write(lambda tx: [tx.connection.execute(statement) for statement in statements])
+    before = tables(database)
+    assert [migration.number for migration in upkeep.migrate(database)] == [4]
+    assert not are_there or tables(database) == before
+
+    store = SqlStore(database)
+    turns, requests = Turns(store), LastRequests(database)
+    assert [turn.usage for turn in turns.of(info)] == ([USAGE] if are_there else [])
+    assert requests.of(info.id) == (LastRequest(info.id, 6, 1, 0, 9, True, 200, 100, 3) if are_there else None)
+    assert bool(database.row("has_belonging", name="mine")) == are_there
+    turns.record(info, Usage(prompt_tokens=1), at=7)
+    database.write(lambda tx: put_last_request(tx, LastRequest(info.id, 8, 2, 0, 10, False, 200, 100), None))
+    newest = requests.newest(9)[info.id]
+    assert (newest.at, newest.requests, newest.reported) == (8, 4 if are_there else 1, False)
+    assert list(store.check(deep=True)) == []
+    store.delete("s")
+    assert turns.of(info) == [] and requests.of(info.id) is None
 
 
 def only_adds(statement: str) -> bool:
@@ -148,6 +228,6 @@ def test_what_only_adds_is_told_from_what_does_not() -> None:
 @pytest.mark.parametrize("flavour", ["sqlite", "postgres"])
 def test_migrations_since_the_first_release_only_add(flavour: Flavour) -> None:
     """An older gateway may be running on the same database (docs/howto/operate-the-gateway.md)."""
-    for migration in migrations.migrations(flavour)[FIRST_RELEASE:]:
-        for statement in migrations.statements(migration.text):
+    for migration in upkeep.migrations(flavour)[FIRST_RELEASE:]:
+        for statement in upkeep.statements(migration.text):
             assert only_adds(statement), f"{migration.name}: {statement[:80]}"

@@ -10,7 +10,7 @@ from midfold.fold.archive import PREFIX, Archive
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
 from midfold.store import SqlStore, open_database
-from midfold.store.originals import Originals, StoredOriginals
+from midfold.store.sqlstore import StoredKeeper, StoredOriginals
 from midfold.testing.stores import CHAT, StoreBase, entries
 
 FOLD, BODY = "0123456789ab", "a summary"
@@ -39,30 +39,30 @@ def _fields(made: object) -> dict[str, object]:
 
 
 def test_a_handoff_is_believed_in_the_space_that_has_it_and_in_its_own_words(store: SqlStore) -> None:
-    assert Originals(store, "team/sub/other", "team/sub").has_handoff(HANDOFF)
+    assert StoredKeeper(store, "team/sub/other", "team/sub").has_handoff(HANDOFF)
     for space in ("team", "team/su", "sub", "", "team/sub/s"):
-        assert not Originals(store, "x", space).has_handoff(HANDOFF), space
-    own = Originals(store, "team/sub/other", "team/sub")
+        assert not StoredKeeper(store, "x", space).has_handoff(HANDOFF), space
+    own = StoredKeeper(store, "team/sub/other", "team/sub")
     assert not own.has_handoff(HANDOFF._replace(body="another summary"))
     assert not own.has_handoff(HANDOFF._replace(fold="ba9876543210"))
-    assert Originals(store, "x").has_handoff(HANDOFF._replace(body="another"))
+    assert StoredKeeper(store, "x").has_handoff(HANDOFF._replace(body="another"))
 
 
 def test_a_space_without_a_name_is_that_of_names_without_a_slash(store: SqlStore) -> None:
     _fold(store, "plain", "ffff00001111", BODY)
-    assert Originals(store, "x", "").has_handoff(HANDOFF._replace(fold="ffff00001111"))
-    assert not Originals(store, "x", "team").has_handoff(HANDOFF._replace(fold="ffff00001111"))
+    assert StoredKeeper(store, "x", "").has_handoff(HANDOFF._replace(fold="ffff00001111"))
+    assert not StoredKeeper(store, "x", "team").has_handoff(HANDOFF._replace(fold="ffff00001111"))
 
 
 def test_a_handle_is_one_of_the_session_or_a_fold_of_its_owner(store: SqlStore) -> None:
     message = next(iter(store.history("team/sub/s"))).message
     handle = PREFIX + message.digest.hex()[:12]
-    assert Originals(store, "team/sub/s", "team/sub").has_handle(handle)
-    assert Originals(store, "team/sub/s", "team/sub").has_handle(PREFIX + FOLD)
-    assert Originals(store, "team/sub/new", "team/sub").has_handle(PREFIX + FOLD)
-    assert not Originals(store, "team/sub/new", "team/sub").has_handle(handle)
-    assert not Originals(store, "team/new", "team").has_handle(PREFIX + FOLD)
-    assert not Originals(store, "team/sub/s", "team/sub").has_handle(PREFIX + "abcdefabcdef")
+    assert StoredKeeper(store, "team/sub/s", "team/sub").has_handle(handle)
+    assert StoredKeeper(store, "team/sub/s", "team/sub").has_handle(PREFIX + FOLD)
+    assert StoredKeeper(store, "team/sub/new", "team/sub").has_handle(PREFIX + FOLD)
+    assert not StoredKeeper(store, "team/sub/new", "team/sub").has_handle(handle)
+    assert not StoredKeeper(store, "team/new", "team").has_handle(PREFIX + FOLD)
+    assert not StoredKeeper(store, "team/sub/s", "team/sub").has_handle(PREFIX + "abcdefabcdef")
 
 
 def test_unfolding_reaches_no_later_compaction_and_no_later_message(store: SqlStore) -> None:

@@ -51,7 +51,7 @@ def _put_back(connection: psycopg.Connection, before: dict[str, list[tuple[objec
 def test_a_backup_is_pg_dumps(postgres_url: str) -> None:
     store = SqlStore(open_database(postgres_url))
     with pytest.raises(StoreError, match="pg_dump"):
-        store.backup("copy")
+        store.database.backup("copy")
     store.close()
 
 

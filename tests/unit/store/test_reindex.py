@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import SchemaError
-from midfold.fold import facts as words
-from midfold.store import SqlStore, indexing, migrations, open_database, postgres
+from midfold.fold import words
+from midfold.store import SqlStore, open_database, postgres, upkeep
 from midfold.testing.stores import CHAT, entries
 
 TEXTS = [f"number{place} common" for place in range(700)]
@@ -41,16 +41,15 @@ def found(store: SqlStore, text: str) -> list[int]:
 def newer_rules(patch: pytest.MonkeyPatch) -> None:
     """The next version of the rules: every token has an x in front."""
     original = words.search_text
-    for module in (migrations, indexing, postgres):
-        patch.setattr(module, "WORDS" if module is migrations else "VERSION", words.VERSION + 1)
-    patch.setattr("midfold.store.checking.VERSION", words.VERSION + 1)
-    for place in ("midfold.store.sqlite", "midfold.store.postgres", "midfold.store.bodies", "midfold.store.removing"):
+    for module in (upkeep, postgres):
+        patch.setattr(module, "VERSION", words.VERSION + 1)
+    for place in ("midfold.store.sqlite", "midfold.store.postgres", "midfold.store.bodies", "midfold.store.upkeep"):
         patch.setattr(f"{place}.search_text", lambda text: " ".join(f"x{word}" for word in original(text).split()))
 
 
 def test_the_index_is_the_same_afterwards(store: SqlStore) -> None:
     reports: list[tuple[int, int]] = []
-    assert store.reindex(lambda done, total: reports.append((done, total))) == len(TEXTS) + 2
+    assert upkeep.reindex(store.database, lambda done, total: reports.append((done, total))) == len(TEXTS) + 2
     assert reports[-1] == (len(TEXTS) + 2, len(TEXTS) + 2) and len(reports) == 2
     assert found(store, "number7") == [7] and found(store, "wait still") == [701]
     assert len(found(store, "common")) == len(TEXTS)
@@ -68,14 +67,14 @@ def test_other_rules_make_it_anew_when_the_store_is_opened(store: SqlStore, monk
 
 def older_again(store: SqlStore) -> None:
     store.database.write(lambda tx: tx.run("set_words", words=words.VERSION))
-    store.reindex()
+    upkeep.reindex(store.database)
 
 
 def _opened_by_a_newer_program(store: SqlStore) -> None:
     assert any("store reindex" in problem for problem in store.check())
-    assert indexing.is_stale(store.database)
-    migrations.migrate(store.database)
-    assert not indexing.is_stale(store.database) and list(store.check(deep=True)) == []
+    assert upkeep.is_stale(store.database)
+    upkeep.migrate(store.database)
+    assert not upkeep.is_stale(store.database) and list(store.check(deep=True)) == []
     assert found(store, "number7") == [] and found(store, "xnumber7") == [7]
     store.append("s", entries("number7 once more"), dialect=CHAT)
     assert found(store, "xnumber7") == [702, 7]
@@ -84,9 +83,9 @@ def _opened_by_a_newer_program(store: SqlStore) -> None:
 def test_a_program_with_older_rules_is_refused(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         newer_rules(patch)
-        migrations.migrate(store.database)
+        upkeep.migrate(store.database)
     with pytest.raises(SchemaError, match="newer midfold"):
-        migrations.migrate(store.database)
+        upkeep.migrate(store.database)
     older_again(store)
 
 
@@ -103,10 +102,10 @@ def test_everything_is_found_while_it_is_made_and_after_it_was_stopped(store: Sq
         raise Stopped
 
     with pytest.raises(Stopped):
-        store.reindex(look)
+        upkeep.reindex(store.database, look)
     assert seen == [([3], len(TEXTS))]
     assert found(store, "meanwhile") == [0] and len(found(store, "common")) == len(TEXTS)
-    store.reindex()
+    upkeep.reindex(store.database)
 
 
 def test_a_damaged_index_is_repaired(tmp_path: Path) -> None:
@@ -119,5 +118,5 @@ def test_a_damaged_index_is_repaired(tmp_path: Path) -> None:
         connection.execute("INSERT INTO words (words, rowid, tokens) VALUES ('delete', 60, 'number59 common')")
     connection.close()
     assert found(store, "number59") == [] and list(store.check()) != []
-    store.reindex()
+    upkeep.reindex(store.database)
     assert found(store, "number59") == [59] and list(store.check(deep=True)) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import NotStored, SchemaError, StoreError, StoreUnavailable
-from midfold.store import SqlStore, migrations, open_database
+from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Tx
 from midfold.testing.stores import CHAT, entries
 
@@ -65,13 +65,9 @@ def test_a_migration_with_other_contents_is_refused(store: SqlStore, path: Path)
 
 def test_migrating_is_one_transaction_and_happens_once(path: Path) -> None:
     database = open_database(f"sqlite:///{path}")
-    assert [migration.number for migration in migrations.pending(database)] == [1, 2, 3]
-    store = SqlStore(database, migrated=False)
-    with pytest.raises(SchemaError, match="midfold store migrate"):
-        store.require_current()
-    assert len(migrations.migrate(database)) == 3
-    assert migrations.migrate(database) == []
-    store.require_current()
+    assert [migration.number for migration in upkeep.pending(database)] == [1, 2, 3, 4]
+    assert len(upkeep.migrate(database)) == 4
+    assert upkeep.migrate(database) == upkeep.pending(database) == []
 
 
 def test_somebody_elses_database_is_not_taken_over(path: Path) -> None:
@@ -135,12 +131,12 @@ def test_a_database_that_cannot_be_written_can_be_read(store: SqlStore, path: Pa
 def test_backup_is_a_store_and_overwrites_nothing(store: SqlStore, tmp_path: Path) -> None:
     store.append("s", entries("a", "b"), dialect=CHAT)
     target = tmp_path / "copy.db"
-    store.backup(str(target))
+    store.database.backup(str(target))
     copy = SqlStore(open_database(f"sqlite:///{target}"))
     assert [row.message.text for row in copy.history("s")] == ["a", "b"]
     assert list(copy.check(deep=True)) == []
     with pytest.raises(StoreError, match="exists already"):
-        store.backup(str(target))
+        store.database.backup(str(target))
 
 
 def test_a_session_that_is_not_there(store: SqlStore) -> None:

@@ -160,7 +160,7 @@ def _short(result: ToolResult) -> bool:
 
 # Tool-call arguments made smaller without breaking them.
 #
-# Rules of this file:
+# Rules:
 # 1. Only the text inside string leaves is cut. Keys, numbers, booleans, nulls and the shape of arrays stay.
 # 2. Paths and ids stay whole: a later turn needs them to the letter.
 # 3. The result is valid JSON again: a provider refuses every request whose history holds broken arguments.

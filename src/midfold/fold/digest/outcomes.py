@@ -20,7 +20,7 @@ from midfold.transcript.message import Text, ToolResult
 
 # How the output of a tool says how it ended.
 #
-# Rules of this file:
+# Rules:
 # 1. Only the first and the last kilobytes are searched; the rest is counted with `str.count`.
 # 2. An envelope is not output: "Exit code 1", "<returncode>1</returncode>", Codex's header and JSON fields around an
 #    inner text are read, taken off, and not counted as lines. The lines of a JSON terminal result are those inside.

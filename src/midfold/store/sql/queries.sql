@@ -387,6 +387,12 @@ SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions
 SELECT m.position, m.chain, b.digest FROM messages m JOIN bodies b ON b.id = m.body
 WHERE m.session = :session AND m.position >= :start ORDER BY m.position LIMIT :most
 
+-- name: versions
+SELECT number, checksum FROM midfold_migrations ORDER BY number
+
+-- name: add_version
+INSERT INTO midfold_migrations (number, checksum, words, at) VALUES (:number, :checksum, :words, {now})
+
 -- name: oldest_words
 SELECT coalesce(min(words), 0) FROM midfold_migrations
 
@@ -395,3 +401,55 @@ SELECT coalesce(max(words), 0) FROM midfold_migrations
 
 -- name: set_words
 UPDATE midfold_migrations SET words = :words WHERE words <> :words
+
+-- name: add_turn
+INSERT INTO turns (session, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write)
+VALUES (:session, :at, :count, :compaction, :model, :kind, :prompt, :completion, :cache_read, :cache_write)
+
+-- name: turns
+SELECT id, at, count, compaction, model, kind, prompt, completion, cache_read, cache_write
+FROM turns WHERE session = :session ORDER BY id DESC LIMIT :most
+
+-- name: newest_turns
+SELECT s.id, coalesce((SELECT max(t.id) FROM turns t WHERE t.session = s.id), 0)
+FROM sessions s ORDER BY s.updated DESC, s.id DESC LIMIT :most
+
+-- name: put_last_request
+INSERT INTO sketches (session, at, count, compaction, tokens, reported, context, threshold, requests)
+VALUES (:session, :at, :count, :compaction, :tokens, :reported, :window, :threshold, 1)
+ON CONFLICT (session) DO UPDATE
+SET at = excluded.at, count = excluded.count, compaction = excluded.compaction, tokens = excluded.tokens,
+    reported = excluded.reported, context = excluded.context, threshold = excluded.threshold,
+    requests = sketches.requests + 1
+
+-- name: last_request
+SELECT session, at, count, compaction, tokens, reported, context, threshold, requests
+FROM sketches WHERE session = :session
+
+-- name: last_requests
+SELECT session, at, count, compaction, tokens, reported, context, threshold, requests
+FROM sketches ORDER BY at DESC LIMIT :most
+
+-- name: rename_session
+UPDATE sessions SET name = :name WHERE id = :id
+
+-- name: give_turns
+UPDATE turns SET session = :target WHERE session = :source
+
+-- name: touch_session
+UPDATE sessions SET updated = {now}, model = CASE WHEN count = 0 THEN coalesce(:model, model) ELSE model END
+WHERE id = :id
+
+-- name: forget_conversations
+DELETE FROM sessions WHERE count = 0 AND compactions = 0 AND id IN (
+    SELECT s.id FROM sessions s JOIN sketches k ON k.session = s.id WHERE s.count = 0
+    ORDER BY s.updated DESC, s.id DESC LIMIT 1000000000 OFFSET :most)
+
+-- name: add_belonging
+INSERT INTO belongings (name, ends) VALUES (:name, :ends) ON CONFLICT (name) DO NOTHING
+
+-- name: has_belonging
+SELECT 1 FROM belongings WHERE name = :name
+
+-- name: end_belongings
+DELETE FROM belongings WHERE ends < :now

@@ -44,8 +44,25 @@ SELECT chain, digest, codec, data FROM hidden_turns WHERE place = :place AND cha
 -- name: use_hidden_turns
 UPDATE hidden_turns SET used = {now} WHERE place = :place AND chain IN (SELECT json_array_elements_text(CAST(:chains AS json)))
 
--- name: versions
-SELECT number, checksum FROM midfold_migrations ORDER BY number
+-- name: lock_migrations
+SELECT pg_advisory_xact_lock(7310593858020254828)
 
--- name: add_version
-INSERT INTO midfold_migrations (number, checksum, words, at) VALUES (:number, :checksum, :words, {now})
+-- name: has_migrations
+SELECT 1 FROM pg_class WHERE oid = to_regclass('midfold_migrations')
+
+-- name: make_migrations
+CREATE TABLE IF NOT EXISTS midfold_migrations (
+    number integer PRIMARY KEY,
+    checksum text NOT NULL,
+    words integer NOT NULL,
+    at bigint NOT NULL
+)
+
+-- name: find
+SELECT s.name, m.position, m.role, m.at, s.dialect,
+       (SELECT o.chain FROM messages o WHERE o.session = m.session AND o.position = m.position - 1),
+       m.chain, b.digest, b.codec, b.data
+FROM messages m JOIN sessions s ON s.id = m.session JOIN bodies b ON b.id = m.body
+WHERE {having} AND (:session::bigint IS NULL OR m.session = :session)
+  AND (:role::smallint IS NULL OR m.role = :role) AND m.at >= :since AND m.at < :until
+ORDER BY m.at DESC, m.position DESC LIMIT :most

@@ -69,8 +69,16 @@ SELECT chain, digest, codec, data FROM hidden_turns WHERE place = :place AND cha
 -- name: use_hidden_turns
 UPDATE hidden_turns SET used = {now} WHERE place = :place AND chain IN (SELECT value FROM json_each(:chains))
 
--- name: versions
-SELECT number, checksum FROM midfold_migrations ORDER BY number
+-- name: lock_migrations
+SELECT 1
 
--- name: add_version
-INSERT INTO midfold_migrations (number, checksum, words, at) VALUES (:number, :checksum, :words, {now})
+-- name: has_migrations
+SELECT 1 FROM sqlite_master WHERE name = 'midfold_migrations'
+
+-- name: make_migrations
+CREATE TABLE IF NOT EXISTS midfold_migrations (
+    number INTEGER PRIMARY KEY,
+    checksum TEXT NOT NULL,
+    words INTEGER NOT NULL,
+    at INTEGER NOT NULL
+)

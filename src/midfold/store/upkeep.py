@@ -1,0 +1,311 @@
+"""Keeping a store in order: its schema, its search index, deleting sessions, and checking everything.
+
+Migrations are numbered SQL files, applied once and in order, each in a transaction with its number and checksum.
+1. A file that was released never changes: its checksum is in the databases it was applied to.
+2. A database with a number this program does not know was written by a newer midfold; it is not touched.
+3. What a migration only adds, an older program goes on without. What it makes needless is taken out in the same
+   transaction, with what refers to it.
+4. A database without our table of migrations is new; if it has tables of our names, creating them fails and nothing is
+   done.
+
+The index is made anew when the rules for tokens have changed, or when it is damaged.
+5. It is done in small transactions, so that others go on reading and writing meanwhile. Every message stays findable:
+   what is not indexed yet is read (SQLite), or found by its old tokens (PostgreSQL).
+6. It may be stopped at any point. What waits is taken in by the next run, and on SQLite by appends too.
+7. The database says which rules its index follows. One that follows newer ones is not touched.
+
+A store is in order if
+8. positions are 0, 1, 2, ... up to the session's count, and the chain over them ends in the session's;
+9. every message is in the view, or covered by a compaction: a handle of one in force stands for it;
+10. every piece of a view and every handle leads to messages and bodies that are there;
+11. no row belongs to nothing: bodies, index rows, pieces, handles;
+12. compactions and what sessions remember are as they were sealed; hidden turns are what was stored.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from midfold.errors import SchemaError, StoreDamaged, StoreError
+from midfold.fold.words import VERSION, search_text, searchable
+from midfold.store import hidden_turns, writing
+from midfold.store.bodies import blob, inflate, next_chain
+from midfold.store.database import FOREVER, Database, Flavour, Tx
+from midfold.store.rows import read_session, require_compaction
+from midfold.store.writing import lock_session, require_session
+
+_FILE = re.compile(r"(\d{4})_\w+\.sql")
+HIDDEN_TURNS = 3
+"""The migration after which hidden turns are no sessions."""
+_OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
+ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
+BATCH, PAGE = 500, 1000
+"""Bodies that are indexed, and messages that are checked, at once."""
+STALE = "{} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
+Progress = Callable[[int, int], None]
+"""Called with how many bodies are done, and how many there are."""
+
+
+def is_stale(database: Database) -> bool:
+    """Whether the index, or a part of it, follows older rules than ours."""
+    return database.read(lambda tx: tx.number("oldest_words")) < VERSION
+
+
+def reindex(database: Database, progress: Progress | None = None, *, everything: bool = True) -> int:
+    """Indexes messages anew, all or only what follows older rules; says how many bodies that were."""
+    total = database.write(lambda tx: tx.begin_reindex(everything=everything), how="alone")
+    done, after = 0, 0
+    while True:
+        bodies = database.write(lambda tx, after=after: tx.index_some(after, BATCH))  # type: ignore[misc]
+        if not bodies:
+            break
+        done, after = done + len(bodies), bodies[-1]
+        if progress is not None:
+            progress(min(done, total), total)
+    database.write(lambda tx: tx.run("set_words", words=VERSION))
+    return done
+
+
+def delete_session(tx: Tx, name: str) -> None:
+    """Branches and continuations of the session are sessions of their own, and stay."""
+    session = require_session(tx, name)
+    bodies = [row[0] for row in tx.all("bodies_of", session=session.id)]
+    for rows in ROWS_OF_A_SESSION:
+        tx.run(f"delete_{rows}", session=session.id)
+    tx.run("delete_lease", name=name)
+    tx.run("delete_hidden_turns", name=name)
+    tx.run("forget_parent", session=session.id)
+    tx.run("delete_session", session=session.id)
+    for body in sorted(bodies):
+        row = tx.one("unreferenced", id=body)
+        if row is None:
+            continue
+        _, indexed, *stored = row
+        if indexed:
+            # Of a damaged text nobody knows what it was found by: `store check` will ask for a new index.
+            with suppress(StoreDamaged):
+                tx.unindex(body, search_text(searchable(inflate(*stored))))
+        tx.run("delete_body", id=body)
+
+
+def delete_unused_session(tx: Tx, name: str, age: int) -> bool:
+    """The same, unless the session was used within the last `age` milliseconds, or is gone; says whether it was."""
+    if lock_session(tx, name) is None or tx.one("is_unused", name=name, age=age) is None:
+        return False
+    delete_session(tx, name)
+    return True
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    text: str
+    checksum: str
+
+
+@cache
+def migrations(flavour: Flavour) -> tuple[Migration, ...]:
+    found: list[Migration] = []
+    for source in (files("midfold.store") / "sql" / flavour).iterdir():
+        match = _FILE.fullmatch(source.name)
+        if match:
+            text = source.read_text(encoding="utf-8")
+            checksum = blake2b(text.encode(), digest_size=16).hexdigest()
+            found.append(Migration(int(match[1]), source.name, text, checksum))
+    return tuple(sorted(found))
+
+
+def pending(database: Database) -> list[Migration]:
+    """What would be applied. Raises if the database is newer than this program, or its migrations are not ours."""
+    return database.read(lambda tx: _pending(tx, database))
+
+
+def _pending(tx: Tx, database: Database) -> list[Migration]:
+    known = migrations(database.flavour)
+    if tx.one("has_migrations") is None:
+        return list(known)
+    applied = dict(tx.all("versions"))
+    if tx.number("newest_words") > VERSION:
+        raise SchemaError(f"{database.where}: its search index was made by a newer midfold: update this one")
+    ours = {migration.number: migration for migration in known}
+    newer = sorted(set(applied) - set(ours))
+    if newer:
+        raise SchemaError(
+            f"{database.where}: its schema has number {newer[-1]}, this midfold knows up to {known[-1].number}; "
+            "it was written by a newer midfold: update this one"
+        )
+    for number, checksum in applied.items():
+        if checksum != ours[number].checksum:
+            raise SchemaError(f"{database.where}: migration {ours[number].name} was applied with other contents")
+    return [migration for migration in known if migration.number not in applied]
+
+
+def migrate(database: Database, progress: Progress | None = None) -> list[Migration]:
+    """Brings the schema and the search index up to date; says what was applied."""
+    done = _apply(database) if pending(database) else []
+    if is_stale(database):
+        reindex(database, progress, everything=False)
+    return done
+
+
+def _apply(database: Database) -> list[Migration]:
+
+    def apply(tx: Tx) -> list[Migration]:
+        tx.run("lock_migrations")
+        tx.run("make_migrations")
+        todo = _pending(tx, database)
+        for migration in todo:
+            for statement in statements(migration.text):
+                tx.connection.execute(statement)
+            tx.run("add_version", number=migration.number, checksum=migration.checksum, words=VERSION)
+        if any(migration.number == HIDDEN_TURNS for migration in todo):
+            _drop_old_hidden_sessions(tx)
+        return todo
+
+    return database.write(apply, how="alone")
+
+
+def _drop_old_hidden_sessions(tx: Tx) -> None:
+    """Without the sessions that held hidden turns before: nobody knows whose they were, so nobody may have them."""
+    for (name,) in tx.all("old_hidden_sessions"):
+        if _OLD_HIDDEN.fullmatch(name):
+            delete_session(tx, name)
+
+
+def statements(text: str) -> list[str]:
+    """The statements of a file; comments stand on lines of their own."""
+    found = [""]
+    for line in text.splitlines():
+        if not line.startswith("--"):
+            found[-1] += line + "\n"
+            if sqlite3.complete_statement(found[-1]):
+                found.append("")
+    return [statement for piece in found if (statement := piece.strip().removesuffix(";"))]
+
+
+def problems(database: Database, *, deep: bool) -> Iterator[str]:
+    """What is wrong; nothing if all is well. `deep` also reads every body and hashes it."""
+    yield from database.damage()
+    for name, what in (
+        ("orphan_bodies", "bodies that nothing refers to"),
+        ("missing_bodies", "messages whose body is missing or not in the search index"),
+        ("orphan_rows", "rows that belong to no session or compaction"),
+        ("orphan_words", "bodies that the search index does not agree with"),
+    ):
+        yield from _look(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
+    yield from _look(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))
+    if deep:
+        yield from _look(database, lambda tx: list(hidden_turns.problems(tx)))
+    try:
+        rows = database.rows("sessions", before=FOREVER, most=1 << 31)
+    except StoreError as error:
+        yield str(error)
+        return
+    for row in rows:
+        found = _look(database, lambda tx, row=row: list(_session_problems(tx, row, deep)))  # type: ignore[misc]
+        yield from (f"session {row[1]}: {problem}" for problem in found)
+
+
+def _look(database: Database, look: Callable[[Tx], list[str]]) -> list[str]:
+    """What was found; where looking is impossible, why."""
+    try:
+        return database.read(look)
+    except StoreError as error:
+        return [str(error)]
+
+
+def _count(tx: Tx, told: str, query: str, **values: Any) -> list[str]:
+    count = tx.number(query, **values)
+    return [told.format(count)] if count else []
+
+
+def _session_problems(tx: Tx, listed: tuple[Any, ...], deep: bool) -> Iterator[str]:
+    row = tx.one("session", name=listed[1])
+    if row is None:
+        return
+    try:
+        read_session(row, listed[1])
+    except StoreDamaged as error:
+        yield str(error)
+    session, count, chain, current = row[0], row[11], blob(row[12]), row[13]
+    if not all(isinstance(number, int) for number in (session, count, current)):
+        return
+    yield from _history_problems(tx, session, count, chain)
+    if deep:
+        yield from _body_problems(tx, session, count)
+        try:
+            writing.prompt_history(tx, session)
+        except StoreDamaged as error:
+            yield str(error)
+    covered: set[int] = set()
+    known = {seq: (base, upto) for seq, base, upto, *_ in tx.all("compactions", session=session)}
+    seq, lines = current, 0
+    while seq:
+        if seq not in known or lines > len(known):
+            yield f"compaction {seq} is in force and not there"
+            return
+        try:
+            require_compaction(tx, session, seq)
+        except StoreDamaged as error:
+            yield str(error)
+        for handle, _, _, first, length, body in tx.all("handles", session=session, seq=seq):
+            if first is not None and first + length > count:
+                yield f"handle {handle} stands for positions up to {first + length}, there are {count}"
+            covered.update(range(first or 0, (first or 0) + length) if first is not None else ())
+            if body is not None and tx.one("body", id=body) is None:
+                yield f"handle {handle} stands for a body that is not there"
+        seq, lines = known[seq][0], lines + 1
+    if current:
+        yield from _view_problems(tx, session, current, known[current][1], count, covered)
+
+
+def _view_problems(tx: Tx, session: int, seq: int, upto: int, count: int, covered: set[int]) -> Iterator[str]:
+    shown: set[int] = set()
+    for _, place, first, length, body in tx.all("pieces", session=session, seq=seq):
+        if body is None:
+            shown.update(range(first, first + length))
+        elif tx.one("body", id=body) is None:
+            yield f"the view of compaction {seq} has a body at place {place} that is not there"
+    if upto > count or any(position >= upto for position in shown):
+        yield f"the view of compaction {seq} shows messages it was not made from"
+    lost = set(range(upto)) - shown - covered
+    if lost:
+        yield f"{len(lost)} message(s) are neither in the view nor covered by a compaction, the first at {min(lost)}"
+
+
+def _history_problems(tx: Tx, session: int, count: int, chain: bytes) -> Iterator[str]:
+    last, expected = b"", 0
+    while True:
+        rows = tx.all("chained", session=session, start=expected, most=PAGE)
+        for position, stored, digest in rows:
+            last = next_chain(last, blob(digest))
+            if position != expected:
+                yield f"position {expected} is missing"
+                return
+            if last != stored:
+                yield f"the chain is broken at position {position}"
+                return
+            expected += 1
+        if len(rows) < PAGE:
+            break
+    if expected != count:
+        yield f"{expected} message(s) are there, the session counts {count}"
+    elif last != chain:
+        yield "the chain does not end where the session's does"
+
+
+def _body_problems(tx: Tx, session: int, count: int) -> Iterator[str]:
+    for start in range(0, count, PAGE):
+        rows = tx.all("messages", session=session, start=start, stop=start + PAGE, most=PAGE)
+        for position, *_, digest, codec, data in rows:
+            try:
+                inflate(digest, codec, data)
+            except StoreDamaged:
+                yield f"the body at position {position} is not what was stored"
