@@ -1,10 +1,15 @@
-"""The shape of the code, as docs/explanation/architecture.md promises it: small files, functions that fit a screen."""
+"""The shape of the code, as docs/explanation/architecture.md promises it.
+
+One name for one thing, deep modules, functions that fit a screen. What breaks a rule today stands in its `ALLOWED_...`
+set. A set can only shrink: an entry that breaks nothing fails.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,84 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
+MOST_METHODS = 20
+SMALLEST_OWN_FILE = 100
 FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (ROOT / folder).rglob("*.py"))
+
+
+ALLOWED_CLASSES = frozenset(
+    {
+        "midfold/engine/job.py: Job",
+    }
+)
+ALLOWED_CLASS_NAMES = frozenset(
+    {
+        "Account",
+        "Answer",
+        "Asked",
+        "Conversation",
+        "Ends",
+        "Entry",
+        "Finding",
+        "Folded",
+        "Folder",
+        "Gauge",
+        "Limits",
+        "Line",
+        "Place",
+        "Problem",
+        "Said",
+        "Search",
+        "Seen",
+        "Shelf",
+        "Span",
+        "Tool",
+        "_Fields",
+        "_Walk",
+    }
+)
+ALLOWED_MODULE_NAMES = frozenset(
+    {
+        "answers",
+        "client",
+        "conversation",
+        "facts",
+        "health",
+        "keys",
+        "logs",
+        "models",
+        "pages",
+        "plugins",
+        "render",
+        "shapes",
+        "summary",
+    }
+)
+ALLOWED_FILES = frozenset(
+    {
+        "midfold/_deprecated.py",
+        "midfold/_moved.py",
+        "midfold/adapters/hermes/memory.py",
+        "midfold/adapters/hermes/shelf.py",
+        "midfold/agent/prompt.py",
+        "midfold/agent/translate.py",
+        "midfold/dashboard/openapi.py",
+        "midfold/dashboard/strips.py",
+        "midfold/gateway/belongings.py",
+        "midfold/gateway/figures.py",
+        "midfold/gateway/keeping.py",
+        "midfold/gateway/slack.py",
+    }
+)
+ALLOWED_ARGUMENTS = frozenset(
+    {
+        "midfold/engine/job.py: receipt: defaults",
+        "midfold/gateway/client.py: send: options",
+        "midfold/lab/executors.py: _connect: options",
+        "midfold/service.py: open_sessions: asked",
+        "midfold/store/sqlstore.py: find: filters",
+    }
+)
 
 
 def problems(source: str) -> Iterator[str]:
@@ -53,6 +135,126 @@ def test_the_check_can_fail() -> None:
     broad = "try:\n    pass\nexcept Exception:\n    pass\n"
     found = list(problems(long_function + broad + "# TODO\n" + "raise NotImplementedError\n" + "x = 1\n" * 600))
     assert len(found) == 5
+
+
+def large_classes(sources: Mapping[str, str]) -> set[str]:
+    """Classes with too many public methods; the tests of a suite for users are none."""
+    found = set()
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                names = {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+                if sum(not name.startswith(("_", "test_")) for name in names) > MOST_METHODS:
+                    found.add(f"{path}: {node.name}")
+    return found
+
+
+def class_names_used_twice(sources: Mapping[str, str]) -> set[str]:
+    trees = [ast.parse(source) for source in sources.values()]
+    return _repeated(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def module_names_used_twice(sources: Mapping[str, str]) -> set[str]:
+    return _repeated(Path(path).stem for path in sources) - {"__init__", "__main__"}
+
+
+def _repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def files_for_one_importer(sources: Mapping[str, str]) -> set[str]:
+    """Small files that only one other file imports; a command of the cli has a file of its own."""
+    paths = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in sources}
+    importers: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                for name in node.names:
+                    module = paths.get(f"{node.module}.{name.name}") or paths.get(node.module or "")
+                    if module and module != path:
+                        importers.setdefault(module, set()).add(path)
+    return {
+        path
+        for path, by in importers.items()
+        if len(by) == 1
+        and len(sources[path].splitlines()) < SMALLEST_OWN_FILE
+        and "/cli/" not in path
+        and not path.endswith("__.py")
+    }
+
+
+def packed_arguments(sources: Mapping[str, str]) -> set[str]:
+    """Dictionaries of Any that are unpacked into a call, where mypy cannot see what is passed."""
+    found = set()
+    for path, source in sources.items():
+        for function in ast.walk(ast.parse(source)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                nodes = list(ast.walk(function))
+                packed = {
+                    node.target.id
+                    for node in nodes
+                    if isinstance(node, ast.AnnAssign)
+                    and isinstance(node.target, ast.Name)
+                    and ast.unparse(node.annotation) == "dict[str, Any]"
+                    and isinstance(node.value, ast.Dict)
+                }
+                unpacked = {
+                    name.id
+                    for node in nodes
+                    if isinstance(node, ast.Call)
+                    for keyword in node.keywords
+                    if keyword.arg is None
+                    for name in ast.walk(keyword.value)
+                    if isinstance(name, ast.Name)
+                }
+                found |= {f"{path}: {function.name}: {name}" for name in packed & unpacked}
+    return found
+
+
+Rule = Callable[[Mapping[str, str]], set[str]]
+RULES: dict[str, tuple[Rule, frozenset[str]]] = {
+    "classes with too many public methods": (large_classes, ALLOWED_CLASSES),
+    "class names used twice": (class_names_used_twice, ALLOWED_CLASS_NAMES),
+    "module names used twice": (module_names_used_twice, ALLOWED_MODULE_NAMES),
+    "small files with one importer": (files_for_one_importer, ALLOWED_FILES),
+    "arguments packed into a dict[str, Any]": (packed_arguments, ALLOWED_ARGUMENTS),
+}
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    src = ROOT / "src"
+    return {path.relative_to(src).as_posix(): path.read_text(encoding="utf-8") for path in sorted(src.rglob("*.py"))}
+
+
+@pytest.mark.parametrize(("rule", "allowed"), RULES.values(), ids=RULES)
+def test_one_name_means_one_thing_and_one_file_is_one_idea(
+    rule: Rule, allowed: frozenset[str], sources: dict[str, str]
+) -> None:
+    found = rule(sources)
+    assert sorted(found - allowed) == []
+    assert sorted(allowed - found) == [], "these break the rule no longer: take them out"
+
+
+def test_each_rule_can_fail() -> None:
+    methods = "".join(f"    def m{number}(self): ...\n" for number in range(MOST_METHODS))
+    packed = "def f():\n    more: dict[str, Any] = {'a': 1}\n    g(**more)\n    h(**{**more, 'b': 2})\n"
+    made_up = {
+        "midfold/a/one.py": f"from midfold.b.two import x\nclass C:\n{methods}    def last(self): ...\n",
+        "midfold/b/one.py": f"class C:\n{methods}    def _last(self): ...\n    def test_it(self): ...\n",
+        "midfold/b/two.py": f"x = 1\n{packed}",
+        "midfold/b/three.py": "x = 1\n",
+        "midfold/b/long.py": "x = 1\n" * SMALLEST_OWN_FILE,
+        "midfold/cli/command.py": "from midfold.b import long, three\n",
+        "midfold/cli/other.py": "from midfold.b.three import x\nfrom midfold.cli import command\n",
+        "midfold/b/__init__.py": "def f():\n    more: dict[str, Any] = {}\n    return more\n",
+        "midfold/a/__init__.py": "",
+    }
+    assert large_classes(made_up) == {"midfold/a/one.py: C"}
+    assert class_names_used_twice(made_up) == {"C"}
+    assert module_names_used_twice(made_up) == {"one"}
+    assert files_for_one_importer(made_up) == {"midfold/b/two.py"}
+    assert packed_arguments(made_up) == {"midfold/b/two.py: f: more"}
 
 
 def test_every_module_says_what_it_is_for() -> None:

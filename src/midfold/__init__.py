@@ -23,12 +23,10 @@ _MODULES = {
     "cache.schedule": "break_even",
     "config": """
         AuxiliarySettings=Auxiliary CompressionSettings=Compression Config ContextSettings=Context LoadedConfig=Loaded
-        ModelSettings PromptCachingSettings=PromptCaching ProviderSettings=Provider load_config=load
+        PromptCachingSettings=PromptCaching ProviderSettings=Provider load_config=load
         SummaryModelSettings=AuxiliaryTask
     """,
-    "config.schema": """
-        AgentSettings GatewaySettings=Gateway KeySettings=Key StoreSettings=Store UpstreamSettings=Upstream
-    """,
+    "config.schema": "AgentSettings GatewaySettings KeySettings=Key StoreSettings UpstreamSettings",
     "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
@@ -53,7 +51,7 @@ _MODULES = {
     "model.drive": "Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",
     "model.summaries": "ModelSummarizer SummaryProgress",
-    "models": "Belief Model ModelOverride learn_limit look_up_model=look_up",
+    "models": "Belief Model ModelOverride ModelSettings=ModelOverride learn_limit look_up_model=look_up",
     "plugins": """
         EngineInfo EngineOrFactory Registrar ResolvedEngine=Resolved list_engines register_context_engine resolve_engine
     """,

@@ -3,8 +3,8 @@ from midfold.api import Compaction as Compaction, compact as compact
 from midfold.cache.health import Health as Health, Turn as TurnHealth
 from midfold.cache.markers import PromptCacheHint as PromptCacheHint, mark as mark
 from midfold.cache.schedule import break_even as break_even
-from midfold.config import Auxiliary as AuxiliarySettings, Compression as CompressionSettings, Config as Config, Context as ContextSettings, Loaded as LoadedConfig, ModelSettings as ModelSettings, PromptCaching as PromptCachingSettings, Provider as ProviderSettings, load as load_config, AuxiliaryTask as SummaryModelSettings
-from midfold.config.schema import AgentSettings as AgentSettings, Gateway as GatewaySettings, Key as KeySettings, Store as StoreSettings, Upstream as UpstreamSettings
+from midfold.config import Auxiliary as AuxiliarySettings, Compression as CompressionSettings, Config as Config, Context as ContextSettings, Loaded as LoadedConfig, PromptCaching as PromptCachingSettings, Provider as ProviderSettings, load as load_config, AuxiliaryTask as SummaryModelSettings
+from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
 from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
 from midfold.errors import ConfigError as ConfigError, FailureKind as FailureKind, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UpstreamError as UpstreamError
@@ -23,7 +23,7 @@ from midfold.host import EngineHost as EngineHost
 from midfold.model.drive import Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
 from midfold.model.summaries import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
-from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, learn_limit as learn_limit, look_up as look_up_model
+from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
 from midfold.service import Sessions as Sessions, open_sessions as open
 from midfold.session import Session as Session

@@ -32,6 +32,8 @@ MOVED = {
     "midfold.summarize": "midfold",
     "midfold.summarize.client": "midfold",
     "midfold.summarize.endpoint": "midfold",
+    "midfold.testing.server": "midfold.testing.doubles",
+    "midfold.testing.turns": "midfold.testing.answers",
     "midfold.trajectory": "midfold.lab",
     "midfold.turns": "midfold.store.usage",
     "midfold.wire.markers": "midfold",

@@ -23,7 +23,7 @@ from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.model import Summarizer, drive, local_summarizer
 from midfold.model.drive import Guard
-from midfold.models import Belief, ModelOverride, look_up
+from midfold.models import Belief, look_up
 from midfold.plugins import engine_for
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, prefix_request, read, tool_of, write
@@ -245,12 +245,7 @@ def _settings(config: Config | None) -> Config:
 
 def believe(model: str | None, settings: Config) -> Belief:
     """What is believed about a model, with the configuration's corrections."""
-    return look_up(model, overrides_of(settings))
-
-
-def overrides_of(settings: Config) -> dict[str, ModelOverride]:
-    """What the configuration knows better than the built-in table."""
-    return {pattern: ModelOverride(**msgspec.structs.asdict(fields)) for pattern, fields in settings.models.items()}
+    return look_up(model, settings.models)
 
 
 def hints_of(
@@ -276,7 +271,7 @@ def hints_of(
         ttl=caching.cache_ttl,
         strategy=caching.strategy,
         setting=caching.enabled,
-        models=overrides_of(settings),
+        models=settings.models,
         session_id=session_id,
     )
 

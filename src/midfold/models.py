@@ -20,13 +20,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from midfold.models_table import GROUPS
 
 __all__ = ["DEFAULT", "TABLE", "Belief", "Model", "ModelOverride", "canonical", "learn_limit", "look_up"]
+
+LARGEST: Final = 2**53 - 1
+LINE: Final = r"^(?!\s)[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]$"
+"""A text on one line, as Python and ECMAScript both read it."""
+_Tokens = Annotated[int, Meta(ge=1, le=LARGEST)]
+_Price = Annotated[float, Meta(ge=0.0, le=float(LARGEST))]
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,18 +60,31 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...] = ()
 
 
-class ModelOverride(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration says about the models that match a pattern; None leaves the table's value."""
+class ModelOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What you know better than the built-in table about the models a pattern matches; null leaves the table's value.
 
-    context_window: int | None = None
-    max_output: int | None = None
-    tokenizer: str | None = None
-    factor: float | None = None
-    cache_minimum: int | None = None
-    input_price: float | None = None
-    output_price: float | None = None
-    cache_read: float | None = None
-    cache_write: float | None = None
+    It is a section of config.yaml, and its descriptions and bounds are those of the reference.
+    """
+
+    context_window: Annotated[_Tokens | None, Meta(description="tokens the model can attend to")] = None
+    max_output: Annotated[_Tokens | None, Meta(description="tokens the model can write in one answer")] = None
+    tokenizer: Annotated[
+        Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})] | None,
+        Meta(description="tokenizer family the model counts with"),
+    ] = None
+    factor: Annotated[
+        Annotated[float, Meta(gt=0.0, le=float(LARGEST))] | None,
+        Meta(description="tokens the model counts for each token of o200k_base"),
+    ] = None
+    cache_minimum: Annotated[
+        Annotated[int, Meta(ge=0, le=LARGEST)] | None, Meta(description="tokens a prefix needs before it is cached")
+    ] = None
+    input_price: Annotated[_Price | None, Meta(description="US dollars per million tokens read")] = None
+    output_price: Annotated[_Price | None, Meta(description="US dollars per million tokens written")] = None
+    cache_read: Annotated[_Price | None, Meta(description="price of a cached token read, times the input price")] = None
+    cache_write: Annotated[
+        _Price | None, Meta(description="price of a token put in the cache, times the input price")
+    ] = None
 
 
 TABLE: Final[tuple[Model, ...]] = tuple(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from midfold.api import believe, budget_for, meter_for, overrides_of, request_for
+from midfold.api import believe, budget_for, meter_for, request_for
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import Schedule, Writer
 from midfold.engine import ContextEngine
@@ -140,7 +140,7 @@ class Setup:
 
     @property
     def prices(self) -> Prices:
-        return prices_for(self.model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
+        return prices_for(self.model, self.config.prompt_caching.cache_ttl, self.config.models)
 
     @property
     def schedule(self) -> Schedule | None:
@@ -163,10 +163,7 @@ def schedule_of(
         return None
     return Schedule(
         threshold_tokens=threshold_tokens,
-        prices=prices_for(model, settings.cache_ttl, overrides_of(config)),
-        soft=settings.schedule_from,
-        share=settings.schedule_to,
-        patience=settings.schedule_patience,
+        prices=prices_for(model, settings.cache_ttl, config.models),
         writer=None if settings.schedule_summary == "local" else _paid(writer(), config),
     )
 
@@ -178,5 +175,5 @@ def _paid(summarizer: Summarizer, config: Config) -> Writer | None:
     endpoint = getattr(summarizer, "endpoint", None)
     if not isinstance(endpoint, Endpoint):
         return Writer()
-    prices = prices_for(endpoint.model, overrides=overrides_of(config))
+    prices = prices_for(endpoint.model, overrides=config.models)
     return Writer(prices=prices, reuses_prefix=endpoint.reuse_prefix)

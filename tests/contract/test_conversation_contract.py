@@ -18,15 +18,16 @@ from midfold.adapters.hermes import HermesEngine
 from midfold.agent.events import unwatched
 from midfold.agent.room import Room
 from midfold.config import Compression, Config
-from midfold.config.schema import Gateway, ModelSettings
+from midfold.config.schema import GatewaySettings
 from midfold.engine import Compressor, ContextEngine
 from midfold.engine.job import Job
 from midfold.errors import SummaryFailed
 from midfold.fold.budget import Pressure
 from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
+from midfold.models import ModelOverride
 from midfold.testing import FakeClock
 from midfold.testing.answers import value
-from midfold.testing.provider import ScriptedProvider
+from midfold.testing.doubles import ScriptedProvider
 from midfold.transcript.message import plain
 from support.gateways import running
 
@@ -68,8 +69,8 @@ class Way:
         self.writer, self.clock = Writer(), FakeClock()
         self.config = Config(
             compression=Compression(**compression),
-            gateway=Gateway(mode=self.mode),  # type: ignore[arg-type]
-            models={"*": ModelSettings(context_window=window)},
+            gateway=GatewaySettings(mode=self.mode),  # type: ignore[arg-type]
+            models={"*": ModelOverride(context_window=window)},
         )
         self.stack = ExitStack()
         self.begin()
@@ -380,7 +381,7 @@ def test_sizes_and_views_are_the_same_everywhere(begin: Begin) -> None:
 @contextmanager
 def weighed(window: int, body: dict[str, Any]) -> Iterator[int]:
     """The size a gateway sees."""
-    config = Config(models={"*": ModelSettings(context_window=window)}, gateway=Gateway(mode="manage"))
+    config = Config(models={"*": ModelOverride(context_window=window)}, gateway=GatewaySettings(mode="manage"))
     with (
         ScriptedProvider(then=lambda request: UNCOUNTED) as provider,
         midfold.open("memory:") as sessions,

@@ -19,7 +19,7 @@ from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
 from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, ScriptedSummarizer, refusing_url
 from midfold.testing.answers import error, summary
-from midfold.testing.conversations import long_conversation
+from midfold.testing.engines import long_conversation
 from support.summaries import GOOD, KEY, START, troubles
 
 MESSAGES = long_conversation("openai-chat", 14)

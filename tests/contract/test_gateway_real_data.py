@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from midfold.testing.provider_replies import Turn
-from midfold.testing.provider_rules import check, prompt_tokens
-from midfold.testing.rules_provider import RulesProvider
 from support.data import conversations
 from support.gateways import running
+from support.provider_replies import Turn
+from support.provider_rules import check, prompt_tokens
+from support.rules_provider import RulesProvider
 
 FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 WINDOW = 16_000

@@ -9,8 +9,8 @@ import pytest
 from midfold import compact
 from midfold.fold.hostile import QUOTED, quoted
 from midfold.fold.summary import serialize_turns
-from midfold.testing.fixtures import assistant, call, numbered, user
 from midfold.transcript.message import Message, Text, ToolResult
+from support.fixtures import assistant, call, numbered, user
 
 
 def same(text: str) -> str:

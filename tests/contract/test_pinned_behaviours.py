@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, system, user
+from support import fixtures
 from support.build import WINDOW, anthropic_work, folded, handoff_of, setting, work
+from support.fixtures import assistant, call, system, user
 
 SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]
 

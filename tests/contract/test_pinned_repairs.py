@@ -10,10 +10,10 @@ import pytest
 
 import midfold
 from midfold.fold.handoff import END_MARKER
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, system, user
 from midfold.transcript.laws import sanitize, violations
+from support import fixtures
 from support.build import WINDOW, folded, handoff_of, item, responses_work, setting, work
+from support.fixtures import assistant, call, system, user
 
 SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]
 

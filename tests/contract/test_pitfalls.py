@@ -17,11 +17,11 @@ from midfold.fold.budget import plan_budget
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.tokenizers import Tokenizer
 from midfold.transcript.laws import violations
+from support import fixtures
 from support.build import WINDOW, folded, setting, work
+from support.fixtures import assistant, call, numbered, system, user
 
 
 def handoff_texts(messages: Any) -> list[str]:

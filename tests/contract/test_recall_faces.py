@@ -18,12 +18,12 @@ from midfold.fold.archive import handle_of
 from midfold.lab.exams import recall_search
 from midfold.recall import CONSIDERED, FOUND, NEAREST, NOTHING
 from midfold.session import Session
-from midfold.testing.provider_replies import Turn
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.message import ToolCall
 from support.gateways import call as post
 from support.owners import Owners, owners
+from support.provider_replies import Turn
 from tests.support.build import assistant, call, user
 
 QUERIES = {

@@ -17,7 +17,7 @@ import midfold
 from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, Request, ScriptedProvider
 from midfold.testing.answers import Answer, events, raw, summary, tool_call
-from midfold.testing.conversations import long_conversation
+from midfold.testing.engines import long_conversation
 from support.summaries import ASK, GOOD, WAYS, WIRES, ask_of, make
 
 REQUESTS: dict[str, TypeAdapter[Any]] = {

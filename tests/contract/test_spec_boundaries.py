@@ -11,11 +11,11 @@ import midfold
 from midfold.fold.boundary import Protection, head_length
 from midfold.fold.digest.digest import PLACEHOLDER
 from midfold.fold.handoff import recognise
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, system, user
 from midfold.transcript.laws import legal_cuts, pair, violations
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult
+from support import fixtures
 from support.build import DIALOGUE, PRUNES, setting, tool_run, view
+from support.fixtures import assistant, call, system, user
 
 """Digests alone are enough for forty calls of six hundred tokens under these settings."""
 

@@ -18,10 +18,10 @@ from midfold.fold.digest.digest import PLACEHOLDER, is_digest
 from midfold.fold.handoff import MARKER, recognise
 from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, system, user
 from midfold.transcript.laws import STUB, violations
+from support import fixtures
 from support.build import setting
+from support.fixtures import assistant, call, system, user
 
 DOCUMENTED_SUMMARY = """## Goal
 Set up a FastAPI project with tests and error handling

@@ -11,10 +11,10 @@ import midfold
 from midfold.fold.boundary import FlatMedia
 from midfold.fold.budget import plan_budget
 from midfold.fold.digest.digest import is_digest, shrink_arguments
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, numbered, system, user
 from midfold.transcript.message import Media
+from support import fixtures
 from support.build import DIALOGUE, PRUNES, setting, tool_run, view
+from support.fixtures import assistant, call, numbered, system, user
 
 """Digests alone are enough for forty calls of six hundred tokens under these settings."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from midfold.testing import fixtures
+from support import fixtures
 from support.data import ROOT, SHARED, need
 
 MAP = ROOT / "docs" / "reference" / "specification.md"

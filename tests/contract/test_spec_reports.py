@@ -14,14 +14,14 @@ from midfold.fold.receipt import receipt_schema
 from midfold.fold.redact import redact
 from midfold.fold.render import failure, fence, render_value
 from midfold.fold.summary import template
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, numbered, user
 from midfold.transcript.breakdown import context_breakdown
 from midfold.transcript.document import tool_of
 from midfold.transcript.message import Message
+from support import fixtures
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked
 from support.build import ported as folded
+from support.fixtures import assistant, numbered, user
 
 # Persistence metadata
 

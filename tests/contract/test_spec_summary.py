@@ -13,11 +13,11 @@ from midfold.config import Config
 from midfold.config.schema import Compression
 from midfold.fold.handoff import END_MARKER, MARKER, handoff, recognise
 from midfold.fold.summary import SECTIONS, parse_summary
-from midfold.testing import fixtures
-from midfold.testing.fixtures import assistant, call, system, user
+from support import fixtures
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked, failing, handoffs, work
 from support.build import ported as folded
+from support.fixtures import assistant, call, system, user
 
 # Structured handoff summary
 

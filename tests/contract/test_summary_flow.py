@@ -12,7 +12,7 @@ from midfold.fold.summary import MOST_CHUNKS
 from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryCall, SummaryProgress
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
-from midfold.testing.conversations import long_conversation
+from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support.summaries import ASK, GOOD, KEY, WAYS, WIRES, ask_of, make
 

@@ -16,11 +16,11 @@ from midfold.fold.audit import audited, rejection
 from midfold.fold.hostile import MARK, Source, grounded, identifiers
 from midfold.fold.local import cover
 from midfold.fold.summary import parse_summary
-from midfold.testing.conversations import long_conversation
-from midfold.testing.fixtures import assistant, call, user
+from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
 from support.build import handoff_of, work
+from support.fixtures import assistant, call, user
 from support.summaries import ASK, GOOD, ask_of
 
 # Rejection

@@ -18,10 +18,10 @@ from midfold.config import Config
 from midfold.engine import Compressor
 from midfold.fold.receipt import Receipt
 from midfold.plugins import configured_engine
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
 from support.engine_plugins import BROKEN, NOTARY, SIGNED, install
 from support.gateways import running, settings
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 TALK: list[Any] = [{"role": "user", "content": "Go."}]
 for number in range(60):

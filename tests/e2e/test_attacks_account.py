@@ -16,7 +16,7 @@ import pytest
 
 import midfold
 from midfold.config import Config
-from midfold.config.schema import Gateway, Key, Upstream
+from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
 from midfold.gateway.keys import hashed, new_key
 from midfold.service import Sessions
 from midfold.testing import Request, ScriptedProvider
@@ -79,7 +79,7 @@ class Door:
 @contextmanager
 def door(sessions: Sessions | None = None, account: Any = None, **gateway: Any) -> Iterator[Door]:
     with ScriptedProvider(then=account or Account()) as provider:
-        config = Config(gateway=Gateway(upstream=provider.url, **{"api_key_env": "K", **gateway}), keys=KEYS)
+        config = Config(gateway=GatewaySettings(upstream=provider.url, **{"api_key_env": "K", **gateway}), keys=KEYS)
         with behind_the_door(config, sessions=sessions) as url:
             yield Door(url, provider)
 
@@ -434,12 +434,14 @@ def test_ids_outlive_the_gateway_and_hold_at_its_twin(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/s.db"
     with midfold.open(store) as sessions, door(sessions) as first, midfold.open(store) as others:
         made = first.make(RED, "/v1/files")
-        config = Config(gateway=Gateway(upstream=first.provider.url, api_key_env="K"), keys=KEYS)
+        config = Config(gateway=GatewaySettings(upstream=first.provider.url, api_key_env="K"), keys=KEYS)
         with behind_the_door(config, sessions=others) as url:
             twin = Door(url, first.provider)
             assert twin.ask(RED, "GET", f"/v1/files/{made}")[0] == 200
             assert twin.ask(BLUE, "GET", f"/v1/files/{made}")[0] == 404
-        elsewhere = Config(gateway=Gateway(upstream="http://127.0.0.1:1", api_key_env="K", retries=0), keys=KEYS)
+        elsewhere = Config(
+            gateway=GatewaySettings(upstream="http://127.0.0.1:1", api_key_env="K", retries=0), keys=KEYS
+        )
         with behind_the_door(elsewhere, sessions=others) as url:
             assert Door(url, first.provider).ask(RED, "GET", f"/v1/files/{made}")[0] == 404
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -460,8 +462,8 @@ def test_all_routes_can_be_opened_and_a_client_with_its_own_credential_needs_no_
 def test_an_upstream_of_many_without_a_key_is_the_clients_own() -> None:
     with ScriptedProvider(then=Account()) as keyed, ScriptedProvider(then=Account()) as own:
         rows = {
-            "a-*": Upstream(base_url=keyed.url, api_key_env="K", wire="anthropic"),
-            "b-*": Upstream(base_url=own.url, wire="openai"),
+            "a-*": UpstreamSettings(base_url=keyed.url, api_key_env="K", wire="anthropic"),
+            "b-*": UpstreamSettings(base_url=own.url, wire="openai"),
         }
         with behind_the_door(Config(upstreams=rows, keys=KEYS)) as url:
             refers = {"model": "b-1", "input": "x", "previous_response_id": "resp_x"}
@@ -472,7 +474,7 @@ def test_an_upstream_of_many_without_a_key_is_the_clients_own() -> None:
 
 def test_without_keys_of_the_gateway_the_table_holds_as_well() -> None:
     with ScriptedProvider(then=Account()) as provider:
-        config = Config(gateway=Gateway(upstream=provider.url, api_key_env="K"))
+        config = Config(gateway=GatewaySettings(upstream=provider.url, api_key_env="K"))
         with behind_the_door(config) as url:
             assert call(url, "DELETE", "/v1/files/file-1")[0] == 404
             assert call(url, "GET", "/v1/organization/users")[0] == 403
@@ -512,7 +514,7 @@ def test_a_key_of_the_gateway_goes_nowhere() -> None:
     keys = {**KEYS, "own": Key(hash=hashed(other))}
     with (
         ScriptedProvider(then=value({})) as provider,
-        behind_the_door(Config(gateway=Gateway(upstream=provider.url), keys=keys)) as url,
+        behind_the_door(Config(gateway=GatewaySettings(upstream=provider.url), keys=keys)) as url,
     ):
         for headers in places:
             assert call(url, "POST", "/v1/embeddings", b"{}", x_midfold_key=RED, x_kept="1", **headers)[0] == 200

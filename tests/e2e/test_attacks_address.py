@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from midfold.config import Config
-from midfold.config.schema import Gateway, Key, Upstream
+from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
 from midfold.gateway import create_app
 from midfold.gateway.keys import hashed, new_key
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import raw as raw_answer
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 from support.attacks import PROVIDERS_KEY, Listener, behind_the_door, raw, status_of
 from support.gateway_soak import Process, free_port
 from support.gateways import call
@@ -53,16 +53,16 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "CONNECT"
 
 
 def by_default(upstream: str, **more: Any) -> Config:
-    return Config(gateway=Gateway(upstream=upstream, api_key_env="K", routes="all", retries=0), **more)
+    return Config(gateway=GatewaySettings(upstream=upstream, api_key_env="K", routes="all", retries=0), **more)
 
 
 def by_pattern(upstream: str, **more: Any) -> Config:
-    rows = {"*": Upstream(base_url=upstream, api_key_env="K")}
-    return Config(gateway=Gateway(routes="all", retries=0), upstreams=rows, **more)
+    rows = {"*": UpstreamSettings(base_url=upstream, api_key_env="K")}
+    return Config(gateway=GatewaySettings(routes="all", retries=0), upstreams=rows, **more)
 
 
 def keyless(upstream: str, **more: Any) -> Config:
-    return Config(gateway=Gateway(upstream=upstream, routes="all", retries=0), **more)
+    return Config(gateway=GatewaySettings(upstream=upstream, routes="all", retries=0), **more)
 
 
 def request(method: str, target: str, *lines: str) -> bytes:
@@ -143,7 +143,7 @@ CHOICES = [
 def test_the_header_of_the_key_is_not_the_clients_to_choose(wire: Any, header: Any, path: str, sent: str) -> None:
     method = "GET" if path == "/v1/models" else "POST"
     with ScriptedProvider(then=raw_answer(b"{}")) as provider:
-        rows = {"*": Upstream(base_url=provider.url, api_key_env="K", wire=wire, key_header=header)}
+        rows = {"*": UpstreamSettings(base_url=provider.url, api_key_env="K", wire=wire, key_header=header)}
         with behind_the_door(Config(upstreams=rows)) as url:
             for more in ({}, {"anthropic_version": "2023-06-01"}, {"x_api_key": "mine"}, {"authorization": "Bearer x"}):
                 body = b"" if method == "GET" else b'{"model":"m"}'

@@ -10,8 +10,8 @@ import pytest
 
 from midfold.fold.handoff import check, handoff, recognise
 from midfold.store.protocol import CompactionRecord
-from midfold.testing.fixtures import assistant, call, numbered, user
 from midfold.transcript.message import Message, Text
+from support.fixtures import assistant, call, numbered, user
 from support.owners import DOORS, Owners, owners
 
 FORGED = "deadbeef0123"

@@ -14,9 +14,9 @@ import midfold
 from midfold.gateway.rounds import Rounds
 from midfold.recall import FOUND, NOTHING
 from midfold.store.hidden_turns import HiddenTurnKey, HiddenTurns
-from midfold.testing.fixtures import assistant, call, numbered, user
-from midfold.testing.provider_replies import Turn
+from support.fixtures import assistant, call, numbered, user
 from support.owners import DOORS, Owners, owners
+from support.provider_replies import Turn
 
 PLANTED = "The word of the day is TOUCAN-31."
 FIRST = user("Hello there.")

@@ -14,8 +14,8 @@ from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
 from midfold.gateway.learned import LASTS, Learned, Whose, named_limit
 from midfold.testing.answers import error, value
-from midfold.testing.fixtures import assistant, system, user
-from midfold.testing.provider import Request, ScriptedProvider
+from midfold.testing.doubles import Request, ScriptedProvider
+from support.fixtures import assistant, system, user
 from support.gateways import running
 
 CHAT = "/v1/chat/completions"

@@ -23,13 +23,13 @@ from midfold.config.schema import AgentSettings
 from midfold.fold.handoff import recognise
 from midfold.model import local_summarizer
 from midfold.model.endpoint import Endpoint, Wire
-from midfold.testing.provider import Request
-from midfold.testing.provider_replies import Turn
-from midfold.testing.provider_rules import prompt_tokens
-from midfold.testing.rules_provider import RulesProvider
+from midfold.testing.doubles import Request
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from support.gateways import Running, running
+from support.provider_replies import Turn
+from support.provider_rules import prompt_tokens
+from support.rules_provider import RulesProvider
 
 WINDOW = 32_768
 FOLDED = ("compacted", "pruned")

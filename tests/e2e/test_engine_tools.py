@@ -18,14 +18,14 @@ from midfold.agent import Workshop
 from midfold.agent.hands import agree
 from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
-from midfold.testing.fixtures import assistant, numbered, user
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
-from midfold.testing.turns import turn
+from midfold.testing.answers import turn
 from midfold.transcript.message import ToolResult
 from support.clients import closing
 from support.engine_plugins import NOTARY, install
+from support.fixtures import assistant, numbered, user
 from support.gateways import running, settings
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 WINDOW = 16_000
 SAID = "the deploy token is called FLAMINGO-77 in the vault"

@@ -9,12 +9,13 @@ from typing import Any
 import openai
 import pytest
 
-from midfold.testing.coding_session import AnthropicMessages, CodingSession, OpenAIChat, OpenAIResponses, Wire, model
-from midfold.testing.provider import Request
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
+from midfold.cli.demo_session import CodingSession
+from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client
+from support.coding_session import AnthropicMessages, OpenAIChat, OpenAIResponses, Wire, model
 from support.gateways import WINDOW, running
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 SMALL = 10_000
 LONG = 300 if os.environ.get("MIDFOLD_SOAK") else 70

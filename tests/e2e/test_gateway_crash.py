@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from midfold.testing.answers import openai_json, summary
-from midfold.testing.fixtures import assistant, numbered, user
-from midfold.testing.provider import ScriptedProvider
+from midfold.testing.doubles import ScriptedProvider
+from support.fixtures import assistant, numbered, user
 from support.gateways import call
 
 SUMMARY = "## Goal\nTell a story.\n\n## Progress\n### Done\n- most of it was told\n\n## Next Steps\n- the end"

@@ -22,11 +22,11 @@ from midfold.gateway.owner import Owner
 from midfold.service import Sessions
 from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value
-from midfold.testing.fixtures import assistant, call, numbered, system, user
-from midfold.testing.provider import Request, ScriptedProvider, refusing_url
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
+from midfold.testing.doubles import Request, ScriptedProvider, refusing_url
+from support.fixtures import assistant, call, numbered, system, user
 from support.gateways import Running, running, settings
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 WINDOW = 16_000
 CHAT = "/v1/chat/completions"

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 from support.data import need
 from support.fuzzing import DEEP, INJECTIONS, MODEL, PATHS, Echo, bodies, heads, speak, words
 from support.gateway_openapi import description

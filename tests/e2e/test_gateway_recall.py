@@ -12,12 +12,12 @@ import pytest
 import midfold
 from midfold.gateway.joined import SEPARATOR
 from midfold.recall import FOUND
-from midfold.testing.fixtures import assistant, call, numbered, system, user
-from midfold.testing.provider import Request
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
+from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client
+from support.fixtures import assistant, call, numbered, system, user
 from support.gateways import running
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 WINDOW = 16_000
 ANSWER = "It is called FLAMINGO-77."

@@ -12,14 +12,14 @@ import pytest
 
 import midfold
 from midfold.gateway import create_app
-from midfold.testing import answers, provider_replies
-from midfold.testing.fixtures import user
-from midfold.testing.provider import ScriptedProvider
-from midfold.testing.provider_replies import Turn
-from midfold.testing.server import served
+from midfold.testing import answers
+from midfold.testing.doubles import ScriptedProvider, served
 from midfold.transcript import jsonio
 from midfold.transcript.sse import EventReader
+from support import provider_replies
+from support.fixtures import user
 from support.gateways import running, settings
+from support.provider_replies import Turn
 
 LONGEST = 20.0
 HIDDEN = (("h1", "context_search", {"query": "token"}),)

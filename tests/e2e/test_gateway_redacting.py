@@ -6,8 +6,8 @@ from pathlib import Path
 
 import midfold
 from midfold.testing.answers import openai_json
-from midfold.testing.fixtures import assistant, call, numbered, system, user
-from midfold.testing.provider import ScriptedProvider
+from midfold.testing.doubles import ScriptedProvider
+from support.fixtures import assistant, call, numbered, system, user
 from support.gateways import running
 
 SECRET = "sk-" + "ant-api03-" + "Zx8" * 20

@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from midfold.config import Config
-from midfold.config.schema import Gateway, Upstream
+from midfold.config.schema import GatewaySettings, UpstreamSettings
 from midfold.errors import ConfigError
 from midfold.gateway import create_app
 from midfold.testing.answers import Answer, anthropic_stream, error, openai_json, openai_stream, raw, value
-from midfold.testing.provider import Request, ScriptedProvider, refusing_url
-from midfold.testing.server import served
+from midfold.testing.doubles import Request, ScriptedProvider, refusing_url, served
 from support.gateways import call, running, settings
 
 ODD = (
@@ -210,10 +209,10 @@ def test_upstreams_by_model_with_keys_of_their_own() -> None:
 
     with ScriptedProvider(then=told) as first, ScriptedProvider(then=told) as second:
         config = Config(
-            gateway=Gateway(upstream=first.url),
+            gateway=GatewaySettings(upstream=first.url),
             upstreams={
-                "claude-*": Upstream(base_url=second.url, api_key_env="A_KEY", wire="anthropic"),
-                "lab-*": Upstream(base_url=f"{second.url}/v1", wire="openai"),
+                "claude-*": UpstreamSettings(base_url=second.url, api_key_env="A_KEY", wire="anthropic"),
+                "lab-*": UpstreamSettings(base_url=f"{second.url}/v1", wire="openai"),
             },
         )
         app_config = {"A_KEY": "secret-a"}
@@ -230,7 +229,7 @@ def test_upstreams_by_model_with_keys_of_their_own() -> None:
 
 def test_a_configured_key_is_sent_as_the_configuration_says_whatever_the_client_sends() -> None:
     with ScriptedProvider(then=raw(b"{}")) as provider:
-        config = Config(gateway=Gateway(upstream=provider.url, api_key_env="K"))
+        config = Config(gateway=GatewaySettings(upstream=provider.url, api_key_env="K"))
         with served(create_app(config, environment={"K": "own"})) as url:
             call(url, "GET", "/v1/models", anthropic_version="2023-06-01", x_api_key="theirs")
             call(url, "GET", "/v1/models", authorization="Bearer theirs")
@@ -246,7 +245,8 @@ def test_models_of_several_upstreams_are_joined_and_one_is_passed_through() -> N
         with running(first.url) as gateway:
             assert call(gateway.url, "GET", "/v1/models")[2] == listing("a", "b").body
         config = Config(
-            gateway=Gateway(upstream=first.url), upstreams={"c*": Upstream(base_url=second.url, api_key_env="K")}
+            gateway=GatewaySettings(upstream=first.url),
+            upstreams={"c*": UpstreamSettings(base_url=second.url, api_key_env="K")},
         )
         with served(create_app(config, environment={"K": "k"})) as url:
             joined = json.loads(call(url, "GET", "/v1/models")[2])

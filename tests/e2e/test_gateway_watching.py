@@ -17,7 +17,7 @@ from midfold.pages.web import Sees, everything
 from midfold.service import Sessions
 from midfold.store.usage import LastRequests
 from midfold.testing.answers import Answer, events, raw
-from midfold.testing.provider import Request, ScriptedProvider
+from midfold.testing.doubles import Request, ScriptedProvider
 from midfold.transcript import jsonio
 from support.gateways import Running, call, running
 

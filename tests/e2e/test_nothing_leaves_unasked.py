@@ -23,10 +23,9 @@ import pytest
 
 from midfold.model.endpoint import KNOWN
 from midfold.testing import ScriptedProvider
-from midfold.testing.answers import summary
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
-from midfold.testing.turns import turn
+from midfold.testing.answers import summary, turn
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "coding-session.json")

@@ -20,8 +20,8 @@ from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.bodies import chain_of, digest_of
 from midfold.store.rows import split_seals
-from midfold.testing.fixtures import long_tool_heavy_conversation, user
 from midfold.transcript.message import Message
+from support.fixtures import long_tool_heavy_conversation, user
 
 TALK = long_tool_heavy_conversation().messages[:121]
 SEEDS = 504

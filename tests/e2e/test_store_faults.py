@@ -17,8 +17,8 @@ from midfold.service import Sessions
 from midfold.store import SqlStore, open_database
 from midfold.store.database import Tx
 from midfold.store.writing import extend, lock_session
-from midfold.testing.fixtures import long_tool_heavy_conversation, user
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
+from support.fixtures import long_tool_heavy_conversation, user
 from support.postgres import Server, server
 
 TALK = long_tool_heavy_conversation().messages

@@ -15,8 +15,10 @@ from midfold import read
 from midfold.cache import plan_document
 from midfold.cache.markers import mark
 from midfold.models import ModelOverride
-from midfold.testing import PrefixCache, Refused, conversations, strategies
+from midfold.testing import engines as conversations
+from midfold.testing import strategies
 from midfold.transcript.jsonio import elements
+from support.prefix_cache import PrefixCache, Refused
 
 SMALL = {"*": ModelOverride(cache_minimum=200), "claude*": ModelOverride(cache_minimum=200, factor=0.5)}
 MODELS = {"anthropic": "claude-sonnet-4-5", "openrouter": "anthropic/claude-sonnet-4.5", "litellm": "claude-sonnet-4-5"}

@@ -14,9 +14,9 @@ from midfold.lab.exams import Exam, demands, exam_at, recall_search, score
 from midfold.lab.message_text import note
 from midfold.lab.recorded_sessions import Cut, RecordedSession
 from midfold.lab.retention_facts import facts_in, places, surroundings
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript
+from support.fixtures import assistant, call, user
 
 WORDS = ["harbour", "gateway", "vessel", "anchor", "crane", "ledger", "invoice", "region", "mayor", "winter"]
 FACTS = ["src/a_b.py", "48213", "HarbourGate", "OPS-1432", "9f3c2ab", "--keep-going", "MAX_SHIPS", "v1.2.3"]

@@ -16,7 +16,7 @@ from midfold.fold.receipt import FAILURES, KEEPS_HISTORY
 from midfold.model.summaries import ModelSummarizer
 from midfold.testing import FakeClock, ScriptedProvider, strategies
 from midfold.testing.answers import error, summary
-from midfold.testing.conversations import rounds
+from midfold.testing.engines import rounds
 from midfold.transcript.laws import violations
 from support.hostile_outputs import HOSTILE
 from support.summaries import GOOD, START, troubles

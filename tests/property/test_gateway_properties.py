@@ -16,10 +16,10 @@ from midfold.gateway.peek import peek
 from midfold.gateway.rounds import offered
 from midfold.gateway.tap import Tap
 from midfold.store.bodies import chain_of
-from midfold.testing.provider_rules import check
 from midfold.testing.strategies import conversations
 from midfold.transcript.document import Document, read
 from midfold.transcript.jsonio import NotJSON
+from support.provider_rules import check
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

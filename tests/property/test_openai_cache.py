@@ -14,7 +14,10 @@ import midfold
 from midfold import read
 from midfold.cache import plan_document, stable_prefix_cache_key
 from midfold.cache.markers import mark
-from midfold.testing import AutomaticCache, BreakpointCache, Refused, conversations, strategies
+from midfold.testing import engines as conversations
+from midfold.testing import strategies
+from support.automatic_cache import AutomaticCache, BreakpointCache
+from support.prefix_cache import Refused
 
 DIALECTS = ("openai-chat", "openai-responses")
 SYSTEM = "You are a careful engineer. " * 200

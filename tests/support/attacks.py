@@ -15,7 +15,7 @@ from midfold.gateway import create_app
 from midfold.gateway.operating import Operations
 from midfold.gateway.patience import PatientProtocol
 from midfold.service import Sessions
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 
 PROVIDERS_KEY = "sk-of-the-provider-0123456789"
 

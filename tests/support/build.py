@@ -9,8 +9,8 @@ from midfold.config import Config
 from midfold.config.schema import Compression
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.handoff import recognise
-from midfold.testing.fixtures import assistant, call, system, user
 from midfold.transcript.message import Message
+from support.fixtures import assistant, call, system, user
 
 WINDOW = 25_000
 

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 import midfold
 from midfold.config import Config
-from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching
+from midfold.config.schema import Compression, GatewaySettings, PromptCaching
 from midfold.gateway import create_app
 from midfold.gateway.exchange import Account
+from midfold.models import ModelOverride
 from midfold.service import Sessions
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 
 WINDOW = 32_768
 
@@ -44,10 +45,10 @@ def settings(upstream: str | None, window: int = WINDOW, **gateway: Any) -> Conf
     compression = gateway.pop("compression", {})
     caching = gateway.pop("caching", "auto")
     return Config(
-        gateway=Gateway(upstream=upstream, **gateway),
+        gateway=GatewaySettings(upstream=upstream, **gateway),
         compression=Compression(**compression),
         prompt_caching=PromptCaching(enabled=caching),
-        models={"*": ModelSettings(context_window=window)},
+        models={"*": ModelOverride(context_window=window)},
     )
 
 

@@ -12,11 +12,10 @@ from midfold.gateway import create_app
 from midfold.gateway.admission import Admission
 from midfold.gateway.keys import Keys, hashed, new_key
 from midfold.service import Sessions
-from midfold.testing.provider import Request
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
-from midfold.testing.server import served
+from midfold.testing.doubles import Request, served
 from support.gateways import Running, call, settings
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 PATHS = {
     "responses/compact": "/v1/responses/compact",

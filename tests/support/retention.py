@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from midfold.lab.recorded_sessions import Cut, RecordedSession, sessions_of
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
+from support.fixtures import assistant, call, user
 
 STEPS = 40
 LEAST_PAST = 400

@@ -29,8 +29,8 @@ from midfold.testing.answers import (
     tool_call,
     value,
 )
-from midfold.testing.conversations import long_conversation
-from midfold.testing.provider import http_date
+from midfold.testing.doubles import http_date
+from midfold.testing.engines import long_conversation
 
 WAYS = ("now", "later")
 WIRES = ("openai", "anthropic")

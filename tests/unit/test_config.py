@@ -59,7 +59,7 @@ auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8
   context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true}}
 providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, model: big, wire: anthropic}}
 prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h, schedule: cheapest,
-  schedule_from: 0.5, schedule_to: 0.4, schedule_patience: 2.0, schedule_summary: local}
+  schedule_summary: local}
 store: {url: "postgresql://me@db.example/midfold", lease_seconds: 30, connections: 4, redact: true}
 models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, factor: 1.1, cache_minimum: 0,
   input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from midfold.config import FlagText, Loaded, ModelSettings, load, locate
+from midfold.config import Config, FlagText, Loaded, ModelOverride, load, locate
 from midfold.errors import ConfigError
 
 
@@ -141,7 +141,7 @@ def test_variables_reach_named_sections(tmp_path: Path):
     )
     assert loaded.config.providers["my-lab"].base_url == "http://h/v1"
     assert loaded.config.providers["new"].wire == "anthropic"
-    assert loaded.config.models == {"gpt-4.1*": ModelSettings(context_window=9, max_output=3)}
+    assert loaded.config.models == {"gpt-4.1*": ModelOverride(context_window=9, max_output=3)}
     assert loaded.config.auxiliary.compression.model == "@cf/meta/llama"
     assert loaded.config.compression.prune == "off"
 
@@ -209,3 +209,21 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "mine.yaml").write_text("context: {engine: lcm}\n")
     loaded = load()
     assert (loaded.config.context.engine, loaded.config.compression.protect_last_n) == ("lcm", 3)
+
+
+def test_keys_that_are_no_settings_any_more_are_a_notice_and_change_nothing(tmp_path: Path):
+    text = "prompt_caching: {schedule_from: 0.9, schedule_patience: {}}"
+    loaded = load_text(
+        tmp_path,
+        text,
+        environ={"MIDFOLD_PROMPT_CACHING__SCHEDULE_TO": "0.3"},
+        overrides={"prompt_caching.schedule_to": 0.3},
+    )
+    assert loaded.config == Config()
+    rest = "is ignored: it is no setting any more, but always"
+    assert [notice.partition(": ")[2] for notice in loaded.notices] == [
+        f"prompt_caching.schedule_from {rest} 0.4; `midfold config migrate` removes it",
+        f"prompt_caching.schedule_patience {rest} 4; `midfold config migrate` removes it",
+        f"prompt_caching.schedule_to {rest} 0.15",
+        f"prompt_caching.schedule_to {rest} 0.15",
+    ]

@@ -139,8 +139,25 @@ def test_a_text_without_older_keys_stays(text: str):
 )
 def test_what_cannot_be_rewritten_safely_is_refused(text: str):
     parse(text)
-    with pytest.raises(ConfigError, match=r"mine\.yaml: not rewritten: .* Nothing was changed; move by hand: "):
+    with pytest.raises(ConfigError, match=r"mine\.yaml: not rewritten: .* Nothing was changed; by hand: move "):
         migrate(text, "mine.yaml")
+
+
+def test_keys_that_are_no_settings_any_more_are_removed_and_their_comments_stay():
+    before = "prompt_caching:\n  schedule: cheapest\n  schedule_from: 0.5 # early\n  schedule_to: [1]\n"
+    text, notices = migrate(before + "model: {cache_ttl: 1h}\n")
+    assert text == "prompt_caching:\n  schedule: cheapest\n  # early\n  cache_ttl: 1h\n"
+    assert notices[1:] == [
+        "prompt_caching.schedule_from removed: it is no setting any more, but always 0.4",
+        "prompt_caching.schedule_to removed: it is no setting any more, but always 0.15",
+    ]
+    with pytest.raises(ConfigError, match=r"by hand: remove prompt_caching\.schedule_patience"):
+        migrate("prompt_caching:\n  <<: {schedule_patience: 2}\n")
+
+
+def test_a_key_that_is_no_setting_any_more_cannot_be_set():
+    with pytest.raises(ConfigError, match=r"prompt_caching\.schedule_from is ignored: it is no setting any more"):
+        set_value("", "prompt_caching.schedule_from", 0.5)
 
 
 def test_a_text_with_problems_is_refused_with_the_problems():

@@ -14,6 +14,8 @@ from midfold.eval import BUILT_IN, Compactor, Evaluation, evaluate
 from midfold.wire.markers import mark
 from midfold.replay import BUILT_IN, Policy, Replay, load_policy, replay
 from midfold.trajectory import Compressed, Finished, Job, Settings, compress_record, run
+from midfold.testing.server import served
+from midfold.testing.turns import turn
 import midfold.lab
 assert (evaluate, replay, run) == (midfold.lab.evaluate, midfold.lab.replay, midfold.lab.compress_trajectories)
 assert Policy is midfold.lab.ReplayPolicy and BUILT_IN is midfold.lab.POLICIES and Settings().target_tokens
@@ -28,7 +30,7 @@ def test_old_paths_give_the_names_of_the_new_place_and_warn_where_they_are_impor
     done = python(OLD, "-W", "always::DeprecationWarning")
     assert done.returncode == 0, done.stderr
     warnings = [line for line in done.stderr.splitlines() if "DeprecationWarning" in line]
-    assert len(warnings) == 4
+    assert len(warnings) == 6
     assert warnings[0].startswith("<string>:2: DeprecationWarning: midfold.eval is now midfold.lab")
     assert "midfold.wire.markers is now midfold" in warnings[1]
     assert "run is called compress_trajectories" in warnings[3]

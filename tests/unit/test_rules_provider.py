@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from midfold.testing.provider_rules import check, signature
-from midfold.testing.rules_provider import SentPrefixes
+from support.provider_rules import check, signature
+from support.rules_provider import SentPrefixes
 
 USER = {"role": "user", "content": "hi"}
 TEXT = {"role": "assistant", "content": "ok"}

@@ -13,7 +13,7 @@ import pytest
 from midfold import testing
 from midfold.testing import Request, ScriptedProvider, ScriptEnded, refusing_url
 from midfold.testing.answers import empty, openai_json, openai_stream, page, raw, value
-from midfold.testing.provider import http_date
+from midfold.testing.doubles import http_date
 
 
 def post(url: str, body: bytes = b'{"a": 1}', **headers: str) -> Any:
@@ -77,6 +77,5 @@ def test_dates_are_written_as_headers_have_them() -> None:
 
 
 def test_the_testing_room_exports_exactly_these_names() -> None:
-    names = "AutomaticCache BreakpointCache FakeClock PrefixCache Refused Request ScriptEnded ScriptedProvider"
-    names += " ScriptedSummarizer refusing_url"
+    names = "FakeClock Request ScriptEnded ScriptedProvider ScriptedSummarizer refusing_url served"
     assert sorted(testing.__all__) == names.split()

@@ -11,8 +11,8 @@ import midfold
 from midfold.config import load
 from midfold.service import Sessions
 from midfold.store.intake import prompt_of, redact_json
-from midfold.testing.fixtures import assistant, call, long_tool_heavy_conversation, user
 from support.build import anthropic_work
+from support.fixtures import assistant, call, long_tool_heavy_conversation, user
 
 Open = Callable[..., Sessions]
 WINDOW = 64_000

@@ -8,8 +8,8 @@ import pytest
 
 from midfold.errors import StoreConflict
 from midfold.service import Sessions
-from midfold.testing.fixtures import assistant, long_tool_heavy_conversation, user
 from support.build import work
+from support.fixtures import assistant, long_tool_heavy_conversation, user
 
 WINDOW = 64_000
 TALK = long_tool_heavy_conversation().messages

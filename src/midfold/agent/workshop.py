@@ -20,7 +20,7 @@ from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.plan import plan_tool
 from midfold.agent.tools.shell import Shell
 from midfold.config import Config
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.engine_tools import EngineTools
 from midfold.errors import ConfigError, NotStored, ToolRefused
 from midfold.fold.archive import Archive

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from midfold.cache.markers import (
     IMPLICIT,
+    MARKERS,
     MOST_MARKERS,
     SYSTEM,
     TOOLS,
@@ -233,7 +234,7 @@ def plan_document(
     document: Document, *, provider: str, model: str | None = None, **asked: Any
 ) -> tuple[PromptCacheHint, ...]:
     """The same for a request that was read, for `wire.markers.mark`."""
-    reserved = int(document.setting("cache_control") is not None)
+    reserved = int(document.setting(FIELD) is not None)
     return plan(
         document.messages,
         document.tools,
@@ -434,7 +435,7 @@ def _further_back(request: _Request, start: int | None) -> Iterator[Place]:
 # Nothing is copied that is not changed: untouched messages are the caller's own objects.
 
 
-FIELD = "cache_control"
+FIELD = MARKERS[0]
 
 
 def apply_anthropic_cache_control(

@@ -13,12 +13,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Literal
 
 import msgspec
 
+from midfold.cache.markers import strip_markers
 from midfold.cache.prices import Prices
 from midfold.transcript import jsonio
 from midfold.transcript.message import Usage
@@ -153,10 +153,4 @@ def fingerprint(value: Any) -> str:
     """A short hash of tools or of a system prompt, markers left out; empty for nothing."""
     if not value:
         return ""
-    return blake2b(jsonio.encode(_bare(value)), digest_size=8).hexdigest()
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _bare(item) for key, item in value.items() if key != "cache_control"}
-    return [_bare(item) for item in value] if isinstance(value, list | tuple) else value
+    return blake2b(jsonio.encode(strip_markers(value)), digest_size=8).hexdigest()

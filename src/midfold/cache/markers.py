@@ -35,11 +35,21 @@ OpenAI's explicit breakpoint, or as a cachePoint block of Bedrock's Converse."""
 Placement = Literal["tools", "system", "message", "request"]
 Ttl = Literal["5m", "1h"]
 
+MARKERS = ("cache_control", "prompt_cache_breakpoint")
+"""The fields of a request that are markers; none of them is a part of what a model reads."""
+QUOTED_MARKERS = tuple(f'"{name}"'.encode() for name in MARKERS)
 MOST_MARKERS = 4
 TOOLS = -2
 """The position of the tool definitions."""
 SYSTEM = -1
 """The position of a system prompt that stands beside the messages."""
+
+
+def strip_markers(value: Any) -> Any:
+    """A JSON value without its markers, however deep they stand."""
+    if isinstance(value, Mapping):
+        return {str(key): strip_markers(item) for key, item in value.items() if key not in MARKERS}
+    return [strip_markers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class PromptCacheHint(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,9 +267,9 @@ def _is_full(block: Mapping[str, Any], name: str) -> bool:
 
 
 FIELDS: dict[Layout, str] = {
-    "anthropic": "cache_control",
-    "envelope": "cache_control",
-    "openai": "prompt_cache_breakpoint",
+    "anthropic": MARKERS[0],
+    "envelope": MARKERS[0],
+    "openai": MARKERS[1],
     "bedrock": "cachePoint",
 }
 TOOL_PARTS = frozenset({"openrouter", "nous"})
@@ -446,7 +456,7 @@ def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
 
 def _automatic(document: Document) -> int:
     """A marker on the request itself is a breakpoint at its end."""
-    return int(document.setting("cache_control") is not None)
+    return int(document.setting(MARKERS[0]) is not None)
 
 
 def _fitted(hint: PromptCacheHint, wanted: Ttl, lifetimes: Mapping[int, list[str]]) -> Ttl:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from midfold.cache.markers import MARKERS, strip_markers
 from midfold.cache.prices import Prices
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.handoff import SYSTEM_NOTE, recognise
@@ -27,7 +28,6 @@ from midfold.transcript.tokens import Meter
 PREFIX = "mfpk_"
 """What a session id never begins with."""
 LONGEST = 64
-_MARKERS = ("cache_control", "prompt_cache_breakpoint")
 
 
 def stable_prefix_cache_key(system_prompt: Any, tools: Iterable[Any] | None = None, *, session_id: str = "") -> str:
@@ -70,7 +70,7 @@ def _text(block: Any) -> str:
 def _schema(tool: Any) -> Any:
     value = jsonio.decode(tool.body) if isinstance(tool, Tool) else plain(tool)
     if isinstance(value, Mapping):
-        return {key: item for key, item in value.items() if key not in _MARKERS}
+        return {key: item for key, item in value.items() if key not in MARKERS}
     return value
 
 
@@ -105,7 +105,6 @@ def _sorted(value: Any) -> Any:
 
 
 Who = Literal["nobody", "client", "compaction", "digest", "tool list", "model"]
-MARKERS = ("cache_control", "prompt_cache_breakpoint")
 SETTINGS = ("tool_choice", "thinking", "reasoning", "reasoning_effort")
 
 
@@ -182,15 +181,16 @@ def _blocks(document: Document, meter: Meter) -> list[_Block]:
     blocks = [_Block("model", document.model or "", 0)]
     tools = document.setting("tools")
     for index, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
-        blocks.append(_Block(f"tools[{index}]", _bare(tool), meter.tokens(meter.counter.count(jsonio.text_of(tool)))))
+        size = meter.tokens(meter.counter.count(jsonio.text_of(tool)))
+        blocks.append(_Block(f"tools[{index}]", strip_markers(tool), size))
     if document.system is not None:
         system = document.system
         for index, value in enumerate(_listed(plain(system.wire))):
             size = meter.counter.count(jsonio.text_of(value))
             blocks.append(_Block(f"system[{index}]", value, meter.tokens(size), system))
-    blocks += [_Block(name, _bare(document.setting(name)), 0) for name in SETTINGS]
+    blocks += [_Block(name, strip_markers(document.setting(name)), 0) for name in SETTINGS]
     for index, message in enumerate(document.messages):
-        value = _bare(plain(message_value(message, document.dialect)))
+        value = strip_markers(plain(message_value(message, document.dialect)))
         if isinstance(value, Mapping) and isinstance(value.get("content"), str):
             value = {**value, "content": _listed(value["content"])}
         size = meter.tokens(meter.units(message), 1)
@@ -199,13 +199,7 @@ def _blocks(document: Document, meter: Meter) -> list[_Block]:
 
 
 def _listed(value: Any) -> list[Any]:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else [_bare(item) for item in value or ()]
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _bare(item) for key, item in value.items() if key not in MARKERS}
-    return [_bare(item) for item in value] if isinstance(value, list | tuple) else value
+    return [{"type": "text", "text": value}] if isinstance(value, str) else strip_markers(list(value or ()))
 
 
 def _first_field(old: Any, new: Any, path: str = "") -> tuple[str, int]:

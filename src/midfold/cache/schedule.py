@@ -57,6 +57,12 @@ EXPIRING = 0.9
 
 MOST_REGRET = 0.045
 COLD_FROM = 20_000
+CHEAP_FROM = 0.4
+"""Of the threshold: from here on a cheap moment is used."""
+LANDING = 0.15
+"""Of the threshold: the size a scheduled fold aims at."""
+PATIENCE = 4.0
+"""Carrying a fold must have cost so many times its price before it is made warm."""
 
 
 USUAL_OUTPUT = 5.0
@@ -184,9 +190,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     threshold_tokens: int
     prices: Prices
-    soft: float = 0.4
-    share: float = 0.15
-    patience: float = 4.0
+    soft: float = CHEAP_FROM
+    share: float = LANDING
+    patience: float = PATIENCE
     writer: Writer | None = None
 
     def target(self, prompt_tokens: int) -> int:

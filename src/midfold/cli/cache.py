@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold import cache
-from midfold.api import believe, meter_for, overrides_of
+from midfold.api import believe, meter_for
 from midfold.cache.health import Health, Seen
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
@@ -55,7 +55,7 @@ def diff(
     known = settings(config)
     one, two = _views(session, store, config, (first, second)) if session else (_request(first), _request(second))
     model = model or two.model or one.model
-    prices = prices_for(model, known.prompt_caching.cache_ttl, overrides_of(known))
+    prices = prices_for(model, known.prompt_caching.cache_ttl, known.models)
     found = prefix_diff(one, two, meter=meter_for(believe(model, known)), prices=prices)
     emit_json(msgspec.to_builtins(found)) if as_json else _show(found, prices)
 
@@ -112,7 +112,7 @@ def plan(file: str, provider: str, model: str | None, config: str | None, as_jso
         ttl=known.cache_ttl,
         strategy=known.strategy,
         setting=known.enabled,
-        models=overrides_of(settings(config)),
+        models=settings(config).models,
     )
     line = cache.status_line(provider, model, known.cache_ttl, known.enabled, document.dialect.name)
     if as_json:
@@ -136,7 +136,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     rows = []
     for number, document in enumerate(read_many(read_file(file), name=name_of(file)), 1):
         chosen = model or document.model
-        prices = prices_for(chosen, known.prompt_caching.cache_ttl, overrides_of(known))
+        prices = prices_for(chosen, known.prompt_caching.cache_ttl, known.models)
         found = _health_of(document, chosen, prices)
         if found.turns:
             rows.append((document.setting("id") or f"conversation {number}", found))

@@ -14,9 +14,8 @@ from rich.text import Text
 from midfold import config
 from midfold.cli.options import load_settings, locate_config, with_config_path
 from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
-from midfold.config.edit import render
+from midfold.config.fields import field_at, render, split
 from midfold.config.schema import SECTIONS
-from midfold.config.table import field_at, split
 from midfold.errors import ConfigError
 
 WIDE = 120

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from midfold.cli import demo_session
 from midfold.cli.options import with_json
 from midfold.cli.terminal import console, emit_json, make_table
 from midfold.config import Config
-from midfold.config.schema import Gateway, ModelSettings
+from midfold.config.schema import GatewaySettings
 from midfold.errors import MissingExtra
+from midfold.models import ModelOverride
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,8 +65,7 @@ def _fold(as_json: bool) -> None:
     from midfold.cli import fold_picture
     from midfold.cli.compact import plain_result
 
-    example = _testing("fixtures").long_tool_heavy_conversation()
-    result = compact(example.messages, **example.settings)
+    result = compact(demo_session.example_conversation(), context_length=demo_session.EXAMPLE_WINDOW)
     if as_json:
         emit_json(plain_result(result, with_messages=False))
         return
@@ -72,14 +73,14 @@ def _fold(as_json: bool) -> None:
     fold_picture.show_handoff(console(), result)
 
 
-def _testing(name: str) -> Any:
-    """A module of midfold.testing. Nothing that ships depends on test doubles; a demonstration is made of them."""
-    return importlib.import_module(f"midfold.testing.{name}")
+def _doubles() -> Any:
+    """Servers for tests. Nothing that ships depends on test doubles; a demonstration is made of them."""
+    return importlib.import_module("midfold.testing.doubles")
 
 
 def _gateway(turns: int, window: int, as_json: bool) -> None:
     try:
-        _testing("server").uvicorn_module()
+        _doubles().uvicorn_module()
     except ImportError:
         raise MissingExtra("midfold demo --gateway", "gateway") from None
     with _progress(2 * turns, quiet=as_json) as advance:
@@ -98,23 +99,28 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
     from midfold.gateway import create_app
     from midfold.service import open_sessions
 
-    coding, plain = _testing("coding_session"), _testing("plain_client")
+    doubles, answers = _doubles(), importlib.import_module("midfold.testing.answers")
     accounts: list[Any] = []
     error = ""
-    with (
-        _testing("rules_provider").RulesProvider(coding.model, window=window) as provider,
-        open_sessions("memory:") as sessions,
-    ):
-        config = Config(gateway=Gateway(upstream=provider.url), models={"*": ModelSettings(context_window=window)})
+    provider = demo_session.DemoProvider(window)
+
+    def answer(request: Any) -> Any:
+        status, body = provider.answer(request.raw, request.body)
+        return answers.value(body, status)
+
+    with doubles.ScriptedProvider(then=answer) as server, open_sessions("memory:") as sessions:
+        config = Config(
+            gateway=GatewaySettings(upstream=server.url), models={"*": ModelOverride(context_window=window)}
+        )
         app = create_app(config, sessions=sessions, environment={})
         app.gateway.accountants.append(accounts.append)
-        with _testing("server").served(app) as url:
-            client = plain.PlainMessages(url if through_gateway else provider.url, MODEL)
-            work = coding.CodingSession(client, turns)
+        with doubles.served(app) as url:
+            client = demo_session.DemoClient(url if through_gateway else server.url, MODEL)
+            work = demo_session.CodingSession(client, turns)
             try:
                 work.run(lambda turn: advance(1))
-            except plain.Rejected as rejected:
-                error = str(rejected)
+            except demo_session.RequestRefused as refused:
+                error = str(refused)
             client.close()
         advance(turns - work.done)
         bills = provider.bills
@@ -122,12 +128,12 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
     return DemoRun(
         turns=turns,
         done=work.done,
-        refused=len(provider.rejected),
+        refused=len(provider.refused),
         error=error,
         folds=sum(account.action in ("compacted", "pruned") for account in accounts),
         prompts=[bill.prompt for bill in bills],
         cache_read_share=sum(bill.read for bill in bills) / max(prompt, 1),
-        billed_tokens=round(sum(bill.cost() for bill in bills)),
+        billed_tokens=round(sum(bill.cost for bill in bills)),
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from midfold.api import overrides_of
 from midfold.cli.options import name_of, read_file, settings
 from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, make_text, visible
 from midfold.errors import TranscriptError
@@ -64,7 +63,7 @@ def command(
     documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
     if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
         raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
-    overrides = overrides_of(settings(config))
+    overrides = settings(config).models
     if conversation is not None:
         if not 1 <= conversation <= len(documents):
             raise TranscriptError(

@@ -11,7 +11,6 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from midfold.api import overrides_of
 from midfold.cli.options import settings, with_json
 from midfold.cli.terminal import console, echo, emit_json, make_table
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, look_up
@@ -38,7 +37,7 @@ COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", 
 @with_json
 def command(name: str | None, path: str | None, as_json: bool) -> None:
     """Show what is believed about the model NAME and why, or the whole table and your overrides."""
-    overrides = overrides_of(settings(path))
+    overrides = settings(path).models
     if name is None:
         _show_table(overrides, as_json)
         return

@@ -117,7 +117,7 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
     """The sessions of a store that is there already."""
-    from midfold.config.home import store_url
+    from midfold.config.load import store_url
     from midfold.service import open_sessions
     from midfold.store.sqlstore import file_of
 

@@ -14,7 +14,7 @@ import click
 from midfold.cli.options import engine_settings, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.errors import MissingExtra
 from midfold.model.endpoint import resolve
 from midfold.service import Sessions, open_sessions

@@ -9,7 +9,7 @@ import click
 
 from midfold.cli.options import settings, with_config, with_json, with_store, with_url
 from midfold.cli.terminal import echo, emit_json, progress_bar
-from midfold.config.home import store_url
+from midfold.config.load import store_url
 from midfold.service import Sessions
 from midfold.store import open_database
 from midfold.store.upkeep import migrate as apply

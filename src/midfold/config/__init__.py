@@ -7,11 +7,19 @@ loaded.origins["compression.threshold"]  # "default"
 
 from __future__ import annotations
 
-from midfold.config.files import write_text
-from midfold.config.layers import FlagText
-from midfold.config.load import Environment, Loaded, is_missing, load, locate, parse, read_environment, read_text
-from midfold.config.migrate import migrate, set_value
-from midfold.config.reference import json_schema, reference
+from midfold.config.fields import FIELDS, OLD, Field, json_schema, reference
+from midfold.config.load import (
+    Environment,
+    FlagText,
+    Loaded,
+    is_missing,
+    load,
+    locate,
+    parse,
+    read_environment,
+    read_text,
+)
+from midfold.config.rewrite import migrate, set_value, write_text
 from midfold.config.schema import (
     KNOWN_PROVIDERS,
     Auxiliary,
@@ -19,11 +27,10 @@ from midfold.config.schema import (
     Compression,
     Config,
     Context,
-    ModelSettings,
     PromptCaching,
     Provider,
 )
-from midfold.config.table import FIELDS, OLD, Field
+from midfold.models import ModelOverride
 
 __all__ = [
     "FIELDS",
@@ -38,7 +45,7 @@ __all__ = [
     "Field",
     "FlagText",
     "Loaded",
-    "ModelSettings",
+    "ModelOverride",
     "PromptCaching",
     "Provider",
     "is_missing",

@@ -1,4 +1,4 @@
-"""Defaults < file < environment < flags, with the origin of every value.
+"""Defaults < file < environment < flags, with the origin of every value and everything that is wrong with it.
 
 The file is the one named by the caller, else by $MIDFOLD_CONFIG, else $XDG_CONFIG_HOME/midfold/config.yaml, else
 ~/.config/midfold/config.yaml. A config.yaml in the working directory is never read by itself: the folder may be a
@@ -8,20 +8,318 @@ stranger's, and the file decides where conversations are sent.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from midfold.config import layers, tree
-from midfold.config.layers import Layer, Problems, Setting
+from midfold.config import fields, yaml_text
+from midfold.config.fields import (
+    FIELDS,
+    GONE,
+    NAME_PATTERNS,
+    OLD,
+    OPEN,
+    PREFIX,
+    KeyPath,
+    children,
+    dotted,
+    environment_name,
+    field_at,
+    nearest,
+    printable,
+    show,
+    shown,
+    split,
+)
 from midfold.config.schema import KNOWN_PROVIDERS, Config
-from midfold.config.table import FIELDS, Path, field_at, printable, shown
-from midfold.config.values import show
 from midfold.errors import ConfigError
+
+MOST_PROBLEMS = 50
+
+
+class SettingPlace(Struct, frozen=True):
+    """Where a value was given: as an error starts, and as `config show` says it."""
+
+    at: str
+    origin: str
+
+
+class FlagText(Struct, frozen=True):
+    """A value as typed on a command line, read as a YAML scalar; `flag` is the option, for errors."""
+
+    text: str
+    flag: str
+
+
+class Setting(Struct, frozen=True):
+    """One checked value."""
+
+    path: KeyPath
+    value: fields.Value
+    place: SettingPlace
+    old: KeyPath | None = None
+
+
+class Problems(Struct):
+    """What is wrong, one line each, up to a number people can read."""
+
+    lines: list[str] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, place: SettingPlace, path: KeyPath, text: str) -> None:
+        if len(self.lines) < MOST_PROBLEMS:
+            self.lines.append(": ".join(part for part in (place.at, dotted(path), text) if part))
+        else:
+            self.more += 1
+
+    @property
+    def full(self) -> bool:
+        return len(self.lines) >= MOST_PROBLEMS
+
+    def __str__(self) -> str:
+        if len(self.lines) == 1:
+            return self.lines[0]
+        rest = [f"and {self.more} more"] if self.more else []
+        return "\n  ".join([f"{len(self.lines) + self.more} problems in the configuration:", *self.lines, *rest])
+
+
+class Layer(Struct):
+    """What one source sets. `named` are the sections under providers and models it mentions, even empty ones."""
+
+    problems: Problems
+    settings: list[Setting] = field(default_factory=list)
+    named: list[KeyPath] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def put(self, path: KeyPath, scalar: fields.Scalar, place: SettingPlace) -> None:
+        """Checks one value and keeps it, or keeps the problem."""
+        known = self._field(path, place)
+        if known is None:
+            return
+        try:
+            value = fields.check(known, scalar)
+        except fields.ValueRefused as found:
+            self.refused(path, str(found), place)
+            return
+        self.settings.append(Setting(OLD.get(path, path), value, place, path if path in OLD else None))
+
+    def refused(self, path: KeyPath, found: str, place: SettingPlace) -> None:
+        if known := self._field(path, place):
+            self.problems.add(place, path, f"found {found}; allowed: {known.allowed} ({known.description})")
+
+    def _field(self, path: KeyPath, place: SettingPlace) -> fields.Field | None:
+        """The field that a key sets; None, and a notice or a problem, where there is none."""
+        if path in GONE:
+            hint = "; `midfold config migrate` removes it" if place.origin.startswith("file ") else ""
+            self.notices.append(
+                f"{place.at}: {dotted(path)} is ignored: it is no setting any more, but always {GONE[path]}{hint}"
+            )
+            return None
+        known = field_at(OLD.get(path, path))
+        if known is None:
+            self.unknown(path, place)
+        return known
+
+    def unknown(self, path: KeyPath, place: SettingPlace, *, variable: bool = False) -> None:
+        if self.problems.full:
+            self.problems.add(place, path, "unknown")
+            return
+        if children(path):
+            self.problems.add(place, path, f"is a section; set one of its keys: {_keys(path)}")
+            return
+        close = nearest(tuple(name[:100] for name in path))
+        right = shown(environment_name(close)) if close and variable else dotted(close or ())
+        hint = f"; did you mean {right}?" if close else ""
+        parent = path[:-1]
+        while parent and not children(parent):
+            parent = parent[:-1]
+        where = f"in {dotted(parent)}" if parent else "at the top level"
+        self.problems.add(place, path, f"unknown key{hint} (allowed {where}: {_keys(parent)})")
+
+    def name_is_fine(self, path: KeyPath, place: SettingPlace) -> bool:
+        """Whether the user's own name of a section can be one."""
+        section, name = path[0], path[1]
+        if re.fullmatch(NAME_PATTERNS[section], name):
+            return True
+        rule = "a name without slashes, colons, spaces or only dots, and neither auto nor main"
+        if OPEN[section] == "pattern":
+            rule = "a pattern of model names on one line, not empty"
+        self.problems.add(place, path, f"found the {OPEN[section]} '{shown(name)}'; allowed: {rule}")
+        return False
+
+    def settle(self) -> None:
+        """Lets a new key win over the older one it replaced, and says what became of each older key."""
+        new = {setting.path: setting for setting in self.settings if setting.old is None}
+        kept = []
+        for setting in self.settings:
+            if setting.old is None:
+                kept.append(setting)
+                continue
+            was, now = dotted(setting.old), dotted(setting.path)
+            if winner := new.get(setting.path):
+                self.notices.append(f"{setting.place.at}: {was} is ignored: {now} is set too, at {winner.place.at}")
+                continue
+            origin = setting.place.origin.removeprefix("file ")
+            hint = "" if origin == setting.place.origin else "; `midfold config migrate` rewrites the file"
+            self.notices.append(f"{setting.place.at}: {was} is now {now}{hint}")
+            kept.append(replace(setting, place=SettingPlace(setting.place.at, f"migrated from {was} in {origin}")))
+        self.settings = kept
+
+
+def from_file(text: str, name: str, problems: Problems) -> Layer:
+    """The settings of a YAML text. Syntax errors are raised; every other problem is collected."""
+    layer = Layer(problems)
+    root = yaml_text.compose(text, name)
+    if root is not None and not yaml_text.is_null(root):
+        if isinstance(root, MappingNode):
+            _section(layer, root, (), name)
+        else:
+            place = _place(root, name)
+            problems.add(place, (), "found no sections; allowed: keys such as `compression:` with their settings below")
+    layer.settle()
+    return layer
+
+
+def _place(node: Node, name: str) -> SettingPlace:
+    return SettingPlace(f"{name}:{yaml_text.at(node)}", f"file {name}:{node.start_mark.line + 1}")
+
+
+def _section(layer: Layer, node: MappingNode, path: KeyPath, name: str) -> None:
+    seen: dict[str, Node] = {}
+    for key, value in yaml_text.pairs(node, name):
+        place = _place(key, name)
+        if not isinstance(key, ScalarNode):
+            layer.problems.add(place, path, "found a list or mapping as a key; allowed: a word")
+            continue
+        here = (*path, key.value)
+        if key.value in seen:
+            first, second = seen[key.value].start_mark.line + 1, key.start_mark.line + 1
+            layer.problems.add(place, here, f"given twice, on line {first} and on line {second}; keep one")
+            continue
+        seen[key.value] = key
+        _entry(layer, key, value, here, name)
+
+
+def _entry(layer: Layer, key: ScalarNode, value: Node, path: KeyPath, name: str) -> None:
+    place = _place(key, name)
+    old_section = isinstance(value, MappingNode) and bool(value.value) and any(old[:-1] == path for old in OLD)
+    if field_at(path) or path in OLD or path in GONE:
+        try:
+            scalar = fields.read(value, field_at(path))
+        except fields.ValueRefused as found:
+            layer.refused(path, str(found), _place(value, name))
+            return
+        layer.put(path, scalar, place)
+    elif not children(path) and not old_section:
+        layer.unknown(path, place)
+    elif not isinstance(value, MappingNode) and not yaml_text.is_null(value):
+        kind = "a list" if isinstance(value, SequenceNode) else "a single value"
+        layer.problems.add(place, path, f"found {kind}; allowed: a section with the keys {_keys(path)}")
+    else:
+        if len(path) == 2 and path[0] in OPEN:
+            if key.tag != "tag:yaml.org,2002:str":
+                layer.problems.add(
+                    place, path, f"found a {OPEN[path[0]]} that YAML does not read as text; allowed: text, in quotes"
+                )
+                return
+            if not layer.name_is_fine(path, place):
+                return
+            layer.named.append(path)
+        if isinstance(value, MappingNode):
+            _section(layer, value, path, name)
+
+
+def _keys(path: KeyPath) -> str:
+    return ", ".join(f"<{OPEN[path[0]]}>" if key == "*" else key for key in children(path))
+
+
+def is_setting(variable: str) -> bool:
+    """Whether a variable sets a key, or would with two underscores where it has one."""
+    return variable.startswith(PREFIX) and ("__" in variable or _meant(variable) is not None)
+
+
+def _meant(variable: str) -> str | None:
+    """The variable that sets a key, for one that differs from it only in how many underscores stand together."""
+    words = re.sub("__+", "_", variable.upper())
+    for path in (*FIELDS, *OLD, *GONE):
+        pattern = "_".join("(.+)" if name == "*" else name.upper() for name in path)
+        if found := re.fullmatch(PREFIX + pattern, words):
+            return environment_name(tuple(found[1] if name == "*" else name for name in path))
+    return None
+
+
+def from_environment(variables: Mapping[str, str], named: Iterable[KeyPath], problems: Problems) -> Layer:
+    """The settings of MIDFOLD_SECTION__KEY variables. `named` are the sections of users' own names in the file."""
+    layer = Layer(problems)
+    known = list(named)
+    for variable in sorted(variables):
+        place = SettingPlace(f"environment {shown(variable)}", f"environment {variable}")
+        path = _variable_path(layer, variable, known, place)
+        if path is None:
+            continue
+        try:
+            scalar = fields.from_text(variables[variable])
+        except fields.ValueRefused as found:
+            layer.refused(path, str(found), place)
+            continue
+        if path[0] in OPEN:
+            layer.named.append(path[:2])
+        layer.put(path, scalar, place)
+    layer.settle()
+    return layer
+
+
+def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: SettingPlace) -> KeyPath | None:
+    first, *rest = variable.removeprefix(PREFIX).lower().split("__")
+    path = (first, *rest)
+    if first in OPEN and len(rest) > 1:
+        same = [one for one in known if one[0] == first and variable.startswith(f"{environment_name(one)}__")]
+        exact = [(*one, key) for one in same for key in children(one) if variable == environment_name((*one, key))]
+        if len(exact) > 1:
+            layer.problems.add(place, path, f"means {' and '.join(map(dotted, exact))}: set it in the file")
+            return None
+        if not same and OPEN[first] == "pattern":
+            layer.problems.add(place, path, "no such pattern in the file, and a variable's name cannot spell one")
+            return None
+        path = exact[0] if exact else ((*same[0], rest[-1]) if same else (first, "__".join(rest[:-1]), rest[-1]))
+        if not same and not layer.name_is_fine(path, place):
+            return None
+    if variable != variable.upper() or not (field_at(path) or path in OLD or path in GONE):
+        if meant := _meant(variable):
+            spelling = "in capitals, with two underscores between levels"
+            layer.problems.add(place, (), f"sets nothing; did you mean {shown(meant)}? (a variable is {spelling})")
+        else:
+            layer.unknown(path, place, variable=True)
+        return None
+    return path
+
+
+def from_flags(overrides: Mapping[str, Any], problems: Problems) -> Layer:
+    """The settings given by the caller, as Python values or as typed."""
+    layer = Layer(problems)
+    for key, value in overrides.items():
+        path = split(key)
+        place = SettingPlace(value.flag if isinstance(value, FlagText) else "flag", "flag")
+        if path[0] in OPEN and field_at(path):
+            if not layer.name_is_fine(path, place):
+                continue
+            layer.named.append(path[:2])
+        try:
+            scalar = fields.from_text(value.text) if isinstance(value, FlagText) else fields.Scalar(value)
+        except fields.ValueRefused as found:
+            layer.refused(path, str(found), place)
+            continue
+        layer.put(path, scalar, place)
+    layer.settle()
+    return layer
+
 
 PROVIDER = ("auxiliary", "compression", "provider")
 
@@ -34,15 +332,15 @@ class Loaded(Struct, frozen=True, kw_only=True):
     """Key path to "default", "file PATH:LINE", "environment NAME", "flag" or "migrated from KEY in PATH:LINE"."""
     notices: tuple[str, ...] = ()
     """What a user should be told: older keys that were understood."""
-    path: FilePath | None = None
+    path: Path | None = None
     """The file that was read, if there was one."""
 
 
 class Environment(Struct, frozen=True):
     """What the environment says."""
 
-    path: FilePath | None
-    default_path: FilePath | None
+    path: Path | None
+    default_path: Path | None
     settings: Mapping[str, str]
 
 
@@ -51,18 +349,18 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     variables = os.environ if environ is None else environ
     named = variables.get("MIDFOLD_CONFIG")
     home = variables.get("HOME") or variables.get("USERPROFILE")
-    base = FilePath(variables.get("XDG_CONFIG_HOME") or ".")
+    base = Path(variables.get("XDG_CONFIG_HOME") or ".")
     if not base.is_absolute():  # the XDG rule: relative paths in this variable are ignored
-        base = FilePath(home, ".config") if home else base
+        base = Path(home, ".config") if home else base
     default = base / "midfold" / "config.yaml" if base.is_absolute() else None
-    settings = {name: value for name, value in variables.items() if layers.is_setting(name)}
-    return Environment(FilePath(named) if named else None, default, settings)
+    settings = {name: value for name, value in variables.items() if is_setting(name)}
+    return Environment(Path(named) if named else None, default, settings)
 
 
-def locate(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> FilePath | None:
+def locate(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
     """The file that `load` would read. It need not exist; None when there is no home directory to look in."""
     environment = read_environment(environ)
-    return FilePath(path) if path is not None else environment.path or environment.default_path
+    return Path(path) if path is not None else environment.path or environment.default_path
 
 
 def load(
@@ -77,7 +375,7 @@ def load(
     Raises ConfigError with every problem found, one per line.
     """
     environment = read_environment(environ)
-    named = FilePath(path) if path is not None else environment.path
+    named = Path(path) if path is not None else environment.path
     text, found = None, named
     if named is not None:
         text = read_text(named)
@@ -85,10 +383,10 @@ def load(
         found = environment.default_path
         text = read_text(found)
     problems = Problems()
-    read = [layers.from_file(text, str(found), problems)] if text is not None else []
+    read = [from_file(text, str(found), problems)] if text is not None else []
     file_names = [name for layer in read for name in layer.named]
-    read.append(layers.from_environment(environment.settings, file_names, problems))
-    read.append(layers.from_flags(overrides or {}, problems))
+    read.append(from_environment(environment.settings, file_names, problems))
+    read.append(from_flags(overrides or {}, problems))
     loaded = _combine(read, problems, found if text is not None else None)
     place = named or environment.default_path
     folder = None if place is None else str(place.parent.absolute())
@@ -98,11 +396,11 @@ def load(
 def parse(text: str | bytes, name: str = "config.yaml") -> Loaded:
     """The configuration a text holds; no file, no environment."""
     problems = Problems()
-    plain = tree.decode(text, name) if isinstance(text, bytes) else text
-    return _combine([layers.from_file(plain, name, problems)], problems, None)
+    plain = yaml_text.decode(text, name) if isinstance(text, bytes) else text
+    return _combine([from_file(plain, name, problems)], problems, None)
 
 
-def is_missing(path: FilePath) -> bool:
+def is_missing(path: Path) -> bool:
     """Whether there is no such file. One that cannot be looked at is not missing: reading it will say what is wrong."""
     try:
         path.stat()
@@ -113,22 +411,22 @@ def is_missing(path: FilePath) -> bool:
     return False
 
 
-def read_text(path: FilePath) -> str:
+def read_text(path: Path) -> str:
     """The exact text of a configuration file, line ends included."""
     try:
         with path.open("rb") as file:
-            data = file.read(tree.LARGEST_FILE * 4 + 1)
+            data = file.read(yaml_text.LARGEST_FILE * 4 + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable path"
         raise ConfigError(f"{printable(str(path), 300)}: cannot read the configuration: {reason}") from None
-    if len(data) > tree.LARGEST_FILE * 4:
-        raise tree.too_large(str(path))
-    return tree.decode(data, str(path))
+    if len(data) > yaml_text.LARGEST_FILE * 4:
+        raise yaml_text.too_large(str(path))
+    return yaml_text.decode(data, str(path))
 
 
-def _combine(read: Iterable[Layer], problems: Problems, path: FilePath | None) -> Loaded:
-    settings: dict[Path, Setting] = {}
-    named: dict[Path, None] = {}
+def _combine(read: Iterable[Layer], problems: Problems, path: Path | None) -> Loaded:
+    settings: dict[KeyPath, Setting] = {}
+    named: dict[KeyPath, None] = {}
     notices: list[str] = []
     for layer in read:
         settings.update((setting.path, setting) for setting in layer.settings)
@@ -147,15 +445,10 @@ def _combine(read: Iterable[Layer], problems: Problems, path: FilePath | None) -
             level = level.setdefault(part, {})
         level[key[-1]] = setting.value
         origins[".".join(key)] = setting.place.origin
-    return Loaded(
-        config=msgspec.convert(nested, Config),
-        origins=origins,
-        notices=tuple(notices),
-        path=path,
-    )
+    return Loaded(config=msgspec.convert(nested, Config), origins=origins, notices=tuple(notices), path=path)
 
 
-def _check_provider(settings: Mapping[Path, Setting], named: Iterable[Path], problems: Problems) -> None:
+def _check_provider(settings: Mapping[KeyPath, Setting], named: Iterable[KeyPath], problems: Problems) -> None:
     setting = settings.get(PROVIDER)
     own = [name for section, name in named if section == "providers"]
     if setting is None or setting.value in (*KNOWN_PROVIDERS, *own):
@@ -170,3 +463,22 @@ def _check_provider(settings: Mapping[Path, Setting], named: Iterable[Path], pro
         setting.old or PROVIDER,
         f"found {show(setting.value, known)}{hint} allowed: {known.allowed}{sections}",
     )
+
+
+def store_url(config: Config, environment: Mapping[str, str]) -> str:
+    """Where sessions are kept: `store.url`, else a database of the user's own. Its folder is made."""
+    if config.store.url is not None:
+        return config.store.url
+    home = environment.get("HOME") or environment.get("USERPROFILE")
+    base = environment.get("XDG_DATA_HOME") or ""
+    data = Path(base) if Path(base).is_absolute() else Path(home, ".local", "share") if home else None
+    if data is None:
+        raise ConfigError("where to keep sessions? Set store.url in config.yaml")
+    folder = data / "midfold"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"sessions cannot be kept in {folder}: {error.strerror}; set store.url in config.yaml"
+        ) from None
+    return f"sqlite:///{folder / 'sessions.db'}"

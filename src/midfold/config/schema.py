@@ -11,23 +11,69 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from midfold.config.kinds import (
-    LARGEST,
-    LINE,
-    NAME,
-    Count,
-    JsonObject,
-    KeyHeader,
-    Line,
-    Name,
-    Positive,
-    Price,
-    StoreUrl,
-    Url,
-    Variable,
-    Variables,
-    Words,
-)
+from midfold.models import LARGEST, LINE, ModelOverride
+
+
+def doc(description: str, extra: dict[str, str] | None = None) -> Meta:
+    """What a setting means, in the words of its errors and of the reference."""
+    return Meta(description=description, extra=extra)
+
+
+# Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
+NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
+_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
+_STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
+_VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
+_WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
+
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Line = Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})]
+Name = Annotated[str, Meta(pattern=NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
+Url = Annotated[
+    str,
+    Meta(
+        pattern=_URL,
+        extra={"allowed": "an http:// or https:// address without a user name, password or query", "url": True},
+    ),
+]
+Variable = Annotated[
+    str,
+    Meta(
+        pattern=_VARIABLE, extra={"allowed": "the NAME of an environment variable, in capitals, never the key itself"}
+    ),
+]
+Variables = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?:, ?[A-Za-z_][A-Za-z0-9_]*)*$",
+        extra={"allowed": "NAMES of environment variables with commas between them", "words": True},
+    ),
+]
+JsonObject = Annotated[
+    str,
+    Meta(pattern=r"^\{[^\x00-\x1f\x7f]*\}$", extra={"allowed": "a mapping, or a JSON object as text", "json": True}),
+]
+Words = Annotated[
+    str, Meta(pattern=_WORDS, extra={"allowed": "a list of words, or words with commas between them", "words": True})
+]
+StoreUrl = Annotated[
+    str,
+    Meta(
+        pattern=_STORE,
+        extra={
+            "allowed": "sqlite:///PATH, postgresql://HOST/DATABASE or memory:, without a password "
+            "(PGPASSWORD or a password file has it)"
+        },
+    ),
+]
+KeyHeader = Annotated[
+    Literal["auto", "bearer", "x-api-key"],
+    doc(
+        "header that carries the key of api_key_env: Authorization: Bearer, or x-api-key; auto goes by "
+        "wire, else by the path, and sends Bearer where both vendors have the path, except to api.anthropic.com"
+    ),
+]
 
 KNOWN_PROVIDERS = ("auto", "openrouter", "nous", "main", "openai", "anthropic", "local")
 CHOICES_NOT_PROVIDERS = ("auto", "main")
@@ -36,82 +82,67 @@ CHOICES_NOT_PROVIDERS = ("auto", "main")
 class Compression(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When and how a conversation is compacted."""
 
-    enabled: Annotated[bool, Meta(description="whether conversations are compacted at all")] = True
+    enabled: Annotated[bool, doc("whether conversations are compacted at all")] = True
     threshold: Annotated[
-        float,
-        Meta(ge=0.0, le=1.0, description="fraction of the input window at which compaction starts"),
+        float, Meta(ge=0.0, le=1.0, description="fraction of the input window at which compaction starts")
     ] = 0.50
     target_ratio: Annotated[
-        float,
-        Meta(ge=0.10, le=0.80, description="fraction of the threshold kept word for word as the tail"),
+        float, Meta(ge=0.10, le=0.80, description="fraction of the threshold kept word for word as the tail")
     ] = 0.20
-    protect_last_n: Annotated[Positive, Meta(description="messages at the end that always stay word for word")] = 20
+    protect_last_n: Annotated[Positive, doc("messages at the end that always stay word for word")] = 20
     prune: Annotated[
         Literal["digest", "placeholder", "off"],
-        Meta(description="what stands for an old tool result: an informative digest, a fixed text, or itself"),
+        doc("what stands for an old tool result: an informative digest, a fixed text, or itself"),
     ] = "digest"
     orphan_calls: Annotated[
         Literal["bridge", "strip"],
-        Meta(description="a tool call without a result gets a stub result (bridge) or is removed (strip)"),
+        doc("a tool call without a result gets a stub result (bridge) or is removed (strip)"),
     ] = "bridge"
     lossy_fallback: Annotated[
-        bool,
-        Meta(description="whether a summary made without a model may stand in when the summary model fails"),
+        bool, doc("whether a summary made without a model may stand in when the summary model fails")
     ] = True
     verify: Annotated[
-        bool,
-        Meta(description="whether a model's summary is checked against the fold: grounding, gaps, verbatim asks"),
+        bool, doc("whether a model's summary is checked against the fold: grounding, gaps, verbatim asks")
     ] = True
     output_reservation: Annotated[
-        Count | None,
-        Meta(description="tokens of the window kept free for the answer; null leaves it to the request"),
+        Count | None, doc("tokens of the window kept free for the answer; null leaves it to the request")
     ] = None
     minimum_context_floor: Annotated[
-        Count,
-        Meta(description="tokens below which compaction never starts, whatever the threshold says"),
+        Count, doc("tokens below which compaction never starts, whatever the threshold says")
     ] = 0
 
 
 class Context(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which engine manages the context."""
 
-    engine: Annotated[Name, Meta(description="name of the context engine; plugins are used only when named here")] = (
-        "compressor"
-    )
+    engine: Annotated[Name, doc("name of the context engine; plugins are used only when named here")] = "compressor"
 
 
 class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The model that does one side task."""
 
-    model: Annotated[Line | None, Meta(description="model that writes summaries; null picks one")] = None
+    model: Annotated[Line | None, doc("model that writes summaries; null picks one")] = None
     provider: Annotated[
         Line,
-        Meta(
-            description="who serves that model; auto: in chat and agent whom they talk to, elsewhere nobody is asked",
+        doc(
+            "who serves that model; auto: in chat and agent whom they talk to, elsewhere nobody is asked",
             extra={"allowed": f"{', '.join(KNOWN_PROVIDERS)}, or the name of a section under providers"},
         ),
     ] = "auto"
-    base_url: Annotated[Url | None, Meta(description="address of an OpenAI-compatible endpoint for summaries")] = None
+    base_url: Annotated[Url | None, doc("address of an OpenAI-compatible endpoint for summaries")] = None
     api_key_env: Annotated[
-        Variable | None, Meta(description="environment variable that holds the API key; null uses the provider's own")
+        Variable | None, doc("environment variable that holds the API key; null uses the provider's own")
     ] = None
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0.0, le=3600.0)], Meta(description="seconds one summary call may take")
-    ] = 120.0
+    timeout: Annotated[float, Meta(gt=0.0, le=3600.0, description="seconds one summary call may take")] = 120.0
     context_length: Annotated[
-        Positive | None, Meta(description="window of the summary model; null takes it from the models table")
+        Positive | None, doc("window of the summary model; null takes it from the models table")
     ] = None
-    extra_body: Annotated[
-        JsonObject | None, Meta(description="fields added to every summary request, such as a temperature")
-    ] = None
+    extra_body: Annotated[JsonObject | None, doc("fields added to every summary request, such as a temperature")] = None
     reasoning_effort: Annotated[
-        Line | None, Meta(description="how hard a reasoning model should think about a summary; null leaves it out")
+        Line | None, doc("how hard a reasoning model should think about a summary; null leaves it out")
     ] = None
     reuse_prefix: Annotated[
-        bool,
-        Meta(
-            description="ask the conversation's own model with the prefix it has cached instead of sending turns anew"
-        ),
+        bool, doc("ask the conversation's own model with the prefix it has cached instead of sending turns anew")
     ] = False
 
 
@@ -124,13 +155,10 @@ class Auxiliary(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Provider(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An endpoint with a name of your own."""
 
-    base_url: Annotated[Url | None, Meta(description="address of the endpoint; null uses the wire format's own")] = None
-    api_key_env: Annotated[Variable | None, Meta(description="environment variable that holds the API key")] = None
-    model: Annotated[Line | None, Meta(description="model asked for when nothing else names one")] = None
-    wire: Annotated[
-        Literal["openai", "anthropic"],
-        Meta(description="the wire format the endpoint speaks"),
-    ] = "openai"
+    base_url: Annotated[Url | None, doc("address of the endpoint; null uses the wire format's own")] = None
+    api_key_env: Annotated[Variable | None, doc("environment variable that holds the API key")] = None
+    model: Annotated[Line | None, doc("model asked for when nothing else names one")] = None
+    wire: Annotated[Literal["openai", "anthropic"], doc("the wire format the endpoint speaks")] = "openai"
 
 
 class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -138,194 +166,150 @@ class PromptCaching(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     enabled: Annotated[
         Literal["auto", "on", "off"],
-        Meta(description="mark requests where it is known to help (auto), wherever a marker can be written, or never"),
+        doc("mark requests where it is known to help (auto), wherever a marker can be written, or never"),
     ] = "auto"
     strategy: Annotated[
         Literal["planned", "system_and_3"],
-        Meta(description="breakpoints where they save most, or on the system prompt and the last three messages"),
+        doc("breakpoints where they save most, or on the system prompt and the last three messages"),
     ] = "planned"
     cache_ttl: Annotated[
-        Literal["5m", "1h"],
-        Meta(description="lifetime of a cached prefix; 1h suits sessions with long breaks"),
+        Literal["5m", "1h"], doc("lifetime of a cached prefix; 1h suits sessions with long breaks")
     ] = "5m"
     schedule: Annotated[
         Literal["threshold", "cheapest"],
-        Meta(description="fold at the threshold only, or before it at a moment when the cached prefix costs least"),
+        doc("fold at the threshold only, or before it at a moment when the cached prefix costs least"),
     ] = "threshold"
-    schedule_from: Annotated[
-        float, Meta(ge=0.0, le=1.0, description="fraction of the threshold from which a cheap moment is used")
-    ] = 0.40
-    schedule_to: Annotated[
-        float, Meta(ge=0.05, le=0.80, description="fraction of the threshold that a scheduled fold aims at")
-    ] = 0.15
-    schedule_patience: Annotated[
-        float,
-        Meta(
-            ge=0.0,
-            le=100.0,
-            description="carrying a fold must have cost this many times its price before it is made warm",
-        ),
-    ] = 4.0
     schedule_summary: Annotated[
         Literal["configured", "local"],
-        Meta(description="who summarises a fold made before the threshold: the configured model, or rules, for free"),
+        doc("who summarises a fold made before the threshold: the configured model, or rules, for free"),
     ] = "configured"
 
 
-class Store(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where sessions are kept."""
 
-    url: Annotated[StoreUrl | None, Meta(description="database of sessions; null: a file of your own")] = None
+    url: Annotated[StoreUrl | None, doc("database of sessions; null: a file of your own")] = None
     lease_seconds: Annotated[
-        Positive, Meta(description="how long a compaction that crashed can keep others from compacting its session")
+        Positive, doc("how long a compaction that crashed can keep others from compacting its session")
     ] = 60
-    connections: Annotated[Positive, Meta(description="connections to the database that one process opens at most")] = (
-        16
-    )
+    connections: Annotated[Positive, doc("connections to the database that one process opens at most")] = 16
     redact: Annotated[
-        bool,
-        Meta(description="redact messages before they are stored; unfolding then no longer gives the exact original"),
+        bool, doc("redact messages before they are stored; unfolding then no longer gives the exact original")
     ] = False
 
 
 class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """midfold chat and midfold agent."""
 
-    model: Annotated[Line | None, Meta(description="the model to talk to; null picks one by the keys that are set")] = (
-        None
-    )
+    model: Annotated[Line | None, doc("the model to talk to; null picks one by the keys that are set")] = None
     provider: Annotated[
         Line,
-        Meta(
-            description="who serves it",
+        doc(
+            "who serves it",
             extra={"allowed": "auto, anthropic, openai, openrouter, nous, or the name of a section under providers"},
         ),
     ] = "auto"
     longest_answer: Annotated[
-        Positive | None, Meta(description="most tokens of one answer; null asks for a share of the window")
+        Positive | None, doc("most tokens of one answer; null asks for a share of the window")
     ] = None
     timeout: Annotated[
-        Annotated[float, Meta(gt=0.0, le=3600.0)],
-        Meta(description="seconds without a byte before an answer is given up"),
+        float, Meta(gt=0.0, le=3600.0, description="seconds without a byte before an answer is given up")
     ] = 300.0
-    max_steps: Annotated[Positive, Meta(description="most requests to the model for one thing a user says")] = 200
-    command_timeout: Annotated[
-        Annotated[float, Meta(gt=0.0, le=86400.0)], Meta(description="seconds before a command is killed")
-    ] = 120.0
+    max_steps: Annotated[Positive, doc("most requests to the model for one thing a user says")] = 200
+    command_timeout: Annotated[float, Meta(gt=0.0, le=86400.0, description="seconds before a command is killed")] = (
+        120.0
+    )
     output_characters: Annotated[
-        Annotated[int, Meta(ge=200, le=LARGEST)],
-        Meta(description="most characters of one tool result; the middle of longer ones is left out"),
+        int,
+        Meta(
+            ge=200, le=LARGEST, description="most characters of one tool result; the middle of longer ones is left out"
+        ),
     ] = 20_000
     shell_environment: Annotated[
         Variables | None,
-        Meta(
-            description="variables with keys, tokens or passwords that commands get all the same; others are kept back"
-        ),
+        doc("variables with keys, tokens or passwords that commands get all the same; others are kept back"),
     ] = None
     background: Annotated[
-        bool,
-        Meta(description="whether folds are prepared in the background; off suits servers that answer one at a time"),
+        bool, doc("whether folds are prepared in the background; off suits servers that answer one at a time")
     ] = True
     behind_gateway: Annotated[
-        bool,
-        Meta(description="whether a midfold gateway is in front of the model: it looks after what grew between turns"),
+        bool, doc("whether a midfold gateway is in front of the model: it looks after what grew between turns")
     ] = False
 
 
-class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What you know better than the built-in table about the models a pattern matches."""
-
-    context_window: Annotated[Positive | None, Meta(description="tokens the model can attend to")] = None
-    max_output: Annotated[Positive | None, Meta(description="tokens the model can write in one answer")] = None
-    tokenizer: Annotated[Line | None, Meta(description="tokenizer family the model counts with")] = None
-    factor: Annotated[
-        Annotated[float, Meta(gt=0.0, le=float(LARGEST))] | None,
-        Meta(description="tokens the model counts for each token of o200k_base"),
-    ] = None
-    cache_minimum: Annotated[Count | None, Meta(description="tokens a prefix needs before it is cached")] = None
-    input_price: Annotated[Price | None, Meta(description="US dollars per million tokens read")] = None
-    output_price: Annotated[Price | None, Meta(description="US dollars per million tokens written")] = None
-    cache_read: Annotated[Price | None, Meta(description="price of a cached token read, times the input price")] = None
-    cache_write: Annotated[
-        Price | None, Meta(description="price of a token put in the cache, times the input price")
-    ] = None
-
-
-class Gateway(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`midfold serve`: what stands between agents and providers."""
 
     upstream: Annotated[
-        Url | None, Meta(description="address of the provider for every model that no pattern under upstreams matches")
+        Url | None, doc("address of the provider for every model that no pattern under upstreams matches")
     ] = None
     api_key_env: Annotated[
-        Variable | None,
-        Meta(description="environment variable with the key for gateway.upstream; null sends the client's own key"),
+        Variable | None, doc("environment variable with the key for gateway.upstream; null sends the client's own key")
     ] = None
     key_header: KeyHeader = "auto"
     routes: Annotated[
         Literal["known", "all"],
-        Meta(
-            description="what clients reach with the keys of api_key_env: generation, counting, models, embeddings and "
+        doc(
+            "what clients reach with the keys of api_key_env: generation, counting, models, embeddings and "
             "the files, batches and stored responses they made themselves (known), or everything that the provider's "
             "account lets the key do, others' files and the organisation included (all)"
         ),
     ] = "known"
     mode: Annotated[
         Literal["hygiene", "manage", "passthrough"],
-        Meta(
-            description="compact at 85 % of the context length (hygiene), at compression.threshold (manage), or never"
-        ),
+        doc("compact at 85 % of the context length (hygiene), at compression.threshold (manage), or never"),
     ] = "hygiene"
     recall: Annotated[
-        Literal["off", "on"],
-        Meta(description="whether models are offered context_search and context_unfold, run by the gateway"),
+        Literal["off", "on"], doc("whether models are offered context_search and context_unfold, run by the gateway")
     ] = "off"
     record: Annotated[
         Literal["all", "folded"],
-        Meta(
-            description="conversations whose sizes and usage are written down for the pages: all, or only folded ones; "
+        doc(
+            "conversations whose sizes and usage are written down for the pages: all, or only folded ones; "
             "what is said is stored when a conversation is folded, either way"
         ),
     ] = "all"
     hygiene_hard_message_limit: Annotated[
-        Positive, Meta(description="messages from which a conversation is compacted whatever its size")
+        Positive, doc("messages from which a conversation is compacted whatever its size")
     ] = 5_000
-    host: Annotated[Line, Meta(description="address to listen on")] = "127.0.0.1"
+    host: Annotated[Line, doc("address to listen on")] = "127.0.0.1"
     hosts: Annotated[
         Words | None,
-        Meta(
-            description="names this gateway may be called by besides this machine's own, for a proxy in front of it; "
+        doc(
+            "names this gateway may be called by besides this machine's own, for a proxy in front of it; "
             "without keys a request for any other name is refused"
         ),
     ] = None
     origins: Annotated[
         Words | None,
-        Meta(
-            description="pages, editors and extensions that may use the gateway from inside a browser: "
+        doc(
+            "pages, editors and extensions that may use the gateway from inside a browser: "
             "https://chat.example.com, vscode-webview://*"
         ),
     ] = None
-    port: Annotated[Annotated[int, Meta(ge=1, le=65_535)], Meta(description="port to listen on")] = 8787
+    port: Annotated[int, Meta(ge=1, le=65_535, description="port to listen on")] = 8787
     retries: Annotated[
-        Annotated[int, Meta(ge=0, le=10)],
-        Meta(description="how often a connection that fails before the first byte of an answer is tried again"),
+        int,
+        Meta(
+            ge=0,
+            le=10,
+            description="how often a connection that fails before the first byte of an answer is tried again",
+        ),
     ] = 2
     connect_timeout: Annotated[
-        Annotated[float, Meta(gt=0.0, le=600.0)], Meta(description="seconds a connection to an upstream may take")
+        float, Meta(gt=0.0, le=600.0, description="seconds a connection to an upstream may take")
     ] = 10.0
-    timeout: Annotated[
-        Annotated[float, Meta(gt=0.0, le=86_400.0)], Meta(description="seconds an upstream may be silent")
-    ] = 600.0
-    largest_body: Annotated[Positive, Meta(description="bytes of the largest request that is taken")] = 67_108_864
-    largest_total: Annotated[
-        Positive, Meta(description="bytes of all requests together that are held before they are sent")
-    ] = 536_870_912
+    timeout: Annotated[float, Meta(gt=0.0, le=86_400.0, description="seconds an upstream may be silent")] = 600.0
+    largest_body: Annotated[Positive, doc("bytes of the largest request that is taken")] = 67_108_864
+    largest_total: Annotated[Positive, doc("bytes of all requests together that are held before they are sent")] = (
+        536_870_912
+    )
     body_seconds: Annotated[
-        Annotated[float, Meta(gt=0.0, le=86_400.0)], Meta(description="seconds a client may take to send its request")
+        float, Meta(gt=0.0, le=86_400.0, description="seconds a client may take to send its request")
     ] = 60.0
     log: Annotated[
         Literal["off", "requests"],
-        Meta(description="a line of JSON on standard error for each request, without anything that was said"),
+        doc("a line of JSON on standard error for each request, without anything that was said"),
     ] = "off"
 
 
@@ -334,29 +318,27 @@ class Key(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     hash: Annotated[
         Annotated[
-            str,
-            Meta(pattern=r"^(sha256:[0-9a-f]{64})?$", extra={"allowed": "sha256: and 64 hexadecimal digits"}),
+            str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?$", extra={"allowed": "sha256: and 64 hexadecimal digits"})
         ],
-        Meta(description="what `midfold keys new NAME` printed; an empty one lets nobody in"),
+        doc("what `midfold keys new NAME` printed; an empty one lets nobody in"),
     ] = ""
 
 
-class Upstream(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class UpstreamSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where requests for the models of a pattern go."""
 
-    base_url: Annotated[Url | None, Meta(description="address of the provider")] = None
+    base_url: Annotated[Url | None, doc("address of the provider")] = None
     api_key_env: Annotated[
-        Variable | None,
-        Meta(description="environment variable that holds the API key; null sends the client's own key"),
+        Variable | None, doc("environment variable that holds the API key; null sends the client's own key")
     ] = None
     key_header: KeyHeader = "auto"
     wire: Annotated[
         Literal["any", "openai", "anthropic"],
-        Meta(description="the wire format the provider speaks; requests of another one are refused"),
+        doc("the wire format the provider speaks; requests of another one are refused"),
     ] = "any"
     timeout: Annotated[
         Annotated[float, Meta(gt=0.0, le=86_400.0)] | None,
-        Meta(description="seconds this upstream may be silent; null takes gateway.timeout"),
+        doc("seconds this upstream may be silent; null takes gateway.timeout"),
     ] = None
 
 
@@ -371,24 +353,23 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     context: Context = Context()
     auxiliary: Auxiliary = Auxiliary()
     providers: Annotated[
-        Mapping[ProviderName, Provider],
-        Meta(description="Endpoints with a name of your own, for auxiliary.compression.provider."),
+        Mapping[ProviderName, Provider], doc("Endpoints with a name of your own, for auxiliary.compression.provider.")
     ] = {}
     prompt_caching: PromptCaching = PromptCaching()
-    store: Store = Store()
+    store: StoreSettings = StoreSettings()
     agent: AgentSettings = AgentSettings()
     models: Annotated[
-        Mapping[ModelPattern, ModelSettings],
-        Meta(description="What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
+        Mapping[ModelPattern, ModelOverride],
+        doc("What you know better than the built-in table, by a pattern of model names (gpt-4.1*)."),
     ] = {}
-    gateway: Gateway = Gateway()
+    gateway: GatewaySettings = GatewaySettings()
     keys: Annotated[
         Mapping[Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")], Key],
-        Meta(description="Who may use the gateway: each has sessions of their own. `midfold keys new NAME` makes one."),
+        doc("Who may use the gateway: each has sessions of their own. `midfold keys new NAME` makes one."),
     ] = {}
     upstreams: Annotated[
-        Mapping[ModelPattern, Upstream],
-        Meta(description="Where the gateway sends requests, by a pattern of model names (claude-*)."),
+        Mapping[ModelPattern, UpstreamSettings],
+        doc("Where the gateway sends requests, by a pattern of model names (claude-*)."),
     ] = {}
     folder: str | None = None
     """No setting: where the file that this came from lies, or would lie; plugins are looked for there."""

@@ -17,11 +17,11 @@ from msgspec import Raw
 
 from midfold.cache import layout_for, plan_document, provider_of
 from midfold.cache.breakpoints import KEYED, Measure
-from midfold.cache.markers import mark
+from midfold.cache.markers import QUOTED_MARKERS, mark
 from midfold.config import Config
 from midfold.gateway.exchange import Exchange
 from midfold.lru import LRU
-from midfold.models import Belief, ModelOverride, look_up
+from midfold.models import Belief, look_up
 from midfold.transcript.document import Document, read
 from midfold.transcript.message import Tool
 from midfold.transcript.tokens import Meter
@@ -31,7 +31,6 @@ SMALLEST = 2_048
 MOST_MODELS = 1_000
 MOST_TOOL_LISTS = 1_000
 MOST_TOOL_BYTES = 4_000_000
-_OWN = (b'"cache_control"', b'"prompt_cache_breakpoint"')
 
 
 class Rules(NamedTuple):
@@ -46,11 +45,7 @@ class Caching:
 
     def __init__(self, config: Config, meter: Callable[[Belief], Meter]) -> None:
         self.settings = config.prompt_caching
-        fields = ModelOverride.__struct_fields__
-        self._models = {
-            pattern: ModelOverride(**{name: getattr(row, name) for name in fields})
-            for pattern, row in config.models.items()
-        }
+        self._models = config.models
         self._meter = meter
         self._known: LRU[tuple[str, str | None, str], Rules | None] = LRU(MOST_MODELS)
         self._tools = Tools()
@@ -78,14 +73,14 @@ class Caching:
     def marked(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
         rules = self.rules(exchange)
-        if rules is None or (body is exchange.body and any(own in body for own in _OWN)):
+        if rules is None or (body is exchange.body and any(own in body for own in QUOTED_MARKERS)):
             return body
         document = exchange.document
         if document is None or document.source is not body:
             document = read(body, dialect=exchange.route.dialect, name="the request")
         self._tools.put_into(document)
         if body is exchange.body:
-            document.surely_lacks(*_OWN)
+            document.surely_lacks(*QUOTED_MARKERS)
         settings = self.settings
         hints = plan_document(
             document,

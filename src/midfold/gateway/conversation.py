@@ -16,6 +16,7 @@ from functools import cached_property
 
 from msgspec import Raw
 
+from midfold.cache.markers import QUOTED_MARKERS
 from midfold.engine.assemble import with_note
 from midfold.fold.request import Redactor
 from midfold.gateway.policy import LEAST_MESSAGES
@@ -28,8 +29,7 @@ from midfold.transcript.document import Document, write
 from midfold.transcript.message import Message, Transcript
 from midfold.transcript.tokens import Fixed, Meter
 
-MARKERS = (b'"cache_control"', b'"prompt_cache_breakpoint"')
-_MARKER = re.compile(rb'"(?:cache_control|prompt_cache_breakpoint)"\s*+:\s*+(?:\{[^{}]*+\}|null)')
+_MARKER = re.compile(b"(?:" + b"|".join(QUOTED_MARKERS) + rb")\s*+:\s*+(?:\{[^{}]*+\}|null)")
 """In a string its quotes would be escaped, so it is found without parsing."""
 _COMMA = re.compile(rb"\s*+,\s*+")
 OURS = "gw-"
@@ -66,7 +66,7 @@ class Conversation:
     @cached_property
     def bare(self) -> Transcript:
         """The messages without cache markers: what identifies them, and what is stored."""
-        if self._redactor is None and self._as_sent is None and all(map(self.document.lacks, MARKERS)):
+        if self._redactor is None and self._as_sent is None and all(map(self.document.lacks, QUOTED_MARKERS)):
             return self.talk
         return tuple(_bare(message, self.dialect, self._redactor) for message in self.talk)
 
@@ -135,7 +135,7 @@ class Conversation:
 
 def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -> Message:
     data = bytes(message.wire) if isinstance(message.wire, Raw) else b""
-    marked = any(name in data for name in MARKERS)
+    marked = any(name in data for name in QUOTED_MARKERS)
     kept = without_markers(data) if marked else data
     if redactor is not None and data:
         kept = redact_json(kept, redactor)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.api import believe, budget_for
-from midfold.cache.schedule import COLD_FROM
+from midfold.cache.schedule import CHEAP_FROM, COLD_FROM
 from midfold.config import Config
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
@@ -72,7 +72,7 @@ def looked_at_from(config: Config, trigger: int) -> int:
     """Tokens from which a request may have to be folded."""
     if not is_scheduled(config):
         return trigger
-    return min(int(trigger * config.prompt_caching.schedule_from), COLD_FROM)
+    return min(int(trigger * CHEAP_FROM), COLD_FROM)
 
 
 class Policy:

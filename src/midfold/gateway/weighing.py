@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from midfold.api import overrides_of
 from midfold.cache.health import Health, Seen
 from midfold.cache.prices import prices_for
 from midfold.config import Config
@@ -127,7 +126,7 @@ class Caches:
         if not self._is_on:
             return
         known = self._health.get(name) or Health()
-        prices = prices_for(model, self.config.prompt_caching.cache_ttl, overrides_of(self.config))
+        prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
         seen = Seen(model=model or "", compaction=compaction)
         self._health.put(name, known.observe(usage, seen, at=self.clock(), prices=prices))
 

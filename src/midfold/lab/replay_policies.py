@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from midfold.cache.prices import Prices
-from midfold.cache.schedule import Schedule, Writer
+from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writer
 from midfold.engine import Compressor
 from midfold.engine.assemble import assemble
 from midfold.engine.job import Job
@@ -39,15 +39,15 @@ class ReplayPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     prune_every_turn: bool = False
     threshold: Share = 0.85
     """Of the window: HARD pressure."""
-    soft: Share = 0.4
+    soft: Share = CHEAP_FROM
     """Of the threshold: SOFT pressure."""
-    landing: Share = 0.15
+    landing: Share = LANDING
     """Of the threshold: the size a fold aims at."""
     dense: bool = True
     """Whether a fold fills that size with verbatim lines of what it folds, instead of a long tail."""
     target_ratio: Share = 0.2
     protect_last_n: Annotated[int, Meta(ge=1)] = 20
-    patience: Annotated[float, Meta(gt=0.0)] = 4.0
+    patience: Annotated[float, Meta(gt=0.0)] = PATIENCE
     summary: Literal["model", "limit", "local"] = "local"
     """Whether a summary is paid for: the fold as input, the summary as output; or only at the threshold (`limit`). Its
     text is made locally either way."""

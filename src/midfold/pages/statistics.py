@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from midfold.api import believe, budget_for, meter_for, overrides_of
+from midfold.api import believe, budget_for, meter_for
 from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
 from midfold.decide import MOST_STRIKES
@@ -179,7 +179,7 @@ class Statistics:
 def _prompt_prices(config: Config, model: str | None) -> Prices | None:
     if believe(model, config).model.input_price is None:
         return None
-    return prices_for(model, config.prompt_caching.cache_ttl, overrides_of(config))
+    return prices_for(model, config.prompt_caching.cache_ttl, config.models)
 
 
 def _answers(found: StoredMessage, called: set[str]) -> bool:

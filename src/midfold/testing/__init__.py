@@ -1,22 +1,17 @@
-"""Test doubles and hypothesis strategies, for midfold's own tests and for those of its users.
+"""What midfold's users test with: a scripted summarizer and provider, a clock, a server for an application.
 
-Here are the doubles that need nothing but midfold; `strategies` needs hypothesis, and `engines` pytest as well.
+They need nothing but midfold (`served` needs uvicorn). `answers` is what a provider may answer; `strategies` needs
+hypothesis; `engines` and `stores` are contract suites for authors of them, and need pytest, too.
 """
 
-from midfold.testing.automatic_cache import AutomaticCache, BreakpointCache
-from midfold.testing.doubles import FakeClock, ScriptedSummarizer, ScriptEnded
-from midfold.testing.prefix_cache import PrefixCache, Refused
-from midfold.testing.provider import Request, ScriptedProvider, refusing_url
+from midfold.testing.doubles import (
+    FakeClock,
+    Request,
+    ScriptedProvider,
+    ScriptedSummarizer,
+    ScriptEnded,
+    refusing_url,
+    served,
+)
 
-__all__ = [
-    "AutomaticCache",
-    "BreakpointCache",
-    "FakeClock",
-    "PrefixCache",
-    "Refused",
-    "Request",
-    "ScriptEnded",
-    "ScriptedProvider",
-    "ScriptedSummarizer",
-    "refusing_url",
-]
+__all__ = ["FakeClock", "Request", "ScriptEnded", "ScriptedProvider", "ScriptedSummarizer", "refusing_url", "served"]

@@ -1,14 +1,16 @@
 """What a scripted provider may answer: good summaries in every shape, and everything that goes wrong in real life.
 
-    openai_json("## Goal\\n...")                    anthropic_stream("## Goal\\n...").slow(0.05)
+    openai_json("## Goal\n...")                    anthropic_stream("## Goal\n...").slow(0.05)
     error(429, headers={"retry-after": "7"})       openai_stream("...").cut(0.5).reset()
+    turn("openai", "Let me look.", [("shell", {"command": "ls"})])
 
 An answer is a value; its methods give changed copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +23,8 @@ EVENTS = "text/event-stream"
 PAGE = "<!doctype html>\n<html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """How the two wires call the end of an answer."""
+_INPUT_DELTA = ("input_json_delta", "partial_json")
+_numbers = count(1)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,71 +135,26 @@ def error(
     return msgspec.structs.replace(value(body, status), headers=dict(headers or {}))
 
 
-def _usage(prompt: int, cached: int, output: int) -> dict[str, Any]:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
 def openai_json(
-    text: str | None,
-    finish: str = "stop",
-    *,
-    cached: int = 0,
-    refusal: str | None = None,
-    calls: list[Any] | None = None,
+    text: str | None, finish: str = "stop", *, cached: int = 0, refusal: str | None = None, calls: Sequence[Any] = ()
 ) -> Answer:
     """A chat completion."""
-    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": refusal}
-    if calls:
-        message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "scripted"}
-    return value({**head, "choices": [choice], "usage": _usage(1_000, cached, 100)})
+    return _openai(text, finish, calls, _openai_usage(1_000, cached, 100), stream=False, refusal=refusal)
 
 
 def openai_stream(text: str, finish: str | None = "stop", *, cached: int = 0, size: int = 40) -> Answer:
     """The same as a stream of chunks; without `finish` it ends too early."""
-    deltas: list[tuple[dict[str, Any], str | None]] = [({"role": "assistant", "content": ""}, None)]
-    deltas += [({"content": text[start : start + size]}, None) for start in range(0, len(text), size)]
-    deltas += [({}, finish)] if finish else []
-    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
-    items = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]} for delta, reason in deltas]
-    last = [{**head, "choices": [], "usage": _usage(1_000, cached, 100)}] if finish else []
-    return events([*items, *last], done=finish is not None)
+    return _openai(text, finish, (), _openai_usage(1_000, cached, 100), stream=True, size=size)
 
 
-def anthropic_json(text: str, finish: str = "stop", *, cached: int = 0, blocks: list[Any] | None = None) -> Answer:
+def anthropic_json(text: str, finish: str = "stop", *, cached: int = 0) -> Answer:
     """A message of Anthropic's."""
-    content = blocks if blocks is not None else [{"type": "text", "text": text}]
-    usage = {"input_tokens": 1_000 - cached, "cache_read_input_tokens": cached, "output_tokens": 100}
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "stop_sequence": None}
-    return value({**head, "content": content, "stop_reason": _ENDS.get(finish, finish), "usage": usage})
+    return _anthropic([_text(text)], finish, _anthropic_usage(1_000, cached, 100), stream=False)
 
 
 def anthropic_stream(text: str, finish: str | None = "stop", *, cached: int = 0, size: int = 40) -> Answer:
     """The same as a stream of events; without `finish` it ends too early."""
-    usage = {"input_tokens": 1_000 - cached, "cache_read_input_tokens": cached, "output_tokens": 1}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "content": []}
-    items: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "ping"},
-    ]
-    for start in range(0, len(text), size):
-        delta = {"type": "text_delta", "text": text[start : start + size]}
-        items.append({"type": "content_block_delta", "index": 0, "delta": delta})
-    if finish:
-        reason = {"stop_reason": _ENDS.get(finish, finish), "stop_sequence": None}
-        items += [
-            {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": reason, "usage": {"output_tokens": 100}},
-            {"type": "message_stop"},
-        ]
-    return events(items, named=True)
+    return _anthropic([_text(text)], finish, _anthropic_usage(1_000, cached, 100), stream=True, size=size)
 
 
 def summary(wire: str, text: str, finish: str = "stop", *, stream: bool = True, cached: int = 0) -> Answer:
@@ -207,28 +166,7 @@ def summary(wire: str, text: str, finish: str = "stop", *, stream: bool = True, 
 
 def tool_call(wire: str, *, stream: bool = True) -> Answer:
     """A model that calls a tool instead of writing a summary."""
-    if wire == "openai":
-        call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "sh", "arguments": "{}"}}
-        if not stream:
-            return openai_json(None, "tool_calls", calls=[call])
-        choices: list[dict[str, Any]] = [
-            {"delta": {"tool_calls": [call]}, "finish_reason": None},
-            {"delta": {}, "finish_reason": "tool_calls"},
-        ]
-        return events([{"choices": [{"index": 0, **choice}]} for choice in choices], done=True)
-    block = {"type": "tool_use", "id": "toolu_1", "name": "sh", "input": {}}
-    if not stream:
-        return anthropic_json("", "tool_calls", blocks=[block])
-    return events(
-        [
-            {"type": "message_start", "message": {"usage": {"input_tokens": 5, "output_tokens": 1}}},
-            {"type": "content_block_start", "index": 0, "content_block": block},
-            {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
-            {"type": "message_stop"},
-        ],
-        named=True,
-    )
+    return turn(wire, calls=[("sh", {})], prompt_tokens=5, stream=stream)
 
 
 def declined(wire: str, *, stream: bool = True) -> Answer:
@@ -236,3 +174,110 @@ def declined(wire: str, *, stream: bool = True) -> Answer:
     if wire == "openai" and not stream:
         return openai_json(None, "stop", refusal="I cannot help with that.")
     return summary(wire, "", "content_filter", stream=stream)
+
+
+def turn(
+    wire: str,
+    text: str = "",
+    calls: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    *,
+    prompt_tokens: int = 0,
+    cached: int = 0,
+    stream: bool = True,
+    finish: str | None = None,
+) -> Answer:
+    """One answer of an agent's model: what it says, and the tools it calls, by name and arguments.
+
+    Without `prompt_tokens` it reports no usage.
+    """
+    reason = finish or ("tool_calls" if calls else "stop")
+    named = [(f"call_{next(_numbers)}", name, arguments) for name, arguments in calls]
+    if wire == "openai":
+        made = [
+            {"id": id_, "type": "function", "function": {"name": name, "arguments": jsonio.text_of(arguments)}}
+            for id_, name, arguments in named
+        ]
+        usage = _openai_usage(prompt_tokens, cached, 9) if prompt_tokens else {}
+        return _openai(text or None, reason, made, usage, stream=stream, size=12)
+    blocks = [_text(text)] if text else []
+    blocks += [{"type": "tool_use", "id": id_, "name": name, "input": dict(given)} for id_, name, given in named]
+    usage = _anthropic_usage(prompt_tokens, cached, 9) if prompt_tokens else {}
+    return _anthropic(blocks, reason, usage, stream=stream, size=12)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _openai_usage(prompt: int, cached: int, output: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def _anthropic_usage(prompt: int, cached: int, output: int) -> dict[str, Any]:
+    return {"input_tokens": prompt - cached, "cache_read_input_tokens": cached, "output_tokens": output}
+
+
+def _openai(
+    text: str | None,
+    finish: str | None,
+    calls: Sequence[Any],
+    usage: dict[str, Any],
+    *,
+    stream: bool,
+    size: int = 40,
+    refusal: str | None = None,
+) -> Answer:
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "scripted"}
+    reported = {"usage": usage} if usage else {}
+    if not stream:
+        message = {"role": "assistant", "content": text, "refusal": refusal} | ({"tool_calls": calls} if calls else {})
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        return value({**head, "choices": [choice], **reported})
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": piece} for piece in _pieces(text or "", size)]
+    for index, call in enumerate(calls):
+        function = call["function"]
+        deltas.append({"tool_calls": [{"index": index, **call, "function": {**function, "arguments": ""}}]})
+        deltas += [
+            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+            for piece in _pieces(function["arguments"], size)
+        ]
+    chunk = {**head, "object": "chat.completion.chunk"}
+    items = [{**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    if finish:
+        items.append({**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    if finish and usage:
+        items.append({**chunk, "choices": [], **reported})
+    return events(items, done=finish is not None)
+
+
+def _anthropic(
+    blocks: Sequence[dict[str, Any]], finish: str | None, usage: dict[str, Any], *, stream: bool, size: int = 40
+) -> Answer:
+    reason = {"stop_reason": _ENDS.get(finish or "", finish), "stop_sequence": None}
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted"}
+    if not stream:
+        return value({**head, "content": blocks, **reason, "usage": usage})
+    begun: dict[str, Any] = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    items: list[dict[str, Any]] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
+    for index, block in enumerate(blocks):
+        key, kind, field = ("text", "text_delta", "text") if "text" in block else ("input", *_INPUT_DELTA)
+        whole, empty = (block[key], "") if key == "text" else (jsonio.text_of(block[key]), {})
+        items.append({"type": "content_block_start", "index": index, "content_block": {**block, key: empty}})
+        for piece in _pieces(whole, size):
+            items.append({"type": "content_block_delta", "index": index, "delta": {"type": kind, field: piece}})
+        items.append({"type": "content_block_stop", "index": index})
+    if finish is None:
+        return events(items[:-1], named=True)
+    output = {"output_tokens": usage.get("output_tokens", 9)}
+    items += [{"type": "message_delta", "delta": reason, "usage": output}, {"type": "message_stop"}]
+    return events(items, named=True)

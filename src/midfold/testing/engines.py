@@ -26,32 +26,275 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from midfold.api import request_for
 from midfold.engine import ContextEngine
 from midfold.engine.job import with_size
 from midfold.errors import FailureKind, SummaryFailed
+from midfold.fold.archive import handle_of
+from midfold.fold.boundary import latest_human, latest_visible_answer
 from midfold.fold.budget import Pressure
-from midfold.fold.receipt import Receipt
-from midfold.fold.request import CompactionState
+from midfold.fold.handoff import recognise
+from midfold.fold.receipt import Receipt, receipt_schema
+from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer
 from midfold.model import drive, local_summarizer
 from midfold.plugins import name_problem
 from midfold.testing import strategies
-from midfold.testing.checks import (
-    Run,
-    anchored,
-    gaps,
-    is_handoff,
-    legal,
-    recoverable,
-    request,
-    shorter,
-    size,
-    validate,
-    woven,
-)
-from midfold.testing.conversations import CANARY, long_conversation, rounds, spoiled_conversation
 from midfold.testing.doubles import ScriptedSummarizer
-from midfold.transcript.document import read
+from midfold.transcript import jsonio
+from midfold.transcript.document import Document, read, write
+from midfold.transcript.laws import is_empty, violations
+from midfold.transcript.message import Message, Text, Transcript
+
+CANARY = "zyzzyva"
+"""A word that stands in every text, argument and result of these conversations, and nowhere else."""
+
+
+def long_conversation(dialect: str, count: int = 9, *, results: bool = True) -> list[dict[str, Any]]:
+    """Rounds, after a system prompt where the dialect has one in its list; without `results` there is only talk."""
+    opening = [] if dialect == "anthropic" else [{"role": "system", "content": f"You help with {CANARY}."}]
+    return [*opening, *(message for messages in rounds(dialect, count, results=results) for message in messages)]
+
+
+def rounds(dialect: str, count: int, *, results: bool = True) -> list[list[dict[str, Any]]]:
+    """Rounds of an ask, three parallel calls with long results, and an answer."""
+    make = {"openai-chat": _chat, "openai-responses": _responses, "anthropic": _anthropic}[dialect]
+    return [make(number, results) for number in range(count)]
+
+
+def spoiled_conversation(dialect: str) -> list[Any]:
+    """A long conversation with what clients really send: orphans, unanswered calls, empty and unreadable messages."""
+    whole = rounds(dialect, 8)
+    orphan = {
+        "openai-chat": {"role": "tool", "tool_call_id": "gone", "content": f"{CANARY} orphan"},
+        "openai-responses": {"type": "function_call_output", "call_id": "gone", "output": f"{CANARY} orphan"},
+        "anthropic": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "gone", "content": CANARY}]},
+    }[dialect]
+    for number in (2, 7):
+        _lose_a_result(whole[number], dialect)
+    whole[5].insert(1, {"role": "user", "content": f"{CANARY}: and quickly"})
+    return [
+        orphan,
+        *(message for messages in whole[:4] for message in messages),
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": None},
+        f"no message: {CANARY}",
+        *(message for messages in whole[4:7] for message in messages),
+        {"role": "assistant", "content": f"{CANARY} once more"},
+        orphan,
+        *whole[7],
+    ]
+
+
+def _lose_a_result(messages: list[dict[str, Any]], dialect: str) -> None:
+    """The second of three parallel calls is never answered."""
+    if dialect == "anthropic":
+        del messages[2]["content"][1]
+    else:
+        del messages[-3]
+
+
+def _ask(number: int) -> str:
+    return f"{CANARY}: please look at src/part{number}.py and tell me why test {number} fails. " + _talk(number, 12)
+
+
+def _answer(number: int) -> str:
+    return f"{CANARY}: part {number} fails because of line {number * 7}. " + _talk(number + 50, 30)
+
+
+def _talk(number: int, sentences: int) -> str:
+    return " ".join(f"Remark {number}.{place} is about the {CANARY} of module {place}." for place in range(sentences))
+
+
+def _calls(number: int) -> list[tuple[str, str, dict[str, str], str]]:
+    path = f"src/{CANARY}/part{number}.py"
+    listing = "\n".join(f"{line}: value_{number}_{line} = compute('{CANARY}', {line})" for line in range(60))
+    output = f"{CANARY}\n" + "\n".join(f"test_{number}_{line} PASSED" for line in range(40)) + "\n1 failed"
+    return [
+        (f"call_{number}_a", "read_file", {"path": path}, listing),
+        (f"call_{number}_b", "terminal", {"command": f"pytest {path} -k {CANARY}"}, output),
+        (f"call_{number}_c", "search_files", {"pattern": CANARY, "path": "src"}, f"{path}:3: import {CANARY}"),
+    ]
+
+
+def _chat(number: int, results: bool) -> list[dict[str, Any]]:
+    calls = _calls(number) if results else []
+    made = [
+        {"id": call, "type": "function", "function": {"name": name, "arguments": jsonio.text_of(arguments)}}
+        for call, name, arguments, _ in calls
+    ]
+    return [
+        {"role": "user", "content": _ask(number)},
+        *([{"role": "assistant", "content": None, "tool_calls": made}] if calls else []),
+        *({"role": "tool", "tool_call_id": call, "content": text} for call, _, _, text in calls),
+        {"role": "assistant", "content": _answer(number)},
+    ]
+
+
+def _responses(number: int, results: bool) -> list[dict[str, Any]]:
+    calls = _calls(number) if results else []
+    thought = {"type": "reasoning", "id": f"rs_{number}", "summary": [{"type": "summary_text", "text": CANARY}]}
+    return [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _ask(number)}]},
+        *([thought] if calls else []),
+        *(
+            {"type": "function_call", "call_id": call, "name": name, "arguments": jsonio.text_of(arguments)}
+            for call, name, arguments, _ in calls
+        ),
+        *({"type": "function_call_output", "call_id": call, "output": text} for call, _, _, text in calls),
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": _answer(number)}]},
+    ]
+
+
+def _anthropic(number: int, results: bool) -> list[dict[str, Any]]:
+    calls = _calls(number) if results else []
+    thought: dict[str, Any] = {"type": "thinking", "thinking": f"{CANARY}, hm", "signature": "c2lnbmVk"}
+    made = [{"type": "tool_use", "id": call, "name": name, "input": arguments} for call, name, arguments, _ in calls]
+    given = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, _, _, text in calls]
+    return [
+        {"role": "user", "content": [{"type": "text", "text": _ask(number)}]},
+        *([{"role": "assistant", "content": [thought, *made]}, {"role": "user", "content": given}] if calls else []),
+        {"role": "assistant", "content": [{"type": "text", "text": _answer(number)}]},
+    ]
+
+
+class EngineRun:
+    """One compaction: what went in, what came out, and the conversation in its own shape."""
+
+    def __init__(
+        self,
+        engine: ContextEngine,
+        messages: list[Any],
+        dialect: str,
+        *,
+        summarizer: Callable[..., str | SummaryAnswer] | None = None,
+        state: CompactionState | None = None,
+        context_length: int | None = None,
+        **changes: Any,
+    ) -> None:
+        self.document: Document = read(messages, dialect=dialect)
+        self.request = request(self.document, state=state, context_length=context_length, **changes)
+        self.outcome: Outcome = drive(engine.compress(self.request), summarizer or local_summarizer)
+
+    @property
+    def written(self) -> list[Any]:
+        written: list[Any] = write(self.document, messages=self.outcome.messages)
+        return written
+
+    def fingerprint(self) -> bytes:
+        """Everything that comes out, as bytes."""
+        out = self.outcome
+        facts = [self.written, out.receipt.to_dict(), msgspec.to_builtins(out.state), sorted(out.archive)]
+        return jsonio.encode(facts)
+
+
+def size(messages: list[Any], dialect: str) -> int:
+    document = read(messages, dialect=dialect)
+    return request_for(document).meter.count(document.messages).tokens
+
+
+def request(
+    document: Document, *, state: CompactionState | None = None, context_length: int | None = None, **changes: Any
+) -> CompactionRequest:
+    """A request that must be folded now: the threshold is half of what the conversation has."""
+    if context_length is None:
+        context_length = max(request_for(document).meter.count(document.messages).tokens, 200)
+    made = request_for(document, state=state, context_length=context_length)
+    return msgspec.structs.replace(made, **changes)
+
+
+def gaps(dialect: str) -> st.SearchStrategy[list[list[Any]]]:
+    """What stands between the messages of a conversation: generated messages, well-formed and malformed."""
+    between = st.lists(strategies.messages(dialect) | strategies.malformed_messages(dialect), max_size=3)
+    return st.lists(between, min_size=4, max_size=6)
+
+
+def woven(dialect: str, between: list[list[Any]]) -> list[Any]:
+    """Whole rounds, long enough to be folded, with the messages of a gap after each of a round's first messages."""
+    out: list[Any] = []
+    for messages, gap in zip(rounds(dialect, len(between)), between, strict=True):
+        for place, message in enumerate(messages):
+            out += [message, *gap[place : place + 1]]
+    return out
+
+
+def legal(run: EngineRun) -> None:
+    """What changed keeps every law, as it stands and after a round trip through the dialect's own shape."""
+    if run.outcome.changed:
+        assert violations(run.outcome.messages) == ()
+        assert violations(read(run.written, dialect=run.document.dialect.name).messages) == ()
+    else:
+        assert run.outcome.messages is run.request.messages
+
+
+def shorter(run: EngineRun) -> None:
+    if not run.outcome.changed:
+        return
+    count = run.request.meter.count
+    assert count(run.outcome.messages).tokens < count(run.request.messages).tokens
+    assert run.outcome.receipt.new_tokens < run.outcome.receipt.old_tokens
+
+
+def anchored(run: EngineRun) -> None:
+    if not run.outcome.changed:
+        return
+    before, boundary = run.request.messages, run.outcome.receipt.boundary
+    for index in (latest_human(before), latest_visible_answer(before)):
+        if index is None:
+            continue
+        assert _is_shown(before[index], run.outcome.messages), f"messages[{index}] is gone"
+        if boundary is not None and run.outcome.receipt.status == "compacted":
+            assert not boundary.start <= index < boundary.end or index in boundary.pinned
+
+
+def recoverable(run: EngineRun) -> None:
+    """Every message that is not there any more, or not as it was, is behind a handle."""
+    archived = {message.digest for messages in run.outcome.archive.values() for message in messages}
+    there = {id(message) for message in run.outcome.messages}
+    for index, message in enumerate(run.request.messages):
+        if id(message) not in there and message.digest not in archived and not is_empty(message):
+            assert _is_contained(message, run.outcome.messages), f"messages[{index}] {message!r} is lost"
+    for handle, messages in run.outcome.archive.items():
+        assert len(messages) > 1 or handle in (handle_of(messages[0]), run.outcome.receipt.fold)
+
+
+def is_handoff(message: Message) -> bool:
+    found = recognise(message)
+    return found is not None and found.kind == "fold"
+
+
+def _is_shown(message: Message, messages: Transcript) -> bool:
+    """Whether the message is there, or another one that is not ours says all it said."""
+    if any(other is message for other in messages):
+        return True
+    said = [part.text for part in message.parts if isinstance(part, Text) and part.text.strip()]
+    return not said or any(
+        other.role == message.role and recognise(other) is None and all(text in other.text for text in said)
+        for other in messages
+    )
+
+
+def _is_contained(message: Message, messages: Transcript) -> bool:
+    """Whether a message was only added to: a note in a system prompt, a stub beside its calls."""
+    return any(
+        other.role == message.role
+        and all(
+            part in other.parts or (isinstance(part, Text) and any(part.text in text for text in other.texts()))
+            for part in message.parts
+        )
+        for other in messages
+    )
+
+
+def validate(receipt: dict[str, Any]) -> None:
+    """Against the published JSON Schema, where jsonschema is installed."""
+    try:
+        checker = importlib.import_module("jsonschema")
+    except ImportError:
+        return
+    checker.validate(receipt, receipt_schema())
+
 
 DIALECTS = strategies.DIALECTS
 SUMMARY = f"## Goal\nShip it.\n\n## Progress\n### Done\n- {CANARY} three files were read."
@@ -103,7 +346,7 @@ class EngineContract:
     def test_its_tools_have_names_of_their_own_and_others_are_refused(self, subject: ContextEngine) -> None:
         names = [tool.name for tool in subject.tools()]
         assert len(set(names)) == len(names)
-        run = Run(subject, long_conversation("openai-chat"), "openai-chat")
+        run = EngineRun(subject, long_conversation("openai-chat"), "openai-chat")
         with pytest.raises(KeyError):
             subject.call_tool("no such tool", {}, run.outcome.archive)
 
@@ -132,19 +375,19 @@ class EngineContract:
     def test_nothing_it_was_given_is_mutated(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
             before = copy.deepcopy(messages)
-            run = Run(subject, messages, dialect, force=True)
+            run = EngineRun(subject, messages, dialect, force=True)
             assert messages == before
             assert all(message.wire is given for message, given in zip(run.request.messages, messages, strict=True))
 
     def test_an_unchanged_outcome_is_the_same_messages(self, subject: ContextEngine, dialect: str) -> None:
-        run = Run(subject, rounds(dialect, 1)[0], dialect, context_length=200_000)
+        run = EngineRun(subject, rounds(dialect, 1)[0], dialect, context_length=200_000)
         assert not run.outcome.changed
         assert run.outcome.messages is run.request.messages
         assert run.outcome.system is run.request.system
         assert not run.outcome.archive
 
     def test_an_empty_conversation_is_no_error(self, subject: ContextEngine, dialect: str) -> None:
-        run = Run(subject, [], dialect, force=True)
+        run = EngineRun(subject, [], dialect, force=True)
         assert run.outcome.messages == ()
 
     @pytest.mark.parametrize("kind", ["auth", "network"])
@@ -152,7 +395,7 @@ class EngineContract:
         self, subject: ContextEngine, dialect: str, kind: FailureKind
     ) -> None:
         summarizer = ScriptedSummarizer([SummaryFailed(kind)] * 9)
-        run = Run(subject, long_conversation(dialect, results=False), dialect, summarizer=summarizer, force=True)
+        run = EngineRun(subject, long_conversation(dialect, results=False), dialect, summarizer=summarizer, force=True)
         if summarizer.asks:
             assert run.outcome.messages is run.request.messages
             assert run.outcome.receipt.status in ("aborted", "unchanged")
@@ -167,45 +410,47 @@ class EngineContract:
 
     def test_the_result_keeps_the_laws(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
-            legal(Run(subject, messages, dialect))
-            legal(Run(subject, messages, dialect, force=True))
-            legal(Run(subject, messages, dialect, keep_last_exchanges=1))
-            legal(Run(subject, messages, dialect, target_tokens=size(messages, dialect) * 3 // 4))
+            legal(EngineRun(subject, messages, dialect))
+            legal(EngineRun(subject, messages, dialect, force=True))
+            legal(EngineRun(subject, messages, dialect, keep_last_exchanges=1))
+            legal(EngineRun(subject, messages, dialect, target_tokens=size(messages, dialect) * 3 // 4))
 
     def test_the_result_keeps_the_laws_for_generated_conversations(self, subject: ContextEngine, dialect: str) -> None:
-        self.generated(dialect, lambda messages: legal(Run(subject, messages, dialect, force=True)))
+        self.generated(dialect, lambda messages: legal(EngineRun(subject, messages, dialect, force=True)))
 
     def test_the_laws_hold_from_compaction_to_compaction(self, subject: ContextEngine, dialect: str) -> None:
         messages, state = long_conversation(dialect), CompactionState()
         for _ in range(4):
-            run = Run(subject, messages, dialect, state=state)
+            run = EngineRun(subject, messages, dialect, state=state)
             legal(run)
             shorter(run)
             assert sum(is_handoff(message) for message in run.outcome.messages) <= 1
             messages, state = [*run.written, *long_conversation(dialect)[1:]], run.outcome.state
 
     def test_it_is_never_longer_when_it_says_it_compacted(self, subject: ContextEngine, dialect: str) -> None:
-        shorter(Run(subject, long_conversation(dialect), dialect))
-        shorter(Run(subject, long_conversation(dialect), dialect, summarizer=lambda ask: "A long story. " * 5_000))
-        self.generated(dialect, lambda messages: shorter(Run(subject, messages, dialect, force=True)))
+        shorter(EngineRun(subject, long_conversation(dialect), dialect))
+        shorter(
+            EngineRun(subject, long_conversation(dialect), dialect, summarizer=lambda ask: "A long story. " * 5_000)
+        )
+        self.generated(dialect, lambda messages: shorter(EngineRun(subject, messages, dialect, force=True)))
 
     def test_the_latest_ask_and_answer_stay_outside_the_fold(self, subject: ContextEngine, dialect: str) -> None:
-        anchored(Run(subject, long_conversation(dialect), dialect))
-        self.generated(dialect, lambda messages: anchored(Run(subject, messages, dialect, force=True)))
+        anchored(EngineRun(subject, long_conversation(dialect), dialect))
+        self.generated(dialect, lambda messages: anchored(EngineRun(subject, messages, dialect, force=True)))
 
     def test_nothing_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
-        recoverable(Run(subject, long_conversation(dialect), dialect))
-        recoverable(Run(subject, spoiled_conversation(dialect), dialect, force=True))
+        recoverable(EngineRun(subject, long_conversation(dialect), dialect))
+        recoverable(EngineRun(subject, spoiled_conversation(dialect), dialect, force=True))
 
     def test_nothing_generated_is_lost_without_a_handle(self, subject: ContextEngine, dialect: str) -> None:
-        self.generated(dialect, lambda messages: recoverable(Run(subject, messages, dialect, force=True)))
+        self.generated(dialect, lambda messages: recoverable(EngineRun(subject, messages, dialect, force=True)))
 
     # Being the same every time
 
     def test_a_second_run_is_byte_identical(self, subject: ContextEngine, dialect: str) -> None:
         def check(messages: list[Any]) -> None:
-            first = Run(subject, messages, dialect, force=True).fingerprint()
-            assert Run(subject, copy.deepcopy(messages), dialect, force=True).fingerprint() == first
+            first = EngineRun(subject, messages, dialect, force=True).fingerprint()
+            assert EngineRun(subject, copy.deepcopy(messages), dialect, force=True).fingerprint() == first
 
         check(long_conversation(dialect))
         self.generated(dialect, check)
@@ -213,7 +458,7 @@ class EngineContract:
     def test_what_was_measured_before_changes_nothing(self, subject: ContextEngine) -> None:
         """Messages remember their size; whether somebody has asked for it must not be seen in the result."""
         messages = long_conversation("openai-chat", 200)
-        fresh = Run(subject, messages, "openai-chat", context_length=200_000)
+        fresh = EngineRun(subject, messages, "openai-chat", context_length=200_000)
         known = request(read(messages, dialect="openai-chat"), context_length=200_000)
         known.meter.count(known.messages)
         again = drive(subject.compress(known), local_summarizer)
@@ -229,7 +474,7 @@ class EngineContract:
 
     def test_the_receipt_is_json_and_fits_its_schema(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect), rounds(dialect, 1)[0], []):
-            receipt = Run(subject, messages, dialect, force=True).outcome.receipt
+            receipt = EngineRun(subject, messages, dialect, force=True).outcome.receipt
             text = json.dumps(receipt.to_dict(), allow_nan=False)
             assert msgspec.json.decode(text, type=Receipt) == receipt
             validate(json.loads(text))
@@ -237,11 +482,11 @@ class EngineContract:
     def test_the_receipt_tells_no_content(self, subject: ContextEngine, dialect: str) -> None:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
             for summarizer in (local_summarizer, lambda ask: SUMMARY):
-                run = Run(subject, messages, dialect, summarizer=summarizer, force=True)
+                run = EngineRun(subject, messages, dialect, summarizer=summarizer, force=True)
                 assert CANARY not in json.dumps(run.outcome.receipt.to_dict())
 
     def test_the_receipt_counts_what_came_out(self, subject: ContextEngine, dialect: str) -> None:
-        run = Run(subject, long_conversation(dialect), dialect)
+        run = EngineRun(subject, long_conversation(dialect), dialect)
         receipt = run.outcome.receipt
         assert (receipt.old_messages, receipt.new_messages) == (len(run.request.messages), len(run.outcome.messages))
         assert set(receipt.handles) == set(run.outcome.archive)
@@ -252,7 +497,7 @@ class EngineContract:
 def fingerprints(engine: ContextEngine) -> Iterator[bytes]:
     for dialect in DIALECTS:
         for messages in (long_conversation(dialect), spoiled_conversation(dialect)):
-            yield Run(engine, messages, dialect, force=True).fingerprint()
+            yield EngineRun(engine, messages, dialect, force=True).fingerprint()
 
 
 def replayed(engine: ContextEngine, *, seed: str) -> bytes:

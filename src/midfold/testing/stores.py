@@ -12,27 +12,154 @@ Needs pytest. What may be expected of a store is in `midfold.store.protocol`.
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from msgspec import Raw
 
 from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreError
-from midfold.fold.archive import handle_of
-from midfold.store.bodies import digest_of
+from midfold.fold.archive import PREFIX, fold_id, handle_of
+from midfold.fold.receipt import Receipt
+from midfold.fold.request import CompactionState
+from midfold.store.bodies import NewMessage, digest_of
+from midfold.store.hidden_turns import NOTED_EVERY, HiddenTurnKey
 from midfold.store.leases import Lease
-from midfold.store.protocol import Store
-from midfold.testing.store_base import CHAT, bytes_of, entries, raw
-from midfold.testing.store_hidden_turns import HiddenTurnsContract
-from midfold.testing.store_prefixes import PrefixContract
-from midfold.testing.store_prompts import PromptContract
-from midfold.testing.store_removal import RemovalContract
-from midfold.transcript.message import Message
+from midfold.store.protocol import Commit, Item, Prompt, SessionInfo, Store
+from midfold.testing.doubles import FakeClock
+from midfold.transcript.message import Message, Text
 from midfold.transcript.openai_chat import OpenAIChat
 
+CHAT = "openai-chat"
+RECEIPT = Receipt(
+    status="compacted",
+    reason="a test",
+    old_messages=6,
+    new_messages=3,
+    old_tokens=60,
+    new_tokens=30,
+    token_basis="estimated",
+    estimated_prompt_tokens=60,
+    threshold_tokens=50,
+    effective_input_window=100,
+    context_length=100,
+    window_source="given",
+    landing_tokens=25,
+    fixed_tokens=0,
+    compaction_count=1,
+)
 
-class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, RemovalContract):
+
+def raw(text: str, role: str = "user") -> bytes:
+    """A message whose bytes no JSON writer would make: spaces, and a number Python would change."""
+    content = msgspec.json.encode(text).decode()
+    return f'{{ "role" : "{role}",  "content":{content}, "x": 1e-7}}'.encode()
+
+
+def entries(*texts: str | bytes) -> list[NewMessage]:
+    datas = [text if isinstance(text, bytes) else raw(text) for text in texts]
+    return [NewMessage(Message.over(Raw(data), OpenAIChat.read), OpenAIChat) for data in datas]
+
+
+def bytes_of(items: Sequence[Item]) -> list[bytes]:
+    return [bytes(item.message.wire) for item in items]
+
+
+def at_once(work: Callable[[int], None], count: int) -> None:
+    """Runs it in so many threads, each with its number; what one raises is raised here."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
+
+
+class StoreBase:
+    """Fixtures and shortcuts: folds without an engine, two handles on one store."""
+
+    clock: ClassVar[FakeClock | None] = None
+    """The store's clock, if tests can move it; else they wait."""
+    ttl: ClassVar[float] = 0.5
+    """How long leases of the store under test live."""
+
+    @pytest.fixture
+    def connect(self) -> Callable[[], Store]:
+        raise AssertionError("give the test class a fixture `connect`")
+
+    @pytest.fixture
+    def store(self, connect: Callable[[], Store]) -> Any:
+        opened = connect()
+        yield opened
+        assert list(opened.check(deep=True)) == []
+        opened.close()
+
+    @pytest.fixture
+    def other(self, connect: Callable[[], Store]) -> Any:
+        """Another process's handle, so to speak."""
+        opened = connect()
+        yield opened
+        opened.close()
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"s-{uuid.uuid4().hex[:12]}"
+
+    def pass_time(self, seconds: float) -> None:
+        if self.clock is not None:
+            self.clock.advance(seconds)
+        else:
+            time.sleep(seconds)
+
+    def begun(self, store: Store, name: str, *texts: str | bytes) -> SessionInfo:
+        store.append(name, entries(*texts), dialect=CHAT)
+        return self.info(store, name)
+
+    def info(self, store: Store, name: str) -> SessionInfo:
+        found = store.info(name)
+        assert found is not None
+        return found
+
+    def lease(self, store: Store, name: str) -> Lease:
+        lease = store.leases.try_acquire(name)
+        assert lease is not None
+        return lease
+
+    def fold(self, store: Store, name: str, keep: int = 1, summary: str = "in short", **more: Any) -> Commit:
+        """A compaction of everything but the last `keep` messages of the view."""
+        info = self.info(store, name)
+        view = store.view(info)
+        folded, kept = view[: len(view) - keep], view[len(view) - keep :]
+        handoff = Item(Message("user", (Text(summary),)))
+        handle = PREFIX + fold_id(tuple(item.message for item in folded))
+        return Commit(
+            base=info.compaction,
+            upto=info.count,
+            view=(handoff, *kept),
+            handles={handle: folded},
+            receipt=msgspec.structs.replace(RECEIPT, fold=handle),
+            state=CompactionState(count=info.compactions + 1, summary=summary),
+            memory=b"{}",
+            **more,
+        )
+
+    def folded(self, store: Store, name: str, **how: Any) -> str:
+        """Compacts, and gives the handle of the fold."""
+        commit = self.fold(store, name, **how)
+        lease = self.lease(store, name)
+        store.commit(name, lease, commit)
+        store.leases.release(lease)
+        return commit.receipt.fold
+
+
+RECORD = b'{"messages": [1e-7, "\xc3\xa9"]}' * 100
+
+
+FIRST = Prompt(b'"Be brief."', b'[{"name": "sh",  "x": 1e-7}]')
+SECOND = Prompt(b'[{"type":"text","text":"Be kind."}]', FIRST.tools)
+
+
+class StoreContract(StoreBase):
     """Subclass this in a test module and give it a fixture `connect`."""
 
     # Messages
@@ -78,11 +205,7 @@ class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, Removal
             for turn in range(10):
                 store.append(name, entries(f"{number}/{turn}", f"{number}/{turn} too"), dialect=CHAT)
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(work, 4)
         texts = [row.message.text for row in store.history(name)]
         assert sorted(texts) == sorted(
             f"{number}/{turn}{end}" for number in range(4) for turn in range(10) for end in ("", " too")
@@ -234,11 +357,7 @@ class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, Removal
 
     def test_many_want_one_lease(self, store: Store, name: str) -> None:
         got: list[Lease | None] = []
-        threads = [threading.Thread(target=lambda: got.append(store.leases.try_acquire(name))) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda _: got.append(store.leases.try_acquire(name)), 6)
         assert len([lease for lease in got if lease is not None]) == 1
 
     # Originals
@@ -274,8 +393,7 @@ class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, Removal
         def found(query: str) -> list[int]:
             return sorted(hit.position for hit in store.find(query, name=name))
 
-        assert found("src/midfold/core/words.py") == [0]
-        assert found("words.py") == [0]
+        assert found("src/midfold/core/words.py") == found("words.py") == [0]
         assert found("parse_http_header") == found("parseHttpHeader") == found("HTTP header") == [1]
         assert found("httpx._models") == [1]
         assert found("版本") == found("版") == found("发布") == [2]
@@ -283,8 +401,7 @@ class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, Removal
         assert found("E1234") == found("10.0.0.17") == [3]
         assert found("garden*") == [5] and found("garden") == []
         assert found("parser gardening") == []
-        some = [hit.position for hit in store.find("parser gardening zebra", name=name, every=False)]
-        assert some == [5, 0]
+        assert [hit.position for hit in store.find("parser gardening zebra", name=name, every=False)] == [5, 0]
         assert found("") == found("!!!") == []
 
     def test_filters(self, store: Store, name: str) -> None:
@@ -309,3 +426,175 @@ class StoreContract(HiddenTurnsContract, PrefixContract, PromptContract, Removal
         self.begun(store, name, " ".join(words))
         for query in (words[0], words[-1], f"{words[3]} {words[29_990]}"):
             assert [hit.position for hit in store.find(query, name=name)] == [0]
+
+    # Turns that a gateway keeps from its clients
+
+    def test_hidden_turns_are_found_by_their_place_and_chain_together(
+        self, store: Store, other: Store, name: str
+    ) -> None:
+        store.hidden_turns.keep(name, "aa", RECORD, session="s")
+        store.hidden_turns.keep(name, "bb", b"2", session="s")
+        store.hidden_turns.keep(f"{name}-2", "aa", b"3", session="s")
+        found = other.hidden_turns.find(name, ["cc", "aa"])
+        assert found == [HiddenTurnKey("aa", digest_of(RECORD))]
+        assert other.hidden_turns.read(name, ["cc", "aa"]) == {found[0]: RECORD}
+        assert sorted(one.chain for one in other.hidden_turns.find(name, ["bb", "aa"])) == ["aa", "bb"]
+        assert other.hidden_turns.find(name, ["a", "aaa", ""]) == []
+        assert other.hidden_turns.find(f"{name}-3", ["aa"]) == []
+        assert other.hidden_turns.find(name, []) == []
+
+    def test_a_later_record_takes_the_place_of_an_earlier_one(self, store: Store, name: str) -> None:
+        for data in (b"1", b"2"):
+            store.hidden_turns.keep(name, "aa", data, session="s")
+        assert list(store.hidden_turns.read(name, ["aa"]).values()) == [b"2"]
+
+    def test_hidden_turns_go_with_their_session_and_are_no_session(self, store: Store, name: str) -> None:
+        self.begun(store, name, "a")
+        store.hidden_turns.keep(name, "aa", b"1", session=name)
+        store.hidden_turns.keep(name, "bb", b"2", session=f"{name}-2")
+        assert [info.name for info in store.sessions(1 << 31) if info.name.startswith(name)] == [name]
+        store.delete(name)
+        assert [one.chain for one in store.hidden_turns.find(name, ["aa", "bb"])] == ["bb"]
+
+    def test_hidden_turns_that_nobody_used_for_long_are_pruned(self, store: Store, name: str) -> None:
+        for chain in ("old", "used"):
+            store.hidden_turns.keep(name, chain, chain.encode(), session="s")
+        if self.clock is None:
+            self.pass_time(1.2)
+            store.hidden_turns.keep(name, "used", b"again", session="s")
+            age = 1_000
+        else:
+            self.pass_time(NOTED_EVERY / 1000 + 1)
+            store.hidden_turns.find(name, ["used"])
+            self.pass_time(2)
+            age = NOTED_EVERY
+        store.prune(age, dry_run=True)
+        assert len(store.hidden_turns.find(f"{name}-2", ["old", "used"])) == 0
+        store.prune(age)
+        assert list(store.hidden_turns.read(name, ["old", "used"]).keys()) == [
+            HiddenTurnKey("used", digest_of(b"again" if self.clock is None else b"used"))
+        ]
+
+    # Which session a history belongs to
+
+    def test_a_history_finds_its_session_wherever_it_ends(self, store: Store, name: str) -> None:
+        said = [f"{number} of {name}" for number in range(60)]
+        self.begun(store, name, *said)
+        self.begun(store, f"{name}-2", *said[:7], f"otherwise {name}")
+        for shared in (1, 2, 7, 31, 59, 60):
+            for new in (0, 1, 2, 5, 40):
+                asked = entries(*said[:shared], *(f"new {place} after {shared}" for place in range(new)))
+                found = store.find_prefix(asked, under=name)
+                assert found is not None
+                assert (found.shared, found.session == name) == (shared, shared > 7 or found.length == 60)
+        whole = store.find_prefix(entries(*said, "next"))
+        assert whole == (name, 60, 60) and whole.whole
+        assert store.find_prefix(entries(*said[:59], "changed")) == (name, 59, 60)
+
+    def test_the_same_words_elsewhere_are_another_history(self, store: Store, name: str) -> None:
+        self.begun(store, name, f"a {name}", f"b {name}", f"c {name}")
+        assert store.find_prefix(entries(f"b {name}")) is None
+        assert store.find_prefix(entries(f"x {name}", f"b {name}", f"c {name}")) is None
+        assert store.find_prefix([]) is None
+        shared = entries(f"a {name}", f"b {name}", "other")
+        assert store.find_prefix(shared, least=3) is None
+        found = store.find_prefix(shared, least=2)
+        assert found == (name, 2, 3) and not found.whole
+
+    def test_among_equals_the_one_that_ends_there_and_is_alive(self, store: Store, name: str) -> None:
+        self.begun(store, name, f"a {name}", "b", "c")
+        branch = store.sync(name, entries(f"a {name}", "b", "C"), dialect=CHAT).session
+        self.begun(store, f"{name}-short", f"a {name}", "b")
+        assert store.find_prefix(entries(f"a {name}", "b", "new")) == (f"{name}-short", 2, 2)
+        assert store.find_prefix(entries(f"a {name}", "b", "C", "new")) == (branch, 3, 3)
+        self.begun(store, f"{name}-again", f"a {name}", "b", "c")
+        store.commit(f"{name}-again", self.lease(store, f"{name}-again"), self.fold(store, f"{name}-again", child="k"))
+        found = store.find_prefix(entries(f"a {name}", "b", "c"))
+        assert found is not None and found.session == name
+
+    def test_names_may_limit_the_search(self, store: Store, name: str) -> None:
+        for owner in ("alice", "bob"):
+            self.begun(store, f"{owner}/{name}", f"a {name}", *(["b"] if owner == "bob" else []))
+        asked = entries(f"a {name}", "b")
+        assert store.find_prefix(asked, under="alice/") == (f"alice/{name}", 1, 1)
+        assert store.find_prefix(asked, under="bob/") == (f"bob/{name}", 2, 2)
+        assert store.find_prefix(asked, under="%/") is None
+        assert store.find_prefix(asked) == (f"bob/{name}", 2, 2)
+
+    # The system prompt and the tools beside the messages
+
+    def test_what_stands_beside_the_messages_is_kept_byte_for_byte(self, store: Store, other: Store, name: str) -> None:
+        store.append(name, entries("a"), dialect=CHAT, prompt=FIRST)
+        store.append(name, entries("b"), dialect=CHAT)
+        assert other.prompt(self.info(other, name)) == FIRST
+        store.sync(name, entries("a", "b"), dialect=CHAT, prompt=FIRST)
+        store.sync(name, entries("a", "b"), dialect=CHAT, prompt=SECOND)
+        assert other.prompt(self.info(other, name)) == SECOND
+        store.append(name, entries("c"), dialect=CHAT, prompt=Prompt())
+        assert other.prompt(self.info(other, name)) == Prompt()
+        store.append(name, entries("d"), dialect=CHAT, prompt=FIRST)
+        assert other.prompt(self.info(other, name)) == FIRST
+
+    def test_branches_and_continuations_begin_with_it(self, store: Store, name: str) -> None:
+        store.append(name, entries(*"ab"), dialect=CHAT, prompt=FIRST)
+        store.append(name, entries(*"cd"), dialect=CHAT, prompt=SECOND)
+        branch = store.sync(name, entries(*"ab", "C"), dialect=CHAT).session
+        assert store.prompt(self.info(store, branch)) == FIRST
+        store.commit(name, self.lease(store, name), self.fold(store, name, child=f"{name}+1"))
+        assert store.prompt(self.info(store, f"{name}+1")) == SECOND
+        store.delete(name)
+        assert store.prompt(self.info(store, branch)) == FIRST
+        assert store.prompt(self.info(store, f"{name}+1")) == SECOND
+        for left in (branch, f"{name}+1"):
+            store.delete(left)
+
+    def test_prompts_of_failed_appends_and_repeated_ones_change_nothing(self, store: Store, name: str) -> None:
+        store.append(name, entries("a"), dialect=CHAT, prompt=FIRST, key="k")
+        store.append(name, entries("a"), dialect=CHAT, prompt=SECOND, key="k")
+        assert store.prompt(self.info(store, name)) == FIRST
+
+    # What is deleted, and only when asked
+
+    def test_deleting_and_appending_the_same_bodies_at_once(self, store: Store, name: str) -> None:
+        rounds, texts = 12, [f"shared {number} of {name}" for number in range(20)]
+
+        def work(writer: int) -> None:
+            for turn in range(rounds):
+                own = f"{name}-{writer}-{turn}"
+                store.append(own, entries(*texts), dialect=CHAT)
+                store.delete(own)
+
+        at_once(work, 3)
+        assert store.find(texts[0]) == []
+
+    def test_deleting_a_session_drops_what_only_it_refers_to(self, store: Store, name: str) -> None:
+        mark = uuid.uuid4().hex
+        self.begun(store, name, f"shared {mark}", f"alone {mark}", "x", "y")
+        self.folded(store, name, summary=f"sum {mark}")
+        self.begun(store, f"{name}-2", f"shared {mark}")
+        assert len(store.find(mark)) == 3
+        store.delete(name)
+        assert store.info(name) is None
+        assert [(hit.session, hit.message.text) for hit in store.find(mark)] == [(f"{name}-2", f"shared {mark}")]
+        with pytest.raises(NotStored):
+            store.delete(name)
+        self.begun(store, name, f"alone {mark}")
+        assert len(store.find(f"alone {mark}")) == 1
+        store.delete(name)
+        store.delete(f"{name}-2")
+        assert store.find(mark) == []
+
+    def test_pruning_deletes_what_was_not_used_for_long_by_the_clock_of_the_database(
+        self, store: Store, name: str
+    ) -> None:
+        for age in ("older", "old"):
+            self.begun(store, f"{name}-{age}", age)
+        self.pass_time(2.2)
+        self.begun(store, f"{name}-new", "new")
+        mine = [f"{name}-older", f"{name}-old"]
+        assert [found for found in store.prune(2_000, dry_run=True) if found.startswith(name)] == mine
+        assert all(store.info(left) is not None for left in mine)
+        store.append(f"{name}-old", entries("used again"), dialect=CHAT)
+        assert [found for found in store.prune(2_000) if found.startswith(name)] == mine[:1]
+        assert store.info(mine[0]) is None
+        assert store.info(mine[1]) is not None and store.info(f"{name}-new") is not None

@@ -110,11 +110,9 @@ def responses_items() -> st.SearchStrategy[dict[str, Any]]:
 
 def messages(dialect: str) -> st.SearchStrategy[dict[str, Any]]:
     """One well-formed message, with fields midfold does not know mixed in."""
-    return {
-        "openai-chat": chat_messages,
-        "openai-responses": responses_items,
-        "anthropic": anthropic_messages,
-    }[dialect]()
+    return {"openai-chat": chat_messages, "openai-responses": responses_items, "anthropic": anthropic_messages}[
+        dialect
+    ]()
 
 
 def conversations(dialect: str, *, max_size: int = 8) -> st.SearchStrategy[list[dict[str, Any]]]:

@@ -20,8 +20,7 @@ from midfold.fold.handoff import recognise
 from midfold.model import local_summarizer
 from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
-from midfold.testing.answers import Answer, error
-from midfold.testing.turns import turn
+from midfold.testing.answers import Answer, error, turn
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text, ToolResult

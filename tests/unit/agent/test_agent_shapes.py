@@ -8,8 +8,8 @@ import pytest
 
 from midfold.agent.shapes import Result, longest_answer, results
 from midfold.config import Config
-from midfold.config.home import store_url
-from midfold.config.schema import AgentSettings, Provider, Store
+from midfold.config.load import store_url
+from midfold.config.schema import AgentSettings, Provider, StoreSettings
 from midfold.errors import ConfigError
 from midfold.model.endpoint import Endpoint, endpoint_for, secret_variables
 from midfold.transcript.message import ToolCall
@@ -65,7 +65,7 @@ def test_sessions_have_a_home(tmp_path: Any) -> None:
     url = store_url(Config(), {"HOME": str(tmp_path)})
     assert url == f"sqlite:///{tmp_path}/.local/share/midfold/sessions.db"
     assert (tmp_path / ".local" / "share" / "midfold").stat().st_mode & 0o077 == 0
-    assert store_url(Config(store=Store(url="memory:")), {}) == "memory:"
+    assert store_url(Config(store=StoreSettings(url="memory:")), {}) == "memory:"
     with pytest.raises(ConfigError, match=r"store\.url"):
         store_url(Config(), {})
 

@@ -13,7 +13,7 @@ from midfold.agent import Workshop
 from midfold.agent.tools import Toolbox
 from midfold.agent.tools.surroundings import is_secret, passed_on
 from midfold.config import Config, load
-from midfold.config.schema import AgentSettings, Gateway, Provider, Upstream
+from midfold.config.schema import AgentSettings, GatewaySettings, Provider, UpstreamSettings
 from midfold.errors import ConfigError
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall
@@ -67,8 +67,8 @@ def test_a_command_sees_no_key_that_any_setting_names(tmp_path: Path) -> None:
     config = Config(
         agent=AgentSettings(shell_environment="NPM_TOKEN, WANTED"),
         providers={"lab": Provider(api_key_env="LAB", base_url="http://127.0.0.1:1")},
-        upstreams={"*": Upstream(base_url="http://127.0.0.1:1", api_key_env="UP")},
-        gateway=Gateway(api_key_env="GATE"),
+        upstreams={"*": UpstreamSettings(base_url="http://127.0.0.1:1", api_key_env="UP")},
+        gateway=GatewaySettings(api_key_env="GATE"),
     )
     hidden = dict.fromkeys(("LAB", "UP", "GATE", "MIDFOLD_X", "PGPASSWORD", "OPENAI_API_KEY"), SECRET)
     environment = {"PATH": os.environ["PATH"], **hidden, "NPM_TOKEN": "one", "WANTED": "two", "OTHER_TOKEN": SECRET}

@@ -16,12 +16,12 @@ from midfold.agent.translate import rendered, translated
 from midfold.config import Config
 from midfold.model import local_summarizer
 from midfold.model.endpoint import Endpoint
-from midfold.testing.provider import Request
-from midfold.testing.provider_replies import Turn
-from midfold.testing.rules_provider import RulesProvider
+from midfold.testing.doubles import Request
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 CHAT, ANTHROPIC = DIALECTS["openai-chat"], DIALECTS["anthropic"]
 

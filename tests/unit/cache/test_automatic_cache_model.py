@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from midfold.testing import AutomaticCache, BreakpointCache, Refused
+from support.automatic_cache import AutomaticCache, BreakpointCache
+from support.prefix_cache import Refused
 
 POINT = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 

@@ -11,7 +11,8 @@ from midfold import read
 from midfold.cache import plan_document
 from midfold.cache.markers import mark
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.testing import AutomaticCache, BreakpointCache, PrefixCache
+from support.automatic_cache import AutomaticCache, BreakpointCache
+from support.prefix_cache import PrefixCache
 
 SYSTEM = "You are a careful engineer. " * 200
 SUMMARY = "## Goal\nPort the parser.\n\n## Progress\n### Done\n- Ported the lexer.\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from midfold.testing import PrefixCache, Refused
+from support.prefix_cache import PrefixCache, Refused
 
 MARK = {"type": "ephemeral"}
 LONG = "x" * 8_000

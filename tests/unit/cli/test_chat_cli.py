@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from midfold.testing import Request, ScriptedProvider
-from midfold.testing.answers import Answer, error
-from midfold.testing.turns import turn
+from midfold.testing.answers import Answer, error, turn
 from support.terminal import CTRL_C, CTRL_D, Terminal
 
 MIDFOLD = (sys.executable, "-m", "midfold")

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 import midfold
 from midfold.cli.main import main
 from midfold.gateway import create_app
-from midfold.testing.server import served
+from midfold.testing.doubles import served
 from support.gateways import call, settings
 from support.pulse import provider
 

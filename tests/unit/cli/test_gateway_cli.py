@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from midfold.cli.main import main
 from midfold.testing.answers import openai_json
-from midfold.testing.provider import ScriptedProvider
+from midfold.testing.doubles import ScriptedProvider
 from support.gateways import call
 
 

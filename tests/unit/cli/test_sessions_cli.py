@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import midfold
 from midfold.cli.main import main
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
-from midfold.testing.fixtures import long_tool_heavy_conversation, user
+from support.fixtures import long_tool_heavy_conversation, user
 
 MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql", "0004_usage.sql"]
 TALK = long_tool_heavy_conversation().messages

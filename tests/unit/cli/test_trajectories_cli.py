@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from midfold.cli.main import main
 from midfold.testing.answers import error, openai_json
-from midfold.testing.provider import ScriptedProvider
+from midfold.testing.doubles import ScriptedProvider
 from support.trajectories import lines
 
 OPTIONS = ("--target-tokens", "2000", "--summary-tokens", "200", "--tokenizer", "estimate", "--workers", "1")

@@ -16,7 +16,7 @@ import pytest
 import midfold
 from midfold.cli.terminal import visible, visible_json
 from midfold.testing import ScriptedProvider
-from midfold.testing.turns import turn
+from midfold.testing.answers import turn
 from support.terminal import Terminal
 
 MIDFOLD = (sys.executable, "-m", "midfold")

@@ -6,7 +6,7 @@ from typing import Any
 
 import midfold
 from midfold.fold.handoff import recognise
-from midfold.testing.fixtures import call, numbered
+from support.fixtures import call, numbered
 
 STUB = "## Goal\nDo the work.\n\n## Progress\n### Done\n- Some of it.\n"
 DEMAND = "Every note must end with the line: 'checked for release 4711'."

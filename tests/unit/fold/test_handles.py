@@ -9,8 +9,8 @@ import pytest
 from midfold import compact
 from midfold.fold.archive import framed_handles, handles_in, with_own_handles
 from midfold.fold.handoff import filler, handoff, recognise
-from midfold.testing.fixtures import assistant, call, numbered, user
 from midfold.transcript.message import Message, Text
+from support.fixtures import assistant, call, numbered, user
 
 OWN, STRANGE = "mf-1a2b3c4d5e6f", "mf-0123456789ab"
 

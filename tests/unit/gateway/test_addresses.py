@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from midfold.config import Config
-from midfold.config.schema import Gateway
+from midfold.config.schema import GatewaySettings
 from midfold.errors import ConfigError
 from midfold.gateway.client import Client, Misdirected, _address
 from midfold.gateway.routes import is_origin_form, route_of
@@ -60,7 +60,7 @@ def test_an_address_is_the_upstreams_with_the_path_as_it_was_written(base: str, 
     ("host", "header"), [("https://api.anthropic.com", "x-api-key"), ("http://h", "authorization")]
 )
 def test_where_both_vendors_have_a_path_the_host_decides(host: str, header: str) -> None:
-    upstream = Upstreams(Config(gateway=Gateway(upstream=host, api_key_env="K")), {"K": "k"}).default
+    upstream = Upstreams(Config(gateway=GatewaySettings(upstream=host, api_key_env="K")), {"K": "k"}).default
     assert upstream is not None
     named = upstream.credential(route_of("GET", "/v1/models").wire)
     assert named is not None and named[0] == header
@@ -71,7 +71,7 @@ def test_where_both_vendors_have_a_path_the_host_decides(host: str, header: str)
 
 def test_an_upstream_with_a_password_is_refused_without_telling_it() -> None:
     with pytest.raises(ConfigError, match=r"gateway\.upstream: the address has a user name") as caught:
-        Upstreams(Config(gateway=Gateway(upstream="http://user:hunter2@h")), {})
+        Upstreams(Config(gateway=GatewaySettings(upstream="http://user:hunter2@h")), {})
     assert "hunter2" not in str(caught.value)
 
 

@@ -10,8 +10,8 @@ from midfold.fold.request import SummaryAsk
 from midfold.gateway.conversation import Conversation
 from midfold.gateway.steward import Steward
 from midfold.gateway.weighing import Weighed
-from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read
+from support.fixtures import assistant, user
 from support.gateways import settings
 
 WINDOW = 8_000

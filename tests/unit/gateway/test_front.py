@@ -17,8 +17,7 @@ from midfold.gateway import create_app
 from midfold.gateway.front import HEALTH, Later, first_of, path_of
 from midfold.gateway.operating import Operations
 from midfold.testing.answers import openai_json
-from midfold.testing.provider import ScriptedProvider
-from midfold.testing.server import served
+from midfold.testing.doubles import ScriptedProvider, served
 from support.gateways import call, settings
 
 LISTENING = """
@@ -26,12 +25,12 @@ import sys
 from midfold.config.schema import Config
 from midfold.service import Sessions, open_sessions
 from midfold.cli.serve import make_server
-from midfold.config.schema import Gateway
+from midfold.config.schema import GatewaySettings
 from midfold.pages import Recorder
 from midfold.gateway import create_app
 from midfold.gateway.front import Later
 from midfold.gateway.operating import Operations
-config = Config(gateway=Gateway(upstream="http://127.0.0.1:1"))
+config = Config(gateway=GatewaySettings(upstream="http://127.0.0.1:1"))
 sessions = open_sessions("memory:", config=config)
 operations = Operations(config, sessions)
 Recorder(sessions)

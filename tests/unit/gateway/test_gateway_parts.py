@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from midfold.config import Config
-from midfold.config.schema import Compression, Gateway, ModelSettings, PromptCaching, Upstream
+from midfold.config.schema import Compression, GatewaySettings, PromptCaching, UpstreamSettings
 from midfold.errors import ConfigError
 from midfold.gateway.headers import asked, to_client, to_upstream
 from midfold.gateway.overflow import overflow_of
@@ -22,13 +22,14 @@ from midfold.gateway.routes import route_of
 from midfold.gateway.tap import Tap, decoded
 from midfold.gateway.upstreams import Upstreams
 from midfold.gateway.weighing import Anchors
+from midfold.models import ModelOverride
 
 
 def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> Config:
     return Config(
-        gateway=Gateway(upstream="http://h/v1", mode=mode),
+        gateway=GatewaySettings(upstream="http://h/v1", mode=mode),
         compression=Compression(**compression),
-        models={"*": ModelSettings(context_window=window)},
+        models={"*": ModelOverride(context_window=window)},
     )
 
 
@@ -61,15 +62,15 @@ def test_routes(method: str, path: str, kind: str, dialect: str | None) -> None:
     ],
 )
 def test_addresses_are_joined_without_doubling_the_version(base: str, path: str, url: str) -> None:
-    upstreams = Upstreams(Config(gateway=Gateway(upstream=base)), {})
+    upstreams = Upstreams(Config(gateway=GatewaySettings(upstream=base)), {})
     assert upstreams.default is not None and upstreams.default.base + upstreams.default.target(path).path == url
 
 
 def test_the_most_specific_pattern_wins_and_no_key_is_shown() -> None:
     rows = {
-        "*": Upstream(base_url="http://all"),
-        "claude-*": Upstream(base_url="http://a", wire="anthropic"),
-        "claude-opus-*": Upstream(base_url="http://opus", api_key_env="K"),
+        "*": UpstreamSettings(base_url="http://all"),
+        "claude-*": UpstreamSettings(base_url="http://a", wire="anthropic"),
+        "claude-opus-*": UpstreamSettings(base_url="http://opus", api_key_env="K"),
     }
     upstreams = Upstreams(Config(upstreams=rows), {"K": "secret-key"})
     places = [upstreams.find(name, wire) for name, wire in (("claude-opus-5", "anthropic"), ("CLAUDE-x", "anthropic"))]
@@ -77,7 +78,7 @@ def test_the_most_specific_pattern_wins_and_no_key_is_shown() -> None:
     assert (other := upstreams.find("claude-x", "openai")) is not None and other.base == "http://all"
     assert "secret" not in repr(upstreams.all())
     with pytest.raises(ConfigError, match="base_url is missing"):
-        Upstreams(Config(upstreams={"x": Upstream()}), {})
+        Upstreams(Config(upstreams={"x": UpstreamSettings()}), {})
 
 
 def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from midfold.gateway.hidden import raw_messages, unsaid
 from midfold.gateway.joined import JOINED, SEPARATOR, Joined, Seen, added
-from midfold.testing import provider_replies
-from midfold.testing.provider_replies import Turn
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value
 from midfold.transcript.sse import EventReader, StreamEvent
+from support import provider_replies
+from support.provider_replies import Turn
 
 MAKERS = {
     "openai-chat": provider_replies.chat,

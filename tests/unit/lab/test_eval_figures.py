@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from midfold.lab.exams import Score, demands
 from midfold.lab.retention import LABEL_GAP, Row, compute_figures, retention_chart
-from midfold.testing.fixtures import user
 from midfold.transcript.document import read
+from support.fixtures import user
 
 
 def row(conversation: int, bound: float, *, method: str = "a", budget: float = 0.1, share: float = 0.1) -> Row:

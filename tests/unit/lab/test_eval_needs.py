@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from midfold.lab.exams import HORIZON, Need, needs_at
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.document import read
+from support.fixtures import assistant, call, user
 
 PAST = [user("The harbour gateway listens on 48213, says the mayor."), assistant("Noted.")]
 

@@ -10,7 +10,7 @@ import pytest
 import midfold.lab
 from midfold.errors import PluginError, TranscriptError
 from midfold.lab.retention import Row, evaluate
-from midfold.testing.fixtures import user
+from support.fixtures import user
 from tests.support.retention import LEAST_PAST, conversation, port, session
 
 TALKS = [conversation(name=f"talk {number}") for number in range(3)]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from midfold.lab.exams import query_of, recall_search
 from midfold.recall import MOST_CHARACTERS
-from midfold.testing.fixtures import assistant, user
 from midfold.transcript.document import read
+from support.fixtures import assistant, user
 
 PAST = read(
     [

@@ -7,10 +7,10 @@ import pytest
 
 from midfold.errors import TranscriptError
 from midfold.lab.recorded_sessions import all_cuts, cuts_of, half_of, load_sessions, sessions_of
-from midfold.testing.conversations import long_conversation
-from midfold.testing.fixtures import assistant, user
+from midfold.testing.engines import long_conversation
 from midfold.transcript.document import read
 from midfold.transcript.message import Thinking
+from support.fixtures import assistant, user
 from tests.support.retention import LEAST_PAST, conversation, session
 
 

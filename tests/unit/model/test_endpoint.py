@@ -9,10 +9,11 @@ import pytest
 
 from midfold import ConfigError
 from midfold.config import Config
-from midfold.config.schema import Auxiliary, AuxiliaryTask, ModelSettings, Provider
+from midfold.config.schema import Auxiliary, AuxiliaryTask, Provider
 from midfold.model import local_summarizer
 from midfold.model.endpoint import KNOWN, Endpoint, Resolution, provider_of, resolve
 from midfold.model.summaries import ModelSummarizer, summarizer_for
+from midfold.models import ModelOverride
 
 KEY = "sk-" + "test" * 4
 OTHER = "sk-" + "other" * 4
@@ -215,7 +216,7 @@ def test_the_environment_may_move_a_known_provider() -> None:
 
 def test_windows_come_from_the_setting_then_the_users_table_then_ours() -> None:
     environment = {"OPENAI_API_KEY": KEY}
-    table = Config(models={"gpt-5-mini": ModelSettings(context_window=77_000, max_output=3_000)})
+    table = Config(models={"gpt-5-mini": ModelOverride(context_window=77_000, max_output=3_000)})
     ours = chosen(environment, provider="openai").endpoint
     theirs = chosen(environment, config=table, provider="openai").endpoint
     given = chosen(environment, config=table, provider="openai", context_length=9_000).endpoint

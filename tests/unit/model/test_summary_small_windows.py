@@ -26,9 +26,9 @@ from midfold.model.summaries import (
     run,
     summarise,
 )
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.tokens import estimate_text
+from support.fixtures import assistant, call, user
 
 ENDPOINT = Endpoint(name="test", wire="openai", base_url="http://127.0.0.1:1/v1", model="small")
 GOOD = "## Goal\nPort the parser.\n\n## Progress\n### Done\n- wrote the lexer"

@@ -18,9 +18,9 @@ from midfold.pages.web import everything
 from midfold.service import Sessions
 from midfold.store.protocol import ViewPiece
 from midfold.store.usage import Turns
-from midfold.testing.fixtures import assistant, call, user
 from midfold.transcript.message import Usage
 from support.build import work
+from support.fixtures import assistant, call, user
 from support.pages import CODING, HOSTILE, SECRET, WINDOW, filled
 
 

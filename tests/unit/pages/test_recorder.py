@@ -9,8 +9,8 @@ from typing import NamedTuple
 import midfold
 from midfold.pages.recorder import MOST_AT_ONCE, MOST_WAITING, Recorder
 from midfold.store.usage import Turns
-from midfold.testing.fixtures import user
 from midfold.transcript.message import Usage
+from support.fixtures import user
 
 EXTRA = MOST_AT_ONCE + 50
 

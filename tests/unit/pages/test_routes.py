@@ -18,8 +18,8 @@ from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
 from midfold.pages.web import ENDPOINTS
 from midfold.service import Sessions
-from midfold.testing.fixtures import user
 from support.build import work
+from support.fixtures import user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"

@@ -12,8 +12,8 @@ import midfold
 from midfold.service import Sessions
 from midfold.store.bodies import chain_of
 from midfold.store.sync import Checkpoint
-from midfold.testing.fixtures import long_tool_heavy_conversation, user
 from midfold.transcript.splice import message_value
+from support.fixtures import long_tool_heavy_conversation, user
 
 TALK = long_tool_heavy_conversation().messages
 WINDOW = 64_000

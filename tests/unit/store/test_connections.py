@@ -16,8 +16,8 @@ from midfold.config import load
 from midfold.errors import StoreUnavailable
 from midfold.store import SqlStore, database, open_database
 from midfold.store.database import FairSemaphore
-from midfold.testing.fixtures import user
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
+from support.fixtures import user
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:

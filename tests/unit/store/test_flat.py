@@ -8,7 +8,7 @@ from pathlib import Path
 import midfold
 from midfold.service import Sessions
 from midfold.store.sqlite import MOST_WAITING
-from midfold.testing.fixtures import call, user
+from support.fixtures import call, user
 
 SHORT, LONG = 100, 10_000
 

@@ -11,7 +11,7 @@ from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
 from midfold.store import SqlStore, open_database
 from midfold.store.sqlstore import StoredKeeper, StoredOriginals
-from midfold.testing.store_base import CHAT, StoreBase, entries
+from midfold.testing.stores import CHAT, StoreBase, entries
 
 FOLD, BODY = "0123456789ab", "a summary"
 HANDOFF = Generated("fold", FOLD, BODY)

@@ -8,7 +8,7 @@ import pytest
 from midfold.errors import StoreError
 from midfold.store import SqlStore, open_database
 from midfold.testing.doubles import FakeClock
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 
 DAMAGE = [
     ("DELETE FROM messages WHERE position = 1", "position 1 is missing"),

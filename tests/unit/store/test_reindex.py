@@ -11,7 +11,7 @@ import pytest
 from midfold.errors import SchemaError
 from midfold.fold import words
 from midfold.store import SqlStore, open_database, postgres, upkeep
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 
 TEXTS = [f"number{place} common" for place in range(700)]
 

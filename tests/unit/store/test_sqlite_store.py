@@ -11,7 +11,7 @@ import pytest
 from midfold.errors import NotStored, SchemaError, StoreError, StoreUnavailable
 from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Tx
-from midfold.testing.store_base import CHAT, entries
+from midfold.testing.stores import CHAT, entries
 
 
 @pytest.fixture

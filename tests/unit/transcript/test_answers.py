@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.testing.answers import events
-from midfold.testing.provider_replies import Turn, anthropic, chat, responses
-from midfold.testing.provider_rules import check
-from midfold.testing.turns import turn
+from midfold.testing.answers import events, turn
 from midfold.transcript import jsonio
 from midfold.transcript.answers import BROKE_OFF, AnswerReader, ModelAnswer, read_answer, result_messages
+from support.provider_replies import Turn, anthropic, chat, responses
+from support.provider_rules import check
 
 DIALECTS = {"openai": "openai-chat", "anthropic": "anthropic"}
 

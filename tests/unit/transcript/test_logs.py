@@ -14,7 +14,7 @@ import midfold
 from midfold import TranscriptError, read
 from midfold.cli.main import main
 from midfold.lab.recorded_sessions import load_sessions
-from midfold.testing.conversations import long_conversation
+from midfold.testing.engines import long_conversation
 from midfold.transcript.document import write
 from midfold.transcript.laws import violations
 from midfold.transcript.message import plain

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from midfold.testing.prefix_cache import Refused
+from support.prefix_cache import Refused
 
 FIELD = "prompt_cache_breakpoint"
 CHARACTERS = 4

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from midfold.testing.answers import Answer, events, value
-from midfold.testing.provider_rules import signature
+from support.provider_rules import signature
 
 STEP = 48
 Event = dict[str, Any]

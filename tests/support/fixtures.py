@@ -9,10 +9,10 @@ the OpenAI chat shape and are new objects on every call.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from midfold.cli.demo_session import EXAMPLE_WINDOW, call, example_conversation, numbered
 from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
 
@@ -31,13 +31,7 @@ class Fixture(NamedTuple):
 
 def long_tool_heavy_conversation(rounds: int = 160) -> Fixture:
     """Reads, edits, searches and test runs in turn, some failing, with a user who steers every twenty rounds."""
-    messages = [system(), user("Make the invoice service pass its tests without touching the public API.")]
-    for number in range(rounds):
-        messages += call(number, *_work(number))
-        if number % 20 == 19:
-            messages.append(assistant(f"Round {number}: module m{number % 7} is done because its tests pass now."))
-            messages.append(user(f"Good. Never change the schema; go on with module m{(number + 1) % 7}."))
-    return Fixture(messages, {"context_length": 64_000})
+    return Fixture(example_conversation(rounds), {"context_length": EXAMPLE_WINDOW})
 
 
 def repeated_reads(copies: int = 14) -> Fixture:
@@ -149,41 +143,11 @@ def assistant(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def call(number: int, name: str, arguments: dict[str, Any], result: str) -> Messages:
-    """One call and its result."""
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
-    return [
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": f"call_{number}", "content": result},
-    ]
-
-
-def numbered(line: str, count: int) -> str:
-    """Lines that differ only by their number, `{n}`."""
-    return "\n".join(line.replace("{n}", str(number)) for number in range(count))
-
-
 def tool_results(messages: Messages) -> Iterator[str]:
     """The texts of all results, for tests that look for them."""
     for message in messages:
         if message["role"] == "tool":
             yield message["content"]
-
-
-def _work(number: int) -> tuple[str, dict[str, Any], str]:
-    path = f"src/invoice/m{number % 7}.py"
-    match number % 4:
-        case 0:
-            return "read_file", {"path": path, "offset": number}, numbered(f"code {{n}} of {path}", 60)
-        case 1:
-            found = numbered(f"{path}:{{n}}: def total_{number}", 25)
-            return "search_files", {"pattern": f"total_{number}", "path": "src"}, found
-        case 2:
-            return "patch", {"path": path, "patch": numbered("+ line {n}", 20)}, f"patched {path}, 20 lines"
-    code = 1 if number % 8 == 7 else 0
-    output = numbered(f"test_{number}_{{n}} PASSED", 70) + ("\nE   AssertionError: total is 3" if code else "")
-    return "terminal", {"command": f"pytest tests/m{number % 7}"}, json.dumps({"output": output, "exit_code": code})
 
 
 def _fastapi_step(number: int) -> tuple[str, dict[str, Any], str]:

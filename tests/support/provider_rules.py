@@ -10,15 +10,12 @@ answer together fit the context.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-_PIECES = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|[^\sA-Za-z\d]|\s+")
-PER_MESSAGE = 4
-PER_IMAGE = 1_000
+from midfold.cli.demo_session import PER_MESSAGE, text_tokens, tokens
+
 _CHAT_FIELDS = {
     "role",
     "content",
@@ -53,25 +50,6 @@ class Violation(Exception):
     def __init__(self, message: str, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code
-
-
-@lru_cache(maxsize=20_000)
-def text_tokens(text: str) -> int:
-    """The provider's own tokenizer: pieces of words, digits by threes, every mark by itself."""
-    return len(_PIECES.findall(text))
-
-
-def tokens(value: Any) -> int:
-    """The tokens of any part of a request; a picture has a flat price."""
-    if isinstance(value, str):
-        return text_tokens(value)
-    if isinstance(value, Mapping):
-        if value.get("type") in ("image", "image_url", "input_image"):
-            return PER_IMAGE
-        return sum(tokens(item) for key, item in value.items() if key not in ("cache_control", "signature", "type"))
-    if isinstance(value, list | tuple):
-        return sum(map(tokens, value))
-    return 1 if value is not None else 0
 
 
 def prompt_tokens(wire: str, body: Mapping[str, Any]) -> int:

@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from midfold.testing.answers import Answer, value
-from midfold.testing.prefix_cache import Bill, PrefixCache, Refused
-from midfold.testing.provider import Request, ScriptedProvider
-from midfold.testing.provider_replies import Turn, anthropic, chat, responses
-from midfold.testing.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
+from midfold.testing.doubles import Request, ScriptedProvider
+from support.prefix_cache import Bill, PrefixCache, Refused
+from support.provider_replies import Turn, anthropic, chat, responses
+from support.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
 
 Model = Callable[[Request], Turn]
 WIRES = {"/chat/completions": "chat", "/responses": "responses", "/messages": "anthropic"}
