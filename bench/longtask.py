@@ -33,7 +33,7 @@ from midfold.model import Summarizer, local_summarizer
 WINDOWS = (16_000, 32_000, 64_000, 200_000)
 HERMES_WINDOWS = (64_000, 200_000)
 HERMES_FLOOR = 64_000
-PACKAGES = ("core", "wire", "engines", "summarize", "store")
+PACKAGES = ("transcript", "fold", "engine", "model", "store")
 TOLD: dict[Needs, str] = {
     "findings": "what commands printed: the checksums of the modules they rest on",
     "definitions": "what stands in files: the definitions they import",

@@ -46,7 +46,7 @@ def test_what_the_fold_lost_of_files_is_found_by_one_search_of_the_past() -> Non
 
 def test_the_policy_knows_nothing_but_its_context() -> None:
     with tempfile.TemporaryDirectory() as name:
-        repository = Repository(Path(name).resolve(), ("core",), 1)
+        repository = Repository(Path(name).resolve(), ("transcript",), 1)
         policy = Policy(repository, 100_000)
         ((package, modules),) = repository.work
         policy.begin(package, modules)

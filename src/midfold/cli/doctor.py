@@ -144,7 +144,7 @@ def _compaction(config: Config | None) -> Check:
         ]
     engine = engine_for(config)
     try:
-        result = compact(steps, context_length=8_000, engine=engine)
+        result = compact(steps, context_length=8_000, engine=engine, force=True)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything; that is what is asked here
         told = f"the engine {engine.name} failed: {type(error).__name__}: {redact(str(error))[:300]}"
         return Check("compaction", "problem", told)
