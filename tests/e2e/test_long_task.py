@@ -14,7 +14,7 @@ from bench.task_policy import Policy, Seen
 from bench.task_work import Repository
 
 SOAK = bool(os.environ.get("MIDFOLD_SOAK"))
-WINDOW, MOST, LEAST = (64_000, None, 400) if SOAK else (16_000, 8, 60)
+WINDOW, MOST, LEAST = (64_000, None, 400) if SOAK else (16_000, 10, 60)
 
 
 def test_the_task_ends_with_true_notes_and_half_the_re_reads_of_a_sliding_window() -> None:
@@ -40,7 +40,7 @@ def test_what_the_fold_lost_of_files_is_found_by_one_search_of_the_past() -> Non
     ours = with_midfold(WINDOW, stub, "definitions", most=MOST)
     assert ours.tally.recalls >= 5
     assert ours.tally.helpful >= ours.tally.recalls * 0.9
-    assert ours.tally.rereads <= 1
+    assert ours.tally.rereads <= ours.tally.needed * 0.1
     assert ours.wrong == 0
 
 
