@@ -22,9 +22,8 @@ from bench.task_policy import Needs, Policy, Tally
 from bench.task_work import Repository, sums, work
 from bench.workload import report
 from midfold.agent import Toolbox, Workshop
-from midfold.agent.events import Event, Folded
-from midfold.agent.hands import agree
-from midfold.agent.prompt import system_prompt
+from midfold.agent.events import Event, Folded, agree
+from midfold.agent.workshop import system_prompt
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
 from midfold.fold.request import SummaryAsk

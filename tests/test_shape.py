@@ -52,13 +52,8 @@ ALLOWED_CLASS_NAMES = frozenset(
 ALLOWED_MODULE_NAMES = frozenset(
     {
         "answers",
-        "client",
-        "conversation",
-        "keys",
-        "logs",
         "models",
         "plugins",
-        "shapes",
         "summary",
     }
 )
@@ -66,20 +61,12 @@ ALLOWED_FILES = frozenset(
     {
         "midfold/_deprecated.py",
         "midfold/_moved.py",
-        "midfold/adapters/hermes/memory.py",
-        "midfold/adapters/hermes/shelf.py",
-        "midfold/agent/prompt.py",
-        "midfold/agent/translate.py",
-        "midfold/gateway/belongings.py",
-        "midfold/gateway/figures.py",
-        "midfold/gateway/keeping.py",
-        "midfold/gateway/slack.py",
     }
 )
 ALLOWED_ARGUMENTS = frozenset(
     {
         "midfold/engine/job.py: receipt: defaults",
-        "midfold/gateway/client.py: send: options",
+        "midfold/gateway/upstream.py: send: options",
         "midfold/lab/executors.py: _connect: options",
         "midfold/service.py: open_sessions: asked",
         "midfold/store/sqlstore.py: find: filters",

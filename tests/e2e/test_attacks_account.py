@@ -17,7 +17,7 @@ import pytest
 import midfold
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
-from midfold.gateway.keys import hashed, new_key
+from midfold.gateway.admission import hashed, new_key
 from midfold.service import Sessions
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, events, value

@@ -15,7 +15,7 @@ import pytest
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
 from midfold.gateway import create_app
-from midfold.gateway.keys import hashed, new_key
+from midfold.gateway.admission import hashed, new_key
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import raw as raw_answer
 from midfold.testing.doubles import served

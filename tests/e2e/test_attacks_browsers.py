@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from midfold.gateway.admission import hashed, new_key
 from midfold.gateway.browsers import Browsers, Refused
-from midfold.gateway.keys import hashed, new_key
 from support.gateway_soak import MODEL, Process, gateway, upstream
 
 BODY = b'{"model":"' + MODEL.encode() + b'","messages":[{"role":"user","content":"S1. T1 spend"}]}'

@@ -12,7 +12,7 @@ import pytest
 import midfold
 from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
-from midfold.gateway.learned import LASTS, Learned, Whose, named_limit
+from midfold.gateway.limits import LASTS, Learned, Whose, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.fixtures import assistant, system, user

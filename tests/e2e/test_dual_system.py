@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from midfold.agent import Agent, ModelClient, Workshop
-from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing
-from midfold.agent.hands import agree
+from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings
 from midfold.fold.handoff import recognise

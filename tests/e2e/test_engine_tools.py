@@ -15,7 +15,7 @@ import pytest
 import midfold
 from midfold import local_summarizer
 from midfold.agent import Workshop
-from midfold.agent.hands import agree
+from midfold.agent.events import agree
 from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import turn

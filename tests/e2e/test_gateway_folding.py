@@ -17,8 +17,7 @@ from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.budget import Pressure
 from midfold.fold.handoff import MARKER, SYSTEM_NOTE
 from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
-from midfold.gateway.exchange import Exchange
-from midfold.gateway.owner import Owner
+from midfold.gateway.exchange import Exchange, Owner
 from midfold.service import Sessions
 from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value

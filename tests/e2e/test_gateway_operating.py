@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from midfold.gateway.keys import hashed, new_key
+from midfold.gateway.admission import hashed, new_key
 from support.gateway_soak import MODEL, WINDOW, Process, gateway, upstream
 
 SECRET = "the blue whale sings at 52 hertz"

@@ -12,8 +12,8 @@ import pytest
 import midfold
 from midfold.pages import Recorder
 from midfold.pages.api_types import SessionFacts
-from midfold.pages.lookup import Lookup
-from midfold.pages.web import Sees, everything
+from midfold.pages.lookup import Lookup, Sees
+from midfold.pages.web import everything
 from midfold.service import Sessions
 from midfold.store.usage import LastRequests
 from midfold.testing.answers import Answer, events, raw

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import midfold
 from midfold.errors import TranscriptError
-from midfold.gateway.conversation import Conversation
-from midfold.gateway.overflow import overflow_of
+from midfold.gateway.limits import overflow_of
 from midfold.gateway.peek import peek
 from midfold.gateway.rounds import offered
-from midfold.gateway.tap import Tap
+from midfold.gateway.upstream import Tap
+from midfold.gateway.weighing import Conversation
 from midfold.store.bodies import chain_of
 from midfold.testing.strategies import conversations
 from midfold.transcript.document import Document, read

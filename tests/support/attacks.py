@@ -13,7 +13,7 @@ import midfold
 from midfold.config import Config
 from midfold.gateway import create_app
 from midfold.gateway.operating import Operations
-from midfold.gateway.patience import PatientProtocol
+from midfold.gateway.server import PatientProtocol
 from midfold.service import Sessions
 from midfold.testing.doubles import served
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import midfold
 from midfold.gateway import create_app
-from midfold.gateway.admission import Admission
-from midfold.gateway.keys import Keys, hashed, new_key
+from midfold.gateway.admission import Admission, Keys, hashed, new_key
 from midfold.service import Sessions
 from midfold.testing.doubles import Request, served
 from support.gateways import Running, call, settings

@@ -17,8 +17,7 @@ import yaml
 from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
-from midfold.adapters.hermes.memory import PREFIX, memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.shelf import Shelf
+from midfold.adapters.hermes.memory import PREFIX, Shelf, memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.summary import failure_kind, pieces, summarize_with, without_reasoning
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact

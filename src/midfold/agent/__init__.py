@@ -7,8 +7,7 @@
 `loop` is the loop, `room` decides when to fold, `tools` act; `midfold.model.client` talks to the model.
 """
 
-from midfold.agent.events import Folded
-from midfold.agent.hands import agree, refuse
+from midfold.agent.events import Folded, agree, refuse
 from midfold.agent.loop import Agent
 from midfold.agent.tools import Tool, Toolbox
 from midfold.agent.workshop import Workshop

@@ -12,12 +12,11 @@ Rules of this file:
 from __future__ import annotations
 
 from midfold.agent import shapes
-from midfold.agent.events import Answered, Finished, Retrying, Said, Started, Watch, unwatched
-from midfold.agent.hands import Consent, Hands, refuse
+from midfold.agent.events import Answered, Consent, Finished, Hands, Retrying, Said, Started, Watch, refuse, unwatched
 from midfold.agent.room import Room
 from midfold.agent.shapes import Result
+from midfold.agent.tools.base import NAME as PLAN
 from midfold.agent.tools.base import Toolbox
-from midfold.agent.tools.plan import NAME as PLAN
 from midfold.errors import ModelFailed
 from midfold.model.client import ChatModel
 from midfold.session import Session

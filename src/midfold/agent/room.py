@@ -1,6 +1,6 @@
 """Room in the window: when the agent folds its own conversation, and how.
 
-Rules of this file:
+Rules:
 1. Before each request the size is estimated from what the provider last reported; at `compression.threshold` the
    session is folded. A little below it the fold is made in the background, and swapped in when it is time.
 2. A request that was too large is never sent again: only a smaller one is, at most `MOST_RECOVERIES` times.
@@ -16,7 +16,7 @@ from typing import Unpack
 
 from midfold.agent import shapes
 from midfold.agent.events import Folded, Overflowed, Preparing, Watch
-from midfold.agent.tools import plan
+from midfold.agent.tools import base as plan
 from midfold.conversation import Ahead, CompactArguments, Compacted, PreparedFold
 from midfold.decide import Decision
 from midfold.errors import ModelFailed

@@ -7,24 +7,78 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from midfold.agent.translate import rendered, translated
 from midfold.cache import plan_document, provider_of
 from midfold.cache.markers import mark
 from midfold.config.schema import PromptCaching
-from midfold.model.endpoint import DIALECTS, Endpoint, Wire
+from midfold.model.endpoint import DIALECTS as WIRE_DIALECTS
+from midfold.model.endpoint import Endpoint, Wire
 from midfold.store.protocol import View
 from midfold.transcript import jsonio
-from midfold.transcript.document import read
-from midfold.transcript.message import ToolCall, plain
-from midfold.transcript.splice import message_bytes
+from midfold.transcript.document import DIALECTS, read
+from midfold.transcript.message import Media, Message, Opaque, Part, Role, Text, Thinking, ToolCall, ToolResult, plain
+from midfold.transcript.splice import message_bytes, message_value
 from midfold.transcript.tools import ToolSpec
 
-WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in DIALECTS.items()}
+# One conversation, two wires: a session keeps the shape it was begun in, and is rendered for the model it talks to.
+#
+# Rules:
+# 1. Nothing is stored in another shape than the session's: handles, search and unfolding stay what they were.
+# 2. The same message gives the same bytes, whatever stands beside it: what was sent before is sent again.
+# 3. Thinking stays behind. A signature holds for the provider that wrote it, and for nobody else.
+
+
+ANTHROPIC = "anthropic"
+NOTHING = "(nothing)"
+
+
+def rendered(message: Message, dialect: str) -> list[dict[str, Any]]:
+    """A message as another dialect writes it: several where it knows no message with several results."""
+    make = _for_anthropic if dialect == ANTHROPIC else _for_chat
+    return [message_value(one, DIALECTS[dialect]) for one in make(message)]
+
+
+def translated(value: dict[str, Any], source: str, dialect: str) -> list[dict[str, Any]]:
+    """A message of one dialect in the shape of another; as it is, if that is the same."""
+    return [value] if source == dialect else rendered(Message.over(value, DIALECTS[source].read), dialect)
+
+
+def _for_anthropic(message: Message) -> Iterator[Message]:
+    parts = tuple(part for part in _bare(message.parts) if not isinstance(part, Text) or part.text.strip())
+    role: Role = "assistant" if message.role == "assistant" else "user"
+    yield Message(role, parts or (Text(NOTHING),))
+
+
+def _for_chat(message: Message) -> Iterator[Message]:
+    """Results are messages of their own, and come first: they answer the calls before them."""
+    parts = list(_bare(message.parts))
+    for part in parts:
+        if isinstance(part, ToolResult):
+            yield Message("tool", (msgspec.structs.replace(part, parts=(Text(part.text),)),))
+    said = "\n".join(part.text for part in parts if isinstance(part, Text))
+    others = [part for part in parts if isinstance(part, Media | ToolCall)]
+    if said or others or not parts:
+        yield Message(message.role, (*([Text(said)] if said or not others else []), *others))
+
+
+def _bare(parts: tuple[Part, ...]) -> Iterator[Part]:
+    """What was said, without the blocks it came in; what only its own wire can carry is left out or named."""
+    for part in parts:
+        if isinstance(part, Thinking | Opaque):
+            continue
+        if isinstance(part, Media) and part.kind not in ("image", "document"):
+            yield Text(f"[{part.kind}]")
+        elif isinstance(part, ToolResult):
+            yield msgspec.structs.replace(part, parts=tuple(_bare(part.parts)), wire=None)
+        else:
+            yield msgspec.structs.replace(part, wire=None)
+
+
+WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in WIRE_DIALECTS.items()}
 LONGEST_ANSWER = 32_000
 
 
@@ -63,7 +117,7 @@ def wire_of(view: View) -> Wire:
 
 def kept(message: dict[str, Any], wire: Wire, view: View) -> list[dict[str, Any]]:
     """A message of the model's in the shape of the session."""
-    return translated(message, DIALECTS[wire], view.dialect.name)
+    return translated(message, WIRE_DIALECTS[wire], view.dialect.name)
 
 
 def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
@@ -77,10 +131,10 @@ def body(endpoint: Endpoint, view: View, tools: Sequence[ToolSpec], answer_token
     wire = endpoint.wire
     fields: dict[str, Any] = {"model": endpoint.model, "stream": True}
     if tools:
-        fields["tools"] = [tool.definition(DIALECTS[wire]) for tool in tools]
-    pieces = _pieces(view, DIALECTS[wire])
+        fields["tools"] = [tool.definition(WIRE_DIALECTS[wire]) for tool in tools]
+    pieces = _pieces(view, WIRE_DIALECTS[wire])
     messages = b"[" + b",".join(_alternating(pieces) if wire == "anthropic" else (data for _, data in pieces)) + b"]"
-    system = _system(view, DIALECTS[wire])
+    system = _system(view, WIRE_DIALECTS[wire])
     if wire == "anthropic":
         fields["max_tokens"] = answer_tokens
         if system:

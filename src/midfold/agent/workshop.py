@@ -11,13 +11,11 @@ from typing import Any
 from uuid import uuid4
 
 from midfold.agent import shapes
-from midfold.agent.events import Watch, unwatched
-from midfold.agent.hands import Consent, refuse
+from midfold.agent.events import Consent, Watch, refuse, unwatched
 from midfold.agent.loop import Agent
-from midfold.agent.prompt import system_prompt
 from midfold.agent.tools import Folder, Tool, Toolbox
+from midfold.agent.tools.base import plan_tool
 from midfold.agent.tools.files import file_tools
-from midfold.agent.tools.plan import plan_tool
 from midfold.agent.tools.shell import Shell
 from midfold.config import Config
 from midfold.config.load import store_url
@@ -167,3 +165,18 @@ def recall_tools(session: Callable[[], Session], limit: int) -> list[Tool]:
         return str(given[name])
 
     return [Tool(spec=spec, run=partial(run, spec.name), told=partial(about, spec.required[0])) for spec in TOOLS]
+
+
+TEXT = """You are a careful software agent. You work in the directory {folder} with the tools you are given.
+
+- Look before you change: read the file, then patch it. Prefer small patches to rewriting files.
+- Check what you did: run the tests or the program.
+- For work of more than a few steps keep a plan with the plan tool, and keep it up to date.
+- Paths are relative to the working directory. Commands have no input; never start one that waits for a person.
+- When the work is done, say briefly what was done and what was not.
+- Earlier turns may have been folded into a summary. It is a record, not an order. What it leaves out can be found with
+  context_search and read with context_unfold; files can be read again."""
+
+
+def system_prompt(folder: Path) -> str:
+    return TEXT.format(folder=folder)

@@ -8,8 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from midfold.agent.events import Event, Finished
-from midfold.agent.hands import agree, refuse
+from midfold.agent.events import Event, Finished, agree, refuse
 from midfold.cli.talk import Screen, Talk, with_talk
 from midfold.cli.terminal import emit_exact, emit_words, harmless_console
 from midfold.errors import ModelFailed

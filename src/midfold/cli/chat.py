@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 from midfold.agent import Agent, ModelClient
-from midfold.agent.hands import Consent, agree
+from midfold.agent.events import Consent, agree
 from midfold.agent.shapes import caching_provider
 from midfold.cache import status_line
 from midfold.cli.talk import Screen, Talk, with_talk

@@ -196,7 +196,7 @@ def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
     if importlib.util.find_spec("starlette") is None:
         yield Check("gateway", "problem", "its packages are missing: pip install 'midfold[gateway]'")
         return
-    from midfold.gateway.upstreams import Upstreams
+    from midfold.gateway.upstream import Upstreams
 
     try:
         found = Upstreams(config, os.environ)

@@ -25,7 +25,7 @@ def new(name: str) -> None:
 
     Only the key's hash goes into the configuration; the key itself is stored nowhere.
     """
-    from midfold.gateway.keys import hashed, new_key
+    from midfold.gateway.admission import hashed, new_key
 
     if not NAME.fullmatch(name):
         raise click.BadParameter("a name has letters, digits, _, . and -, at most 64", param_hint="NAME")

@@ -56,8 +56,8 @@ def command(
     known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
         from midfold.gateway import create_app
-        from midfold.gateway.front import Later
         from midfold.gateway.operating import Operations, check_door
+        from midfold.gateway.server import Later
         from midfold.pages import Recorder
 
         run = make_server(known)
@@ -92,7 +92,7 @@ def make_server(config: Config) -> Callable[[Any], None]:
     """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
     import uvicorn
 
-    from midfold.gateway.patience import PatientProtocol
+    from midfold.gateway.server import PatientProtocol
 
     return partial(
         uvicorn.run,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from midfold.agent import Agent, Workshop
 from midfold.agent import events as told
-from midfold.agent.tools.surroundings import hide_own_environment
+from midfold.agent.tools.shell import hide_own_environment
 from midfold.cli.options import engine_settings
 from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
 from midfold.config import Config

@@ -12,19 +12,200 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import hmac
+import re
+import sys
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from functools import cache
+from hashlib import sha256
+from secrets import token_urlsafe
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from midfold.errors import ConfigError
 from midfold.gateway.browsers import Browsers, Refused, answer_preflight, is_preflight, readable_by
-from midfold.gateway.keeping import is_in_address, without_keys
-from midfold.gateway.keys import Keys
-from midfold.gateway.owner import Owner, owner_of
-from midfold.gateway.routes import route_of
-from midfold.gateway.shapes import error_body
-from midfold.gateway.slack import Slack
+from midfold.gateway.exchange import Owner, owner_of
+from midfold.gateway.routes import error_body, route_of
+
+# Keys of the gateway: made once, stored only as hashes, compared without telling how close a guess was.
+#
+# A key is 32 random bytes, so one round of SHA-256 is as good as a slow hash: there is nothing to guess from a list.
+
+
+PREFIX = "mfk_"
+HASH = re.compile(r"sha256:[0-9a-f]{64}")
+LONGEST = 256
+"""Bytes of a presented key that are looked at: a longer one is not a key."""
+
+
+def new_key() -> str:
+    """A key for one client or team. It is shown once; `hashed` of it goes into the configuration."""
+    return PREFIX + token_urlsafe(32)
+
+
+def hashed(key: str) -> str:
+    return f"sha256:{sha256(key.encode()).hexdigest()}"
+
+
+class Keys:
+    """Who may use the gateway: names by the hashes of their keys."""
+
+    def __init__(self, hashes: Mapping[str, str]) -> None:
+        for name, value in hashes.items():
+            if not HASH.fullmatch(value):
+                expected = "expected sha256: and 64 hexadecimal digits"
+                raise ConfigError(f"keys.{name}.hash: {expected}; `midfold keys new {name}` makes one")
+        self._entries = tuple((name, value.encode()) for name, value in hashes.items())
+        self._hashes = frozenset(hashes.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def has(self, text: str) -> bool:
+        """Whether a text is one of the keys: to keep it back, never to let somebody in."""
+        return 0 < len(text) <= LONGEST and hashed(text) in self._hashes
+
+    def who(self, presented: str | None) -> str | None:
+        """The name that the key belongs to. Every entry is compared, in constant time, whatever was found before."""
+        if presented is None or len(presented) > LONGEST:
+            presented = ""
+        given = hashed(presented).encode()
+        found: str | None = None
+        for name, value in self._entries:
+            if hmac.compare_digest(given, value):
+                found = name
+        return found
+
+
+# Keys of the gateway stay with the gateway: wherever in a request one stands, it is not sent on.
+#
+# Rules:
+# 1. A header with a key of ours is dropped: bare, behind a scheme, as a password, in a cookie, percent-encoded.
+# 2. An address with one is refused: it would have to be changed, and addresses end up in logs.
+
+
+_PREFIX = PREFIX.encode()
+_OURS = re.compile(rb"(?=(%b[A-Za-z0-9_-]{43}))" % _PREFIX)
+_PLAIN = frozenset((b"accept", b"accept-encoding", b"connection", b"content-length", b"content-type", b"host"))
+"""Headers whose values are never a key as a whole."""
+MOST_LOOKED_AT = 64
+"""What could be keys in one value; one that has more is not sent on."""
+DEEPEST = 3
+"""How often a value is percent-decoded."""
+
+
+def without_keys(headers: list[Header], keys: Keys) -> list[Header]:
+    """The headers that have no key of the gateway in them."""
+    return [pair for pair in headers if not _has_key(*pair, keys)]
+
+
+def is_in_address(path: bytes, query: bytes, keys: Keys) -> bool:
+    """Whether a key of the gateway stands in a path or a query."""
+    if _has_token(path, keys) or _has_token(query, keys):
+        return True
+    values = [piece.partition(b"=")[2].replace(b"+", b" ") for piece in query.split(b"&", MOST_LOOKED_AT)]
+    return any(_is_key(text, keys) for value in values if value for text in _decodings(value))
+
+
+def _has_key(name: bytes, value: bytes, keys: Keys) -> bool:
+    if _has_token(value, keys):
+        return True
+    return name not in _PLAIN and any(_is_key(one, keys) for one in _wholes(name, value))
+
+
+def _has_token(value: bytes, keys: Keys) -> bool:
+    """Whether something in a value looks like one of our keys and is one."""
+    for text in _decodings(value):
+        if _PREFIX in text:
+            found = _OURS.findall(text)
+            if len(found) > MOST_LOOKED_AT or any(_is_key(one, keys) for one in found):
+                return True
+    return False
+
+
+def _decodings(value: bytes) -> Iterator[bytes]:
+    yield value
+    for _ in range(DEEPEST):
+        if b"%" not in value:
+            return
+        value = unquote_to_bytes(value)
+        yield value
+
+
+def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
+    """What of a header may be a key that does not look like one."""
+    yield value.strip()
+    scheme, _, rest = value.strip().partition(b" ")
+    if scheme.lower() == b"basic":
+        try:
+            yield from b64decode(rest).split(b":", 1)
+        except (binascii.Error, ValueError):
+            return
+    elif rest:
+        yield rest.strip()
+    if name == b"cookie":
+        yield from (pair.partition(b"=")[2].strip().strip(b'"') for pair in value.split(b";", MOST_LOOKED_AT))
+
+
+def _is_key(text: bytes, keys: Keys) -> bool:
+    return keys.has(text.decode("latin-1"))
+
+
+# Memory that large requests are done with goes back to the system.
+#
+# The C library keeps what was freed for the next request, in as many places as there were threads: after a few large
+# bodies that is gigabytes which nobody uses. Where it is the GNU one, large pieces get pages of their own, and some
+# time after a large request everything unused is given back. Elsewhere nothing is done.
+
+
+LARGE_TO_RETURN = 2_000_000
+"""Bytes of a request after which it is worth the while."""
+PAUSE = 2.0
+"""Seconds; by then a request is recorded, too."""
+M_MMAP_THRESHOLD = -3
+OWN_PAGES = 1 << 20
+
+
+class Slack:
+    """Told about every body that is over, it gives back what large ones have left."""
+
+    def __init__(self) -> None:
+        self._is_waiting = False
+
+    def __call__(self, size: int) -> None:
+        if size < LARGE_TO_RETURN or self._is_waiting:
+            return
+        self._is_waiting = True
+        asyncio.get_running_loop().call_later(PAUSE, self._begin)
+
+    def _begin(self) -> None:
+        self._is_waiting = False
+        asyncio.get_running_loop().run_in_executor(None, give_back)
+
+
+def give_back() -> None:
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+@cache
+def _libc() -> Any:
+    """The C library, if it is glibc."""
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, OWN_PAGES)
+        return libc if hasattr(libc, "malloc_trim") else None
+    except (OSError, AttributeError):
+        return None
+
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]

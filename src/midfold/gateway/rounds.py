@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.fold.archive import Archive
-from midfold.gateway.client import MOST_OF_ERRORS, MOST_READ
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.headers import encoding_of, to_client
-from midfold.gateway.hidden import Hidden, raw_messages
-from midfold.gateway.joined import JOINED, Joined, Seen
-from midfold.gateway.overflow import may_be, overflow_of
+from midfold.gateway.folding import LARGE
+from midfold.gateway.hidden import JOINED, Hidden, Joined, Seen, raw_messages
+from midfold.gateway.limits import may_be, overflow_of
 from midfold.gateway.peek import MOST_VALUES, structural_values
-from midfold.gateway.steward import LARGE
-from midfold.gateway.tap import decoded
+from midfold.gateway.routes import encoding_of, to_client
+from midfold.gateway.upstream import MOST_OF_ERRORS, MOST_READ, decoded
 from midfold.lru import LRU
 from midfold.plugins import engine_for
 from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
@@ -47,7 +45,7 @@ from midfold.transcript.tools import ToolSpec
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
-    from midfold.gateway.client import Answer
+    from midfold.gateway.upstream import Answer
     from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8

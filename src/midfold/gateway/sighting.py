@@ -12,11 +12,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from midfold.errors import TranscriptError
-from midfold.gateway.checkpoints import named
-from midfold.gateway.conversation import Conversation
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.policy import Policy
-from midfold.gateway.weighing import is_usable
+from midfold.gateway.limits import Policy
+from midfold.gateway.weighing import Conversation, is_usable, named
 from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 

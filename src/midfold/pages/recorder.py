@@ -23,14 +23,7 @@ from midfold.errors import StoreError, StoreUnavailable
 from midfold.gateway.sighting import Named, Sighting
 from midfold.service import Sessions
 from midfold.store.database import Tx
-from midfold.store.usage import (
-    LastRequest,
-    LastRequests,
-    ReportedTurn,
-    add_turn,
-    place_conversation,
-    put_last_request,
-)
+from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, add_turn, place_conversation, put_last_request
 from midfold.store.writing import LockedSession, lock_session
 from midfold.transcript.message import Usage
 

@@ -30,7 +30,7 @@ from starlette.routing import Route
 from midfold import __version__
 from midfold.config import Config
 from midfold.errors import MidfoldError, NotStored
-from midfold.gateway.logs import place_of
+from midfold.gateway.server import place_of
 from midfold.pages import api_types as api
 from midfold.pages.api_types import ApiAnswer, ErrorAnswer
 from midfold.pages.formatting import name_of

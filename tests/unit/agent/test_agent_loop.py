@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from midfold.agent import Agent, Workshop, loop
-from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said
-from midfold.agent.hands import agree
+from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, Retrying, Said, agree
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.errors import ConfigError, ModelFailed, NotStored

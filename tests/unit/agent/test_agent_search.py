@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from midfold.agent.tools import Folder, Toolbox
-from midfold.agent.tools.folder import LARGEST_FILE
-from midfold.agent.tools.search import LONGEST_LINE, LONGEST_PATTERN, SECONDS, Search
+from midfold.agent.tools.files import LARGEST_FILE, LONGEST_LINE, LONGEST_PATTERN, SECONDS, Search
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall
 

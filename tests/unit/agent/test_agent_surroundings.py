@@ -11,7 +11,7 @@ import pytest
 
 from midfold.agent import Workshop
 from midfold.agent.tools import Toolbox
-from midfold.agent.tools.surroundings import is_secret, passed_on
+from midfold.agent.tools.shell import is_secret, passed_on
 from midfold.config import Config, load
 from midfold.config.schema import AgentSettings, GatewaySettings, Provider, UpstreamSettings
 from midfold.errors import ConfigError
@@ -92,7 +92,7 @@ def test_the_setting_is_read_and_checked(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own word for it")
 def test_midfolds_own_process_hides_its_environment() -> None:
     script = (
-        "from midfold.agent.tools.surroundings import hide_own_environment; import ctypes; hide_own_environment();"
+        "from midfold.agent.tools.shell import hide_own_environment; import ctypes; hide_own_environment();"
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from midfold.agent.tools import Folder, Toolbox
-from midfold.agent.tools.base import bounded
-from midfold.agent.tools.files import file_tools
-from midfold.agent.tools.folder import LARGEST_FILE
-from midfold.agent.tools.plan import drawn, plan_tool
-from midfold.agent.tools.search import MOST_HITS
+from midfold.agent.tools.base import bounded, drawn, plan_tool
+from midfold.agent.tools.files import LARGEST_FILE, MOST_HITS, file_tools
 from midfold.agent.tools.shell import Ends, Shell
 from midfold.errors import ToolRefused
 from midfold.transcript import jsonio

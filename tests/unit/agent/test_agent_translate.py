@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from midfold.agent import Workshop
-from midfold.agent.hands import agree
-from midfold.agent.translate import rendered, translated
+from midfold.agent.events import agree
+from midfold.agent.shapes import rendered, translated
 from midfold.config import Config
 from midfold.model import local_summarizer
 from midfold.model.endpoint import Endpoint

@@ -95,9 +95,9 @@ def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_pa
 
 
 def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what_to_do(tmp_path: Path) -> None:
-    from midfold.gateway.conversation import Conversation
+    from midfold.gateway.exchange import Owner
     from midfold.gateway.operating import Operations
-    from midfold.gateway.owner import Owner
+    from midfold.gateway.weighing import Conversation
 
     def broken(owner: Owner, conversation: Conversation) -> Conversation:
         raise KeyError("secret words")

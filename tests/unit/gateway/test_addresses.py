@@ -9,9 +9,8 @@ import pytest
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings
 from midfold.errors import ConfigError
-from midfold.gateway.client import Client, Misdirected, _address
 from midfold.gateway.routes import is_origin_form, route_of
-from midfold.gateway.upstreams import Target, Upstream, Upstreams
+from midfold.gateway.upstream import Client, Misdirected, Target, Upstream, Upstreams, _address
 from support.attacks import Listener
 
 

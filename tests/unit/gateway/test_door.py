@@ -16,9 +16,8 @@ import pytest
 import uvicorn
 
 from midfold.errors import ConfigError
-from midfold.gateway.admission import Admission, Limits
-from midfold.gateway.keys import Keys, hashed, new_key
-from midfold.gateway.patience import PatientProtocol
+from midfold.gateway.admission import Admission, Keys, Limits, hashed, new_key
+from midfold.gateway.server import PatientProtocol
 from support.asgi import whole_body
 
 

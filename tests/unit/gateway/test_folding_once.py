@@ -7,9 +7,8 @@ from typing import Any
 
 import midfold
 from midfold.fold.request import SummaryAsk
-from midfold.gateway.conversation import Conversation
-from midfold.gateway.steward import Steward
-from midfold.gateway.weighing import Weighed
+from midfold.gateway.folding import Steward
+from midfold.gateway.weighing import Conversation, Weighed
 from midfold.transcript.document import read
 from support.fixtures import assistant, user
 from support.gateways import settings

@@ -14,8 +14,8 @@ from starlette.routing import Route
 import midfold
 from midfold.cli.serve import OWN_PATHS, _pages
 from midfold.gateway import create_app
-from midfold.gateway.front import HEALTH, Later, first_of, path_of
 from midfold.gateway.operating import Operations
+from midfold.gateway.server import HEALTH, Later, first_of, path_of
 from midfold.testing.answers import openai_json
 from midfold.testing.doubles import ScriptedProvider, served
 from support.gateways import call, settings
@@ -28,7 +28,7 @@ from midfold.cli.serve import make_server
 from midfold.config.schema import GatewaySettings
 from midfold.pages import Recorder
 from midfold.gateway import create_app
-from midfold.gateway.front import Later
+from midfold.gateway.server import Later
 from midfold.gateway.operating import Operations
 config = Config(gateway=GatewaySettings(upstream="http://127.0.0.1:1"))
 sessions = open_sessions("memory:", config=config)

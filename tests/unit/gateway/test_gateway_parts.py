@@ -13,14 +13,11 @@ import pytest
 from midfold.config import Config
 from midfold.config.schema import Compression, GatewaySettings, PromptCaching, UpstreamSettings
 from midfold.errors import ConfigError
-from midfold.gateway.headers import asked, to_client, to_upstream
-from midfold.gateway.overflow import overflow_of
+from midfold.gateway.limits import Policy, overflow_of
 from midfold.gateway.peek import peek, peek_slowly
-from midfold.gateway.policy import Policy
 from midfold.gateway.rounds import offered
-from midfold.gateway.routes import route_of
-from midfold.gateway.tap import Tap, decoded
-from midfold.gateway.upstreams import Upstreams
+from midfold.gateway.routes import asked, route_of, to_client, to_upstream
+from midfold.gateway.upstream import Tap, Upstreams, decoded
 from midfold.gateway.weighing import Anchors
 from midfold.models import ModelOverride
 

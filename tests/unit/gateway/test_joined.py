@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.hidden import raw_messages, unsaid
-from midfold.gateway.joined import JOINED, SEPARATOR, Joined, Seen, added
+from midfold.gateway.hidden import JOINED, SEPARATOR, Joined, Seen, added, raw_messages, unsaid
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value

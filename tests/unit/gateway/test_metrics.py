@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from midfold.gateway.metrics import Counter, Gauge, Histogram, page
+from midfold.gateway.operating import Counter, Gauge, Histogram, page
 
 
 def test_the_page_has_help_type_and_every_value() -> None:

@@ -13,12 +13,20 @@ import pytest
 
 import midfold
 from midfold.errors import TranscriptError
-from midfold.gateway import belongings, issued
-from midfold.gateway.belongings import Belongings, Place
-from midfold.gateway.issued import Issued
-from midfold.gateway.owner import Owner
-from midfold.gateway.references import TooMuch, may_have_references, references, references_in
-from midfold.gateway.table import Made, granted
+from midfold.gateway import ids as belongings
+from midfold.gateway import ids as issued
+from midfold.gateway.exchange import Owner
+from midfold.gateway.ids import (
+    Belongings,
+    Issued,
+    Made,
+    Place,
+    TooMuch,
+    granted,
+    may_have_references,
+    references,
+    references_in,
+)
 from midfold.service import Sessions
 from midfold.testing import FakeClock
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midfold.adapters.hermes.engine import HermesEngine, create_engine, engine_class
-from midfold.adapters.hermes.install import install
+from midfold.adapters.hermes.engine import HermesEngine, create_engine, engine_class, install
 
 __all__ = ["HermesEngine", "create_engine", "engine_class", "install", "register"]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import importlib
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+import midfold
 from midfold.adapters.hermes.gauge import Gauge
-from midfold.adapters.hermes.memory import memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.shelf import Shelf
+from midfold.adapters.hermes.memory import Shelf, memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.summary import Call, hermes_call, summarize_with
 from midfold.errors import ConfigError, SummaryFailed
 from midfold.fold.handoff import generated, newest_handoff
@@ -321,3 +322,26 @@ def engine_class() -> type[HermesEngine]:
 def create_engine(**settings: Any) -> HermesEngine:
     """An engine for one agent, with midfold's own configuration unless another is given."""
     return engine_class()(**settings)
+
+
+# Writes the folder that Hermes' plugin loader looks for. It holds a few lines that import midfold, and no code.
+
+MODULE = '''"""midfold as a context engine; written by `python -m midfold.adapters.hermes install`."""
+
+from midfold.adapters.hermes import register
+
+__all__ = ["register"]
+'''
+MANIFEST = """name: {name}
+version: {version}
+description: "midfold: folds the middle of a conversation, keeps every original within reach of a tool."
+"""
+
+
+def install(plugins_dir: str | os.PathLike[str]) -> Path:
+    """Makes `<plugins_dir>/midfold/`, or brings it up to date; returns it."""
+    folder = Path(plugins_dir) / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "__init__.py").write_text(MODULE, encoding="utf-8")
+    (folder / "plugin.yaml").write_text(MANIFEST.format(name=NAME, version=midfold.__version__), encoding="utf-8")
+    return folder

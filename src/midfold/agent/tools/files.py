@@ -1,14 +1,90 @@
-"""Reading, writing and patching files of the working directory; searching them is next door."""
+"""Reading, writing, patching and searching files of the working directory."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from midfold.agent.tools.base import Tool
-from midfold.agent.tools.folder import LARGEST_FILE, Folder
-from midfold.agent.tools.search import Search
 from midfold.errors import ToolRefused
 from midfold.transcript.tools import ToolSpec, arguments
+
+# The working directory, and the paths inside it.
+#
+# Rules:
+# 1. A path is taken relative to the working directory, links are followed, and what it leads to must be inside.
+# 2. This keeps a model's mistakes with files inside the folder. It is no wall: a command of the shell tool can do all
+#    that the user can, and another process may put a link where a folder was a moment ago.
+
+
+LARGEST_FILE = 2_000_000
+"""Bytes of a file that is read or searched."""
+SKIPPED = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".ruff_cache"})
+
+
+class Folder:
+    """A directory that file tools stay in."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).resolve()
+        if not self.root.is_dir():
+            raise ToolRefused(f"{root} is no directory")
+
+    def path(self, given: str) -> Path:
+        """The path inside the folder that `given` means."""
+        if "\x00" in given or not given.strip():
+            raise ToolRefused("a path must not be empty")
+        try:
+            path = (self.root / given).resolve()
+        except RuntimeError:
+            raise ToolRefused(f"{given} is a link that leads to itself") from None
+        if path != self.root and self.root not in path.parents:
+            raise ToolRefused(f"{given} is outside of the working directory")
+        return path
+
+    def name(self, path: Path) -> str:
+        """A path as the model should call it."""
+        return str(path.relative_to(self.root)) if path != self.root else "."
+
+    def existing(self, given: str) -> Path:
+        path = self.path(given)
+        if not path.exists():
+            near = sorted(item.name for item in path.parent.iterdir())[:20] if path.parent.is_dir() else []
+            there = f"; beside it there are {', '.join(near)}" if near else ""
+            raise ToolRefused(f"{given} does not exist{there}")
+        return path
+
+    def files(self, start: Path) -> Iterator[Path]:
+        """Every file below a path, in order; no version control, no caches, no links."""
+        if start.is_file():
+            yield start
+        left = [(start, True)] if start.is_dir() else []
+        while left:
+            item, is_folder = left.pop()
+            if is_folder:
+                left += reversed(_children(item))
+            else:
+                yield item
+
+
+def _children(folder: Path) -> list[tuple[Path, bool]]:
+    """Files and folders in a folder, in order, and which of them are folders; nothing of one that may not be read."""
+    found: list[tuple[Path, bool]] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name not in SKIPPED and (is_folder or entry.is_file(follow_symlinks=False)):
+                found.append((Path(entry.path), is_folder))
+    return sorted(found)
+
 
 MOST_LINES = 600
 KEPT = "surrogateescape"
@@ -137,5 +213,112 @@ PATCH = ToolSpec(
         "path",
         "old",
         "new",
+    ),
+)
+
+
+SECONDS = 10
+MOST_HITS = 100
+MOST_FILES = 50_000
+LONGEST_PATTERN = 1_000
+LONGEST_LINE = 10_000
+LONGEST_HIT = 200
+MATCHING = Path(__file__).with_name("matching.py")
+TOO_SLOW = (
+    f"the search was given up after {SECONDS} s. Use a simpler pattern, without a repetition inside of a repetition "
+    "such as (a+)+, or plain text, or search in fewer files"
+)
+
+
+class Search:
+    """Searches one folder; `seconds` is for tests that cannot wait."""
+
+    def __init__(self, folder: Folder, seconds: int = SECONDS) -> None:
+        self.folder = folder
+        self.seconds = seconds
+
+    def tool(self) -> Tool:
+        return Tool(spec=SPEC, run=self.run, told=lambda given: f"{given['pattern']} in {given.get('path', '.')}")
+
+    def run(self, pattern: str, path: str = ".", files: str = "*") -> str:
+        """Lines that match, as path:line: text; then what was not searched."""
+        for name, given in (("pattern", pattern), ("files", files)):
+            if len(given) > LONGEST_PATTERN:
+                raise ToolRefused(f"`{name}` has {len(given):,} characters; at most {LONGEST_PATTERN:,} are taken")
+        wanted = list(islice(self._files(self.folder.existing(path), files), MOST_FILES + 1))
+        told = self._matched(pattern, wanted[:MOST_FILES])
+        notes = [f"[more than {MOST_FILES:,} files; only the first were searched]"] if len(wanted) > MOST_FILES else []
+        return _shown(told, notes)
+
+    def _files(self, start: Path, files: str) -> Iterator[tuple[str, str]]:
+        for file in self.folder.files(start):
+            name = self.folder.name(file)
+            if fnmatch(name, files) or fnmatch(file.name, files):
+                yield name, str(file)
+
+    def _matched(self, pattern: str, files: list[tuple[str, str]]) -> list[dict[str, Any]]:
+        """What the other process told until it was done, or until its time was over."""
+        asked = {"pattern": pattern, "files": files, "seconds": self.seconds, "hits": MOST_HITS + 1}
+        asked |= {"largest": LARGEST_FILE, "line": LONGEST_LINE, "shown": LONGEST_HIT}
+        command = (sys.executable, "-I", "-S", "-X", "utf8", str(MATCHING))
+        with subprocess.Popen(
+            command,
+            env={},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, _ = process.communicate(json.dumps(asked).encode(), timeout=self.seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+            finally:
+                process.kill()
+        return [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def _shown(told: Iterable[dict[str, Any]], notes: list[str]) -> str:
+    hits: list[str] = []
+    unread: list[str] = []
+    over = False
+    for fact in told:
+        if "problem" in fact:
+            raise ToolRefused(f"the pattern is no regular expression: {fact['problem']}")
+        if "hit" in fact:
+            name, number, text = fact["hit"]
+            hits.append(f"{name}:{number}: {text}")
+        elif "unread" in fact:
+            unread.append(fact["unread"])
+        over = over or "done" in fact
+    if len(hits) > MOST_HITS:
+        more = f"[more than {MOST_HITS} hits; search for something rarer, or in fewer files]"
+        return "\n".join([*hits[:MOST_HITS], more])
+    if not over:
+        raise ToolRefused("\n".join([TOO_SLOW, *(["found until then:", *hits] if hits else [])]))
+    if unread:
+        notes.append(f"[not searched, because they are large or no text: {_some(unread)}]")
+    return "\n".join([*(hits or ["nothing found"]), *notes])
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+SPEC = ToolSpec(
+    name="search",
+    description=(
+        f"Search files for a regular expression; gives path:line: text. Lines are matched up to {LONGEST_LINE:,} "
+        f"characters, files up to {LARGEST_FILE:,} bytes; after {SECONDS} seconds the search is given up."
+    ),
+    parameters=arguments(
+        {
+            "pattern": {"type": "string", "description": "A regular expression, matched line by line."},
+            "path": {"type": "string", "description": "File or directory to search in (default: everything)."},
+            "files": {"type": "string", "description": "Only files whose name matches, such as *.py."},
+        },
+        "pattern",
     ),
 )
