@@ -12,7 +12,7 @@ import sys
 from math import exp, log1p
 
 from bench.workload import LONG_SOURCES, SHARED
-from midfold.fold.facts import CALLED, RESULT, SAID, USER, Census, Entry, Shape, subwords
+from midfold.fold.facts import CALLED, RESULT, SAID, USER, Census, NameCounts, Shape, subwords
 from midfold.lab.exams import needs_at
 from midfold.lab.recorded_sessions import all_cuts, half_of, load_sessions
 from midfold.lab.retention import facts_by_project
@@ -61,7 +61,7 @@ def _cuts() -> list[Cut]:
     return found
 
 
-def features(name: str, entry: Entry, census: Census) -> list[float]:
+def features(name: str, entry: NameCounts, census: Census) -> list[float]:
     counts = entry.counts
     values = [
         log1p(census.length - entry.last),

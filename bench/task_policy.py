@@ -23,8 +23,8 @@ from midfold.errors import ModelFailed
 from midfold.model.endpoint import Endpoint
 from midfold.tokenizers import Tokenizer
 from midfold.transcript import jsonio
-from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.message import ToolCall
+from midfold.transcript.replies import ModelAnswer
 
 SIGNATURE = "Checked against the source for release 4711."
 FIRST = (

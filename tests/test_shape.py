@@ -27,34 +27,11 @@ ALLOWED_CLASSES = frozenset(
         "midfold/engine/job.py: Job",
     }
 )
-ALLOWED_CLASS_NAMES = frozenset(
-    {
-        "Account",
-        "Answer",
-        "Comparison",
-        "Conversation",
-        "Ends",
-        "Entry",
-        "Folded",
-        "Folder",
-        "Gauge",
-        "Limits",
-        "MessageLine",
-        "Place",
-        "Said",
-        "Seen",
-        "Span",
-        "Tool",
-        "_Fields",
-        "_Walk",
-    }
-)
+ALLOWED_CLASS_NAMES = frozenset()
 ALLOWED_MODULE_NAMES = frozenset(
     {
-        "answers",
         "models",
         "plugins",
-        "summary",
     }
 )
 ALLOWED_FILES = frozenset(

@@ -14,7 +14,7 @@ from midfold.gateway.limits import overflow_of
 from midfold.gateway.peek import peek
 from midfold.gateway.rounds import offered
 from midfold.gateway.upstream import Tap
-from midfold.gateway.weighing import Conversation
+from midfold.gateway.weighing import ClientHistory
 from midfold.store.bodies import chain_of
 from midfold.testing.strategies import conversations
 from midfold.transcript.document import Document, read
@@ -51,7 +51,7 @@ def test_no_body_is_too_odd_to_look_at(body: bytes) -> None:
 def test_a_conversation_that_is_not_folded_is_written_as_the_bytes_it_came_in(talk: list[Any], marks: Any) -> None:
     body = json.dumps({"model": "m", "messages": talk, "x": 1.0}, separators=marks).encode()
     try:
-        conversation = Conversation(read(body, dialect="openai-chat"))
+        conversation = ClientHistory(read(body, dialect="openai-chat"))
     except (TranscriptError, NotJSON):
         return
     assert conversation.written(conversation.talk, noted=False) == body
@@ -74,13 +74,13 @@ def test_a_checkpoint_replaces_the_same_messages_whatever_comes_after(count: int
             return
         view = session.view().messages
         longer = [*talk, *({"role": "assistant", "content": f"later {n}"} for n in range(more))]
-        conversation = Conversation(_request(longer))
+        conversation = ClientHistory(_request(longer))
         found = sessions.store.checkpoints.find("s", conversation.lengths)
         assert found is not None
         written = json.loads(conversation.written(conversation.view(found), noted=False))["messages"]
         assert written == [*view, *longer[len(talk) :]]
         assert found.count <= len(talk)
-        cut = Conversation(_request(talk[: found.count - 1]))
+        cut = ClientHistory(_request(talk[: found.count - 1]))
         assert sessions.store.checkpoints.find("s", cut.lengths) is None
 
 

@@ -14,7 +14,7 @@ import midfold
 from midfold.config import Config
 from midfold.config.schema import Compression, GatewaySettings, PromptCaching
 from midfold.gateway import create_app
-from midfold.gateway.exchange import Account
+from midfold.gateway.exchange import RequestAccount
 from midfold.models import ModelOverride
 from midfold.service import Sessions
 from midfold.testing.doubles import served
@@ -27,10 +27,10 @@ class Running:
 
     def __init__(self, url: str, app: Any, sessions: Sessions) -> None:
         self.url, self.app, self.sessions = url, app, sessions
-        self.accounts: list[Account] = []
+        self.accounts: list[RequestAccount] = []
         app.gateway.accountants.append(self.accounts.append)
 
-    def account(self, number: int = 0) -> Account:
+    def account(self, number: int = 0) -> RequestAccount:
         """The line of a request, which is written when its answer has been relayed: a client may know it earlier."""
         ends = time.monotonic() + 20
         while len(self.accounts) <= number and time.monotonic() < ends:

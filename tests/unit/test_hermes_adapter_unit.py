@@ -18,7 +18,7 @@ from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
 from midfold.adapters.hermes.memory import PREFIX, Shelf, memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.summary import failure_kind, pieces, summarize_with, without_reasoning
+from midfold.adapters.hermes.summarizer import failure_kind, pieces, summarize_with, without_reasoning
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED

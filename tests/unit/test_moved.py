@@ -62,3 +62,10 @@ def test_no_old_path_is_loaded_unasked_and_a_wrong_one_is_still_an_error() -> No
     )
     assert "No module named 'midfold.evaluation'" in python("import midfold.evaluation").stderr
     assert "cannot import name 'no_such'" in python("from midfold.eval import no_such").stderr
+
+
+def test_a_name_that_changed_in_a_room_that_stayed_warns_too() -> None:
+    code = "from midfold.agent.tools import Tool; import midfold.agent; assert Tool is midfold.agent.AgentTool"
+    done = python(code, "-W", "always::DeprecationWarning")
+    assert done.returncode == 0, done.stderr
+    assert "is now midfold.agent.AgentTool" in done.stderr

@@ -9,9 +9,9 @@
 
 from midfold.agent.events import Folded, agree, refuse
 from midfold.agent.loop import Agent
-from midfold.agent.tools import Tool, Toolbox
+from midfold.agent.tools import AgentTool, Toolbox
 from midfold.agent.workshop import Workshop
 from midfold.model.client import ModelClient
 from midfold.transcript.tools import arguments
 
-__all__ = ["Agent", "Folded", "ModelClient", "Tool", "Toolbox", "Workshop", "agree", "arguments", "refuse"]
+__all__ = ["Agent", "AgentTool", "Folded", "ModelClient", "Toolbox", "Workshop", "agree", "arguments", "refuse"]

@@ -20,8 +20,8 @@ from midfold.agent.tools.base import Toolbox
 from midfold.errors import ModelFailed
 from midfold.model.client import ChatModel
 from midfold.session import Session
-from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.message import ToolCall, Usage, read_usage
+from midfold.transcript.replies import ModelAnswer
 
 INTERRUPTED = "[interrupted by the user]"
 NOT_RUN = "not run: the user interrupted before it"

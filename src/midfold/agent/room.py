@@ -22,8 +22,8 @@ from midfold.decide import Decision
 from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
 from midfold.session import Session
-from midfold.transcript.answers import ModelAnswer
 from midfold.transcript.message import ToolCall, read_usage
+from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import Count
 
 MOST_RECOVERIES = 3

@@ -13,7 +13,7 @@ from uuid import uuid4
 from midfold.agent import shapes
 from midfold.agent.events import Consent, Watch, refuse, unwatched
 from midfold.agent.loop import Agent
-from midfold.agent.tools import Folder, Tool, Toolbox
+from midfold.agent.tools import AgentTool, Folder, Toolbox
 from midfold.agent.tools.base import plan_tool
 from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.shell import Shell
@@ -102,12 +102,12 @@ class Workshop:
             session.setup.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
         return session
 
-    def tools(self, session: Callable[[], Session]) -> list[Tool]:
+    def tools(self, session: Callable[[], Session]) -> list[AgentTool]:
         """All tools, for the session that a function gives."""
         more = [self._engine_tool(spec, session) for spec in self.engine_tools.specs.values()]
         return [*self._own_tools(session), *more]
 
-    def _own_tools(self, session: Callable[[], Session]) -> list[Tool]:
+    def _own_tools(self, session: Callable[[], Session]) -> list[AgentTool]:
         settings = self.config.agent
         limit = settings.output_characters
         shell = Shell(
@@ -120,12 +120,12 @@ class Workshop:
         )
         return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
 
-    def _engine_tool(self, spec: ToolSpec, session: Callable[[], Session]) -> Tool:
+    def _engine_tool(self, spec: ToolSpec, session: Callable[[], Session]) -> AgentTool:
         def run(**given: object) -> str:
             now = session()
             return self.engine_tools.call(spec.name, given, Archive(StoredOriginals(now.store, now.name)))
 
-        return Tool(spec=spec, run=run)
+        return AgentTool(spec=spec, run=run)
 
     def agent(
         self,
@@ -152,7 +152,7 @@ class Workshop:
         )
 
 
-def recall_tools(session: Callable[[], Session], limit: int) -> list[Tool]:
+def recall_tools(session: Callable[[], Session], limit: int) -> list[AgentTool]:
     """Search and unfold, for whichever session the agent is in when they are called."""
 
     def run(name: str, **given: Any) -> str:
@@ -164,7 +164,7 @@ def recall_tools(session: Callable[[], Session], limit: int) -> list[Tool]:
     def about(name: str, given: Mapping[str, Any]) -> str:
         return str(given[name])
 
-    return [Tool(spec=spec, run=partial(run, spec.name), told=partial(about, spec.required[0])) for spec in TOOLS]
+    return [AgentTool(spec=spec, run=partial(run, spec.name), told=partial(about, spec.required[0])) for spec in TOOLS]
 
 
 TEXT = """You are a careful software agent. You work in the directory {folder} with the tools you are given.

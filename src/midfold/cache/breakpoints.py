@@ -163,7 +163,7 @@ SAFE_LOOKBACK = 16
 """Hosts that translate a request merge and split blocks; a margin costs nothing."""
 
 
-class Place(NamedTuple):
+class MarkerPlace(NamedTuple):
     """A position worth a breakpoint, and why."""
 
     at: int
@@ -357,42 +357,43 @@ def system_and_3(system: int | None, carriers: Iterable[int], free: int) -> list
     return list(islice(chain(*wanted), max(free, 0)))
 
 
-def _documented(request: _Request, free: int) -> Iterator[Place]:
+def _documented(request: _Request, free: int) -> Iterator[MarkerPlace]:
     system = SYSTEM if request.system is not None else 0 if request.begins_with_system() else None
     if system is not None and not request.carries(system):
         system = None
     for at in system_and_3(system, request.carriers(len(request.messages)), free):
-        yield Place(at, "system", "system prompt") if at == system else Place(at, "message", "rolling window")
+        is_system = at == system
+        yield MarkerPlace(at, *(("system", "system prompt") if is_system else ("message", "rolling window")))
 
 
-def _best(places: Iterable[Place], least: int, free: int) -> list[Place]:
+def _best(places: Iterable[MarkerPlace], least: int, free: int) -> list[MarkerPlace]:
     """The first ones that are worth a slot, each position once; no more are looked for than there are slots."""
-    found: dict[int, Place] = {}
+    found: dict[int, MarkerPlace] = {}
     worth = (place for place in places if place.at >= least)
     while len(found) < free and (place := next(worth, None)) is not None:
         found.setdefault(place.at, place)
     return list(found.values())
 
 
-def _planned(request: _Request) -> Iterator[Place]:
+def _planned(request: _Request) -> Iterator[MarkerPlace]:
     """Places by what they save, the best first."""
     messages = request.messages
     end = request.last_carrier(len(messages))
     previous = request.last_carrier(_previous_end(messages))
     if end is not None and request.layout != "openai":
-        yield Place(end, "message", "the end: the next request reads it")
+        yield MarkerPlace(end, "message", "the end: the next request reads it")
     far = end is not None and previous is not None and request.blocks_between(previous, end) >= SAFE_LOOKBACK
-    back = [] if previous is None else [Place(previous, "message", "the previous request ended here")]
+    back = [] if previous is None else [MarkerPlace(previous, "message", "the previous request ended here")]
     if far or request.layout == "openai":
         yield from back
     system = request.leading_system()
     if system is not None:
-        yield Place(system, "system", "the system prompt outlives every compaction")
+        yield MarkerPlace(system, "system", "the system prompt outlives every compaction")
     handoff = _handoff(messages)
     if handoff is not None and request.carries(handoff):
-        yield Place(handoff, "message", "the handoff stays until the next fold")
+        yield MarkerPlace(handoff, "message", "the handoff stays until the next fold")
     if request.tools and request.carries(TOOLS) and system is not None:
-        yield Place(TOOLS, "tools", "the tools outlive a changed system prompt")
+        yield MarkerPlace(TOOLS, "tools", "the tools outlive a changed system prompt")
     yield from back
     yield from _further_back(request, previous)
 
@@ -415,7 +416,7 @@ def _handoff(messages: Transcript) -> int | None:
     )
 
 
-def _further_back(request: _Request, start: int | None) -> Iterator[Place]:
+def _further_back(request: _Request, start: int | None) -> Iterator[MarkerPlace]:
     """Points less than the lookback apart, from the previous request backwards: for a client that skipped turns."""
     index = start
     for _ in range(MOST_MARKERS):
@@ -427,7 +428,7 @@ def _further_back(request: _Request, start: int | None) -> Iterator[Place]:
             at -= 1
         index = request.last_carrier(min(at + 1, index))
         if index is not None:
-            yield Place(index, "message", "rolling point: less than the lookback before the next one")
+            yield MarkerPlace(index, "message", "rolling point: less than the lookback before the next one")
 
 
 # The documented function: `system_and_3` on plain dicts, by the documented table of content types.

@@ -316,7 +316,7 @@ LONGEST_CUT = 200
 _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 
 
-class Entry:
+class NameCounts:
     """What is known about one name."""
 
     __slots__ = ("assistant", "counts", "last", "messages", "places", "shape")
@@ -336,8 +336,8 @@ class Census:
 
     def __init__(self, messages: Transcript, room: int = LONGEST_TEXT) -> None:
         self.length = len(messages)
-        self.entries: dict[str, Entry] = {}
-        self._known: dict[str, Entry | None] = {}
+        self.entries: dict[str, NameCounts] = {}
+        self._known: dict[str, NameCounts | None] = {}
         self.texts: list[list[tuple[int, str]]] = []
         recent: set[str] = set()
         for index, message in enumerate(messages):
@@ -369,11 +369,11 @@ class Census:
             if len(places) > PLACES_KEPT:
                 del places[0]
 
-    def _entry(self, chunk: str) -> Entry | None:
+    def _entry(self, chunk: str) -> NameCounts | None:
         name = judged(chunk)
         entry = None if name is None else self.entries.get(name.text)
         if name is not None and entry is None:
-            entry = self.entries[name.text] = Entry(name.shape)
+            entry = self.entries[name.text] = NameCounts(name.shape)
         self._known[chunk] = entry
         return entry
 

@@ -29,7 +29,7 @@ from midfold.fold.facts import (
     SAID,
     USER,
     Census,
-    Entry,
+    NameCounts,
     Shape,
     may_be_order,
     names,
@@ -85,7 +85,7 @@ def worth(census: Census) -> dict[str, float]:
     return {name: _probability(name, entry, census) for name, entry in census.entries.items()}
 
 
-def _probability(name: str, entry: Entry, census: Census) -> float:
+def _probability(name: str, entry: NameCounts, census: Census) -> float:
     counts = entry.counts
     score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * _log(census.length - entry.last) + LENGTH * _log(len(name))
     for who, weight in BY_COUNT.items():

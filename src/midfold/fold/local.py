@@ -397,7 +397,7 @@ SHORTEST_TASK, MOST_ASKS, EARLIER_SHARE = 300, 8, 0.2
 """Characters of the newest ask however small the budget, earlier asks, and their share of the budget."""
 
 
-class Said(NamedTuple):
+class UserWords(NamedTuple):
     """The newest ask, those before it, and what was demanded."""
 
     task: str
@@ -405,7 +405,7 @@ class Said(NamedTuple):
     demands: list[str]
 
 
-def said_by_user(ask: SummaryAsk) -> Said:
+def said_by_user(ask: SummaryAsk) -> UserWords:
     """Asks and demands of the fold and of the summary before it, each within its share of the budget."""
     old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
     said = [text for message in ask.messages if speaks(message) and (text := ask.redact(message.text)).strip()]
@@ -416,7 +416,7 @@ def said_by_user(ask: SummaryAsk) -> Said:
     earlier = list(dict.fromkeys(asks[:-1]))[-MOST_ASKS:]
     demanded = [f"- {sentence}" for text in said for sentence in sentences(text, CONSTRAINT)]
     demands = list(dict.fromkeys([*lines_of(old.constraints), *demanded]))
-    return Said(
+    return UserWords(
         clip(newest, longest),
         _within(earlier, ask.budget_tokens * EARLIER_SHARE),
         _within(demands, ask.budget_tokens * RULES_SHARE),

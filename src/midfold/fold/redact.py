@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from midfold.fold.redact_keys import LONGEST_BARE, MARK, WORDS, Span, assignments, ends_a_line, is_value, kind_of_name
+from midfold.fold.redact_keys import (
+    LONGEST_BARE,
+    MARK,
+    WORDS,
+    KeySpan,
+    assignments,
+    ends_a_line,
+    is_value,
+    kind_of_name,
+)
 
 # Credentials in other scripts: full-width letters, and the word for a password in other languages.
 #
@@ -57,7 +66,7 @@ def folded(text: str) -> str:
     return text.replace("\uff1a", ":").replace("\uff1d", "=")
 
 
-def foreign(text: str) -> Iterator[Span]:
+def foreign(text: str) -> Iterator[KeySpan]:
     """The values behind words for a password; a plain word in a Latin language only where it ends its line."""
     for letter, needles in _NEEDLES.items():
         if letter in text:
@@ -65,7 +74,7 @@ def foreign(text: str) -> Iterator[Span]:
                 yield from _behind(text, needle, text.find(needle))
 
 
-def phrases(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
+def phrases(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
     """The same behind `mot de passe`."""
     while at >= 0:
         span = _value(text, at + len(needle), needle.decode())
@@ -74,7 +83,7 @@ def phrases(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
         at = low.find(needle, at + len(needle) if span is None else span.end)
 
 
-def _behind(text: str, needle: str, at: int) -> Iterator[Span]:
+def _behind(text: str, needle: str, at: int) -> Iterator[KeySpan]:
     while at >= 0:
         span = _value(text, at + len(needle), needle)
         if span is not None:
@@ -82,7 +91,7 @@ def _behind(text: str, needle: str, at: int) -> Iterator[Span]:
         at = text.find(needle, at + len(needle) if span is None else span.end)
 
 
-def _value(text: str, at: int, word: str) -> Span | None:
+def _value(text: str, at: int, word: str) -> KeySpan | None:
     found = _VALUE.match(text, at)
     if found is None or not is_value(found[1]):
         return None
@@ -90,7 +99,7 @@ def _value(text: str, at: int, word: str) -> Span | None:
     is_sure = text[start - 1] in "\"'`" or _DIGIT.search(value) is not None
     if is_sure or word.lower() not in _LATIN or ends_a_line(text, found.end()):
         rest = _REST.match(text, found.end())
-        return Span(start, found.end() if rest is None else rest.end(), "password")
+        return KeySpan(start, found.end() if rest is None else rest.end(), "password")
     return None
 
 
@@ -154,9 +163,9 @@ _TELEGRAM = re.compile(r"(?<![0-9])[0-9]{8,10}:AA[\w-]{32,34}(?![\w-])", re.ASCI
 _SLACK_HOOK = b"hooks.slack.com/services/"
 
 
-def tokens(text: str, raw: bytes) -> list[Span]:
+def tokens(text: str, raw: bytes) -> list[KeySpan]:
     """Tokens with a beginning that their provider chose to be recognisable."""
-    spans: list[Span] = []
+    spans: list[KeySpan] = []
     if len(raw) < SHORTEST_RUN:
         return spans
     runs = raw.translate(_RUN_TABLE)
@@ -173,17 +182,17 @@ def tokens(text: str, raw: bytes) -> list[Span]:
     return spans
 
 
-def _token_in_run(text: str, raw: bytes, start: int, end: int) -> Span | None:
+def _token_in_run(text: str, raw: bytes, start: int, end: int) -> KeySpan | None:
     before = raw[start - 1] if start else 0
     begin = start + 1 if before == 0x5C and raw[start] in b"nrt" else start
     if raw[begin] in _FIRST:
         found = _AT_START.match(text, begin)
         if found is not None:
-            return Span(begin, max(end, found.end()), _kind_at(text, begin))
+            return KeySpan(begin, max(end, found.end()), _kind_at(text, begin))
     if end - begin > LONGEST_PLAIN_RUN:
         found = _INSIDE.search(text, begin, end)
         if found is not None:
-            return Span(found.start() + 1, end, _kind_at(text, found.start() + 1))
+            return KeySpan(found.start() + 1, end, _kind_at(text, found.start() + 1))
     if before in b".:/":
         return _token_after_mark(text, raw, start, end)
     return None
@@ -193,16 +202,16 @@ def _kind_at(text: str, position: int) -> str:
     return next(kind for pattern, kind in _KINDS if pattern.match(text, position))
 
 
-def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> Span | None:
+def _token_after_mark(text: str, raw: bytes, start: int, end: int) -> KeySpan | None:
     if raw.endswith(_DOTTED_ENDS, max(0, start - 6), start):
         mark = next(mark for mark in _DOTTED_ENDS if raw.endswith(mark, 0, start))
         rest = _DOTTED_REST.match(text, end)
-        return Span(start - len(mark), rest.end() if rest is not None else end, _DOTTED[mark])
+        return KeySpan(start - len(mark), rest.end() if rest is not None else end, _DOTTED[mark])
     if raw[start - 1] == 0x3A:
         bot = _TELEGRAM.search(text, max(0, start - 11), end)
-        return Span(bot.start(), end, "telegram-token") if bot is not None else None
+        return KeySpan(bot.start(), end, "telegram-token") if bot is not None else None
     if raw.find(_SLACK_HOOK, max(0, start - 64), start) >= 0:
-        return Span(start, end, "slack-webhook")
+        return KeySpan(start, end, "slack-webhook")
     return None
 
 
@@ -216,7 +225,7 @@ _KEY_BODY = re.compile(
 _LONGEST_KEY = 65_536
 
 
-def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[Span]:
+def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[KeySpan]:
     """Whole PEM blocks; of a block that was cut off, everything that still looks like key."""
     end = 0
     while start >= 0:
@@ -231,7 +240,7 @@ def private_keys(text: str, low: bytes, needle: bytes, start: int) -> Iterator[S
             close = _END.match(text, end) if 0 <= end <= limit else None
             if stop > begin.end() + SHORTEST_RUN:
                 stop = close.end() if close is not None and end - stop < 200 else stop
-                yield Span(start, stop, "private-key")
+                yield KeySpan(start, stop, "private-key")
         start = following
 
 
@@ -243,12 +252,12 @@ _PUTTY = re.compile(
 )
 
 
-def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
+def putty_keys(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
     """The private lines of a PuTTY key file, and the code over them."""
     while at >= 0:
         found = _PUTTY.match(text, at)
         if found is not None and found.end() - found.start(1) > SHORTEST_RUN:
-            yield Span(found.start(1) + len(found[1]) - len(found[1].lstrip()), found.end(1), "private-key")
+            yield KeySpan(found.start(1) + len(found[1]) - len(found[1].lstrip()), found.end(1), "private-key")
         at = low.find(needle, at + len(needle))
 
 
@@ -258,16 +267,16 @@ _USER_INFO = re.compile(
 _OPEN_PASSWORD = re.compile(r"[$<{*%]|[xX.]{3,256}$|…")
 
 
-def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[Span]:
+def addresses(text: str, low: bytes, mark: bytes, at: int) -> Iterator[KeySpan]:
     """The password of `scheme://user:password@host`, or a token that stands in the user's place."""
     while at >= 0:
         info = _USER_INFO.match(text, at + len(mark))
         if info is not None:
             password = info[2]
             if password is not None and not _OPEN_PASSWORD.match(password) and MARK not in password:
-                yield Span(info.start(2), info.end() - 1, "password")
+                yield KeySpan(info.start(2), info.end() - 1, "password")
             elif password is None and len(info[1]) >= SHORTEST_RUN and any(map(str.isdigit, info[1])):
-                yield Span(info.start(1), info.end(1), "url-token")
+                yield KeySpan(info.start(1), info.end(1), "url-token")
         at = low.find(mark, at + len(mark))
 
 
@@ -307,7 +316,7 @@ _HEADERS = {
 }
 
 
-def headers(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
+def headers(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
     """Authorization and Cookie headers wherever they are quoted, `Bearer …`, and signed addresses."""
     pattern, kind = _HEADERS[needle]
     while at >= 0:
@@ -316,7 +325,7 @@ def headers(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
         if match is not None:
             group = match.lastindex or 0
             if _is_credential(match[group][:256]):
-                yield Span(match.start(group), match.end(group), kind)
+                yield KeySpan(match.start(group), match.end(group), kind)
                 after = match.end(group)
         at = low.find(needle, after)
 
@@ -327,7 +336,7 @@ def _is_credential(value: str) -> bool:
     return _DIGIT_OR_PADDING.search(value) is not None
 
 
-Finder = Callable[[str, bytes, bytes, int], Iterable[Span]]
+Finder = Callable[[str, bytes, bytes, int], Iterable[KeySpan]]
 _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
     (b"pass", ((b"pass", assignments), (b"mot de passe", phrases))),
     *((word, ((word, assignments),)) for word in WORDS if word not in (b"key", b"pass")),
@@ -341,9 +350,9 @@ _FINDERS: tuple[tuple[bytes, tuple[tuple[bytes, Finder], ...]], ...] = (
 """A gate, and what can only be there where the gate is."""
 
 
-def credentials(text: str) -> list[Span]:
+def credentials(text: str) -> list[KeySpan]:
     """Every credential in the text, in no order; spans may overlap. A needle that is absent costs one search."""
-    own: Iterable[Span] = ()
+    own: Iterable[KeySpan] = ()
     if not text.isascii():
         text = folded(text)
         own = foreign(text)
@@ -401,7 +410,7 @@ def with_credentials(texts: Sequence[str]) -> set[int]:
     }
 
 
-def _replaced(text: str, spans: Iterable[Span]) -> str:
+def _replaced(text: str, spans: Iterable[KeySpan]) -> str:
     """The text without the spans; of spans that overlap, the union goes and the longest names the kind."""
     pieces: list[str] = []
     position = 0
@@ -412,13 +421,13 @@ def _replaced(text: str, spans: Iterable[Span]) -> str:
     return "".join(pieces)
 
 
-def _united(spans: Iterable[Span]) -> list[Span]:
-    united: list[Span] = []
+def _united(spans: Iterable[KeySpan]) -> list[KeySpan]:
+    united: list[KeySpan] = []
     for span in sorted(spans):
         if united and span.start < united[-1].end:
             last = united[-1]
             longest = last if last.end - last.start >= span.end - span.start else span
-            united[-1] = Span(last.start, max(last.end, span.end), longest.kind)
+            united[-1] = KeySpan(last.start, max(last.end, span.end), longest.kind)
         else:
             united.append(span)
     return united
@@ -439,10 +448,10 @@ def redact_value(value: Any) -> Any:
     What did not change is the same object; nothing is changed in place. Values nested more than 200 levels deep
     and values that contain themselves are replaced rather than trusted.
     """
-    return _Walk().visit(value, 0, None)
+    return _RedactingWalk().visit(value, 0, None)
 
 
-class _Walk:
+class _RedactingWalk:
     """One walk over a value. `kind` is what everything below a sensitive key is replaced by."""
 
     def __init__(self) -> None:

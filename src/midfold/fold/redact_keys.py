@@ -56,7 +56,7 @@ END = r"\Z|(?=\n\0)"
 """The end of a text, or of one among many."""
 
 
-class Span(NamedTuple):
+class KeySpan(NamedTuple):
     start: int
     end: int
     kind: str
@@ -185,7 +185,7 @@ _WORDS_OF_CODE = _words(
 )
 
 
-def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]:
+def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySpan]:
     """The values of names that end in a telling word."""
     word = WORDS[needle]
     while at >= 0:
@@ -195,7 +195,7 @@ def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[Span]
         at = low.find(needle, span.end if span is not None else at + len(needle))
 
 
-def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
+def _named(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     for ending in word.endings:
         if low.startswith(ending, at):
             end = at + len(ending)
@@ -228,10 +228,10 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> Span | None:
     if found is None:
         return None
     kind = kind_of_name(text[start:end].rpartition(".")[2])
-    return Span(*found, kind) if kind is not None else None
+    return KeySpan(*found, kind) if kind is not None else None
 
 
-def _encoded(text: str, low: bytes, at: int, end: int, *, strong: bool) -> Span | None:
+def _encoded(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
     """The value in `%22api_key%22%3A%22value%22` or `password%3Dvalue`: JSON and queries as addresses carry them."""
     separator = _ENCODED_SEPARATOR.match(text, end)
     if separator is None:
@@ -247,7 +247,7 @@ def _encoded(text: str, low: bytes, at: int, end: int, *, strong: bool) -> Span 
     if not separator[1] and len(value[0]) < 4:
         return None
     rest = _ENCODED_REST.match(text, value.end())
-    return Span(value.start(), value.end() if rest is None else rest.end(), kind)
+    return KeySpan(value.start(), value.end() if rest is None else rest.end(), kind)
 
 
 def _is_hopeless(text: str, at: int) -> bool:

@@ -220,7 +220,7 @@ LARGE = 1_000_000
 """Bytes of a body that are put together in a thread."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class DoorLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one request, and all of them together, may cost."""
 
     body_bytes: int = 64 * 1024 * 1024
@@ -242,11 +242,11 @@ class Admission:
         self,
         app: App,
         keys: Keys,
-        limits: Limits | None = None,
+        limits: DoorLimits | None = None,
         refused: Callable[[int], None] | None = None,
         browsers: Browsers | None = None,
     ) -> None:
-        self.app, self.keys, self.limits = app, keys, limits or Limits()
+        self.app, self.keys, self.limits = app, keys, limits or DoorLimits()
         self.refused = refused
         self.browsers = browsers or Browsers(keyed=bool(keys))
         self.held = 0

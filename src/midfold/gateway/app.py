@@ -22,17 +22,17 @@ import msgspec
 from midfold.config import Config
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import limits as overflow
-from midfold.gateway.exchange import JSON, Account, Exchange, Gone, Receive, Scope, Send, TooLarge
-from midfold.gateway.folding import CROWDED, LARGE, Steward
+from midfold.gateway.answered import Watcher, answered_request
+from midfold.gateway.exchange import JSON, Exchange, Gone, Receive, RequestAccount, Scope, Send, TooLarge
 from midfold.gateway.ids import Reach
-from midfold.gateway.limits import Limits
+from midfold.gateway.limits import ModelLimits
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
+from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
 from midfold.gateway.rounds import Rounds
 from midfold.gateway.routes import encoding_of, route_of, to_client, to_upstream
 from midfold.gateway.server import Front, Later, place_of
-from midfold.gateway.sighting import Watcher, sighted
-from midfold.gateway.upstream import MOST_OF_ERRORS, Answer, Client, Tap, Target, Upstream, Upstreams, decoded
-from midfold.gateway.weighing import Conversation, Prepared, Weighed
+from midfold.gateway.upstream import MOST_OF_ERRORS, Client, Tap, Target, Upstream, UpstreamAnswer, Upstreams, decoded
+from midfold.gateway.weighing import ClientHistory, Prepared, Weighed
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.jsonio import NotJSON
@@ -62,37 +62,37 @@ MOST_LISTED = 8_000_000
 MODELS = ("/v1/models", "/models")
 
 
-def is_compacted_here(exchange: Exchange, steward: Steward) -> bool:
+def is_compacted_here(exchange: Exchange, preparer: RequestPreparer) -> bool:
     """Whether a request for a compaction is ours to answer."""
     if exchange.route.kind != "compact" or exchange.asked.bypass or exchange.peek is None:
         return False
-    return steward.policy.enabled and steward.folder is not None and not exchange.peek.is_continued
+    return preparer.policy.enabled and preparer.folder is not None and not exchange.peek.is_continued
 
 
-async def compacted(exchange: Exchange, steward: Steward) -> None:
+async def compacted(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answers `/v1/responses/compact`."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
-    limits = steward.policy.limits_of(exchange)
-    weighed = await steward.in_thread(_weighed, exchange, steward, limits)
+    limits = preparer.policy.limits_of(exchange)
+    weighed = await preparer.in_thread(_weighed, exchange, preparer, limits)
     before = weighed.size.tokens
-    again = await steward.fold(exchange, weighed, force=True)
+    again = await preparer.fold(exchange, weighed, force=True)
     if again.checkpoint is None:
         exchange.account.action = "unchanged"
     account = exchange.account
-    steward.tell(exchange, again)
+    preparer.tell(exchange, again)
     account.tokens_before = before
-    await exchange.answer(200, await steward.in_thread(_compaction, again, before))
+    await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
 
 
-def _weighed(exchange: Exchange, steward: Steward, limits: Limits) -> Weighed:
+def _weighed(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> Weighed:
     document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
-    conversation = Conversation(document, steward.policy.redactor, exchange.owner.id)
+    conversation = ClientHistory(document, preparer.policy.redactor, exchange.owner.id)
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
-    return steward.scales.weighed(conversation, steward.scales.name(exchange, conversation), limits)
+    return preparer.scales.weighed(conversation, preparer.scales.name(exchange, conversation), limits)
 
 
 def _compaction(weighed: Weighed, before: int) -> bytes:
@@ -108,7 +108,7 @@ def _compaction(weighed: Weighed, before: int) -> bytes:
     return jsonio.encode(value)
 
 
-def _items(view: Transcript, conversation: Conversation) -> list[Any]:
+def _items(view: Transcript, conversation: ClientHistory) -> list[Any]:
     """Items that can be sent as input again."""
     values = [message_value(message, conversation.dialect) for message in view]
     return [
@@ -127,14 +127,14 @@ def _usage(before: int, after: int) -> dict[str, Any]:
     }
 
 
-async def counted(exchange: Exchange, steward: Steward) -> None:
+async def counted(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answers a count that the upstream does not make."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
-    limits = steward.policy.limits_of(exchange)
-    weighed: Weighed | None = await steward.in_thread(steward.scales.weigh, exchange, limits)
+    limits = preparer.policy.limits_of(exchange)
+    weighed: Weighed | None = await preparer.in_thread(preparer.scales.weigh, exchange, limits)
     if weighed is None:
         raise TranscriptError("the request has no messages to count")
     exchange.account.action, exchange.account.reason = "estimated", ""
@@ -168,7 +168,7 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
     await exchange.answer(200, msgspec.json.encode({"object": "list", "data": list(data.values())}), [JSON])
 
 
-def _listed(answer: Answer, body: bytes) -> list[Any]:
+def _listed(answer: UpstreamAnswer, body: bytes) -> list[Any]:
     try:
         value = msgspec.json.decode(decoded(body, encoding_of(answer.headers), MOST_LISTED))
     except msgspec.MsgspecError:
@@ -181,7 +181,7 @@ _log = logging.getLogger("midfold.gateway")
 
 Admit = Callable[[Exchange], "tuple[int, str] | None"]
 """Looks at a request before its body is read; a status and a text refuse it."""
-Accountant = Callable[[Account], None]
+Accountant = Callable[[RequestAccount], None]
 """Told about every request when it is over."""
 
 
@@ -199,7 +199,7 @@ class Gateway:
         self.upstreams = Upstreams(config, os.environ if environment is None else environment)
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
-        self.steward = Steward(config, sessions)
+        self.preparer = RequestPreparer(config, sessions)
         self.reach = Reach(sessions, is_everything_open=self.settings.routes == "all")
         self.recall = Rounds(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
@@ -280,9 +280,9 @@ class Gateway:
         if len(body) <= LARGE:
             exchange.peek = peek(body)
         else:
-            exchange.is_crowded = await self.steward.in_thread(is_crowded, body)
+            exchange.is_crowded = await self.preparer.in_thread(is_crowded, body)
         if exchange.peek is None and body:
-            exchange.peek = await self.steward.in_thread(peek_slowly, body)
+            exchange.peek = await self.preparer.in_thread(peek_slowly, body)
 
     async def _uploaded(self, exchange: Exchange) -> bool:
         """A file on its way to a route that is not ours: never kept, never looked at. False if it must be."""
@@ -305,8 +305,8 @@ class Gateway:
         return True
 
     async def _relayed(self, exchange: Exchange) -> None:
-        if is_compacted_here(exchange, self.steward):
-            await compacted(exchange, self.steward)
+        if is_compacted_here(exchange, self.preparer):
+            await compacted(exchange, self.preparer)
             return
         if lists_models(exchange, self.upstreams):
             await models(exchange, self.upstreams, self.client)
@@ -314,11 +314,11 @@ class Gateway:
         if self.recall is not None and await self.recall.applies(exchange):
             await self.recall.relay(exchange)
             return
-        prepared = await self.steward.prepare(exchange)
+        prepared = await self.preparer.prepare(exchange)
         answer = await self.send(exchange, prepared.body)
         if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
             answer.close()
-            await counted(exchange, self.steward)
+            await counted(exchange, self.preparer)
             return
         if exchange.route.kind == "generate" and overflow.may_be(answer.status):
             again = await self._recovered(exchange, prepared, answer)
@@ -328,14 +328,14 @@ class Gateway:
         await self._relay(exchange, prepared, answer)
 
     async def _recovered(
-        self, exchange: Exchange, prepared: Prepared, answer: Answer
-    ) -> tuple[Prepared, Answer] | None:
+        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer
+    ) -> tuple[Prepared, UpstreamAnswer] | None:
         """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
         try:
             head = await answer.head(MOST_OF_ERRORS)
             told = decoded(head, encoding_of(answer.headers), MOST_OF_ERRORS)
             found = overflow.overflow_of(answer.status, told)
-            smaller = None if found is None else await self.steward.recover(exchange, prepared, found)
+            smaller = None if found is None else await self.preparer.recover(exchange, prepared, found)
             if smaller is None:
                 await self._relay(exchange, prepared, answer, head)
                 return None
@@ -343,17 +343,17 @@ class Gateway:
             answer.close()
         return smaller, await self.send(exchange, smaller.body)
 
-    async def send(self, exchange: Exchange, body: bytes) -> Answer:
+    async def send(self, exchange: Exchange, body: bytes) -> UpstreamAnswer:
         """The request, with this body, to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
         headers = to_upstream(exchange.headers, upstream.credential(exchange.route.wire))
-        body = await self.steward.marked(exchange, body)
+        body = await self.preparer.marked(exchange, body)
         exchange.document = None
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
         return self.reach.watched(exchange, answer)
 
-    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: Answer, head: bytes = b"") -> None:
+    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, head: bytes = b"") -> None:
         """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
         tap = Tap(encoding_of(answer.headers))
         try:
@@ -370,13 +370,13 @@ class Gateway:
             if exchange.route.kind == "generate":
                 usage = exchange.account.usage = await self._usage(tap)
                 if usage is not None and answer.status == 200:
-                    self.steward.observe(exchange, prepared, usage)
+                    self.preparer.observe(exchange, prepared, usage)
 
     async def _usage(self, tap: Tap) -> Usage | None:
         """What an answer says it cost. A client that goes away as soon as it has its answer interrupts no reading."""
         if not tap.is_heavy:
             return tap.usage()
-        reading = asyncio.ensure_future(self.steward.in_thread(tap.usage))
+        reading = asyncio.ensure_future(self.preparer.in_thread(tap.usage))
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
@@ -387,14 +387,14 @@ class Gateway:
         account.seconds = time.perf_counter() - exchange.started
         for accountant in self.accountants:
             accountant(account)
-        sighting = sighted(exchange, self.steward.policy) if self.watchers else None
-        if sighting is not None:
+        answered = answered_request(exchange, self.preparer.policy) if self.watchers else None
+        if answered is not None:
             for watcher in self.watchers:
-                watcher(sighting)
+                watcher(answered)
 
     async def close(self) -> None:
         await self.client.close()
-        await self.steward.close()
+        await self.preparer.close()
 
 
 def _target(exchange: Exchange) -> Target:
@@ -403,7 +403,7 @@ def _target(exchange: Exchange) -> Target:
     return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
 
 
-async def _after(head: bytes, answer: Answer) -> AsyncIterator[bytes]:
+async def _after(head: bytes, answer: UpstreamAnswer) -> AsyncIterator[bytes]:
     yield head
     async for chunk in answer.chunks():
         yield chunk

@@ -18,7 +18,7 @@ from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
     from midfold.gateway.upstream import Upstream
-    from midfold.gateway.weighing import Conversation
+    from midfold.gateway.weighing import ClientHistory
 
 
 # Whose a request is: the owner of everything that the gateway keeps because of it.
@@ -86,7 +86,7 @@ class Gone(Exception):
     """The client has gone away."""
 
 
-class Account(msgspec.Struct):
+class RequestAccount(msgspec.Struct):
     """What is known about a request when it is over; no header, no body, no key."""
 
     method: str
@@ -131,7 +131,7 @@ class Exchange:
         self.document: Document | None = None
         """The body as somebody has read it, until it is sent."""
         self.upstream: Upstream | None = None
-        self.conversation: Conversation | None = None
+        self.conversation: ClientHistory | None = None
         """The request as it was read, where it was."""
         self.owner: Owner = scope.get("state", {}).get("owner") or owner_of(self.headers)
         """As the door has found."""
@@ -139,7 +139,7 @@ class Exchange:
         """Names of the tools that the gateway offered, and runs itself."""
         self.begun = False
         self.started = time.perf_counter()
-        self.account = Account(self.method, self.path, owner=self.owner.name, route=route.name)
+        self.account = RequestAccount(self.method, self.path, owner=self.owner.name, route=route.name)
 
     @property
     def namespace(self) -> str:

@@ -23,15 +23,15 @@ from msgspec import Raw
 
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Owner
-from midfold.gateway.weighing import Conversation
+from midfold.gateway.weighing import ClientHistory
 from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.intake import redact_json
 from midfold.transcript import jsonio
-from midfold.transcript.answers import AnswerReader
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.jsonio import elements, entries
 from midfold.transcript.message import Message, Transcript, plain
+from midfold.transcript.replies import AnswerReader
 from midfold.transcript.splice import replace_values
 from midfold.transcript.sse import StreamEvent, event_bytes
 
@@ -55,7 +55,7 @@ CLIENT_CALLS = frozenset(
 BEGINNINGS = ("response.created", "response.in_progress", "response.queued")
 
 
-class Seen(NamedTuple):
+class ShownPart(NamedTuple):
     """Something a client was shown of a hidden turn: a text, a thought, or the id of an item."""
 
     kind: str
@@ -78,7 +78,7 @@ class Joined(ABC):
     dialect: ClassVar[str]
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[ShownPart] = []
         self.hidden_usage: dict[str, Any] = {}
         self.has_shown = False
         """Whether the client has something of a hidden turn."""
@@ -143,7 +143,7 @@ class Joined(ABC):
         """The event as it must be sent; empty if it must not be, None if it is sent as it came. Notes what is shown."""
 
     @abstractmethod
-    def _shown(self) -> list[Seen]:
+    def _shown(self) -> list[ShownPart]:
         """What the client has of the turn that is hidden now."""
 
     @abstractmethod
@@ -180,8 +180,8 @@ class JoinedAnthropic(Joined):
         _, texts = self._blocks.setdefault(index, (str(part.get("type")), []))
         texts += [next((part[key] for key in ("text", "thinking", "data") if isinstance(part.get(key), str)), "")]
 
-    def _shown(self) -> list[Seen]:
-        return [Seen(kind, "".join(texts)) for _, (kind, texts) in sorted(self._blocks.items())]
+    def _shown(self) -> list[ShownPart]:
+        return [ShownPart(kind, "".join(texts)) for _, (kind, texts) in sorted(self._blocks.items())]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         return event_bytes("error", {"type": "error", "error": error})
@@ -234,9 +234,9 @@ class JoinedChat(Joined):
             kept["content"] = SEPARATOR + kept["content"]
         return {**choice, "delta": kept}
 
-    def _shown(self) -> list[Seen]:
+    def _shown(self) -> list[ShownPart]:
         text = "".join(self._texts)
-        return [Seen("text", text + SEPARATOR)] if text else []
+        return [ShownPart("text", text + SEPARATOR)] if text else []
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         return event_bytes("", {"error": error})
@@ -294,7 +294,7 @@ class JoinedResponses(Joined):
             self._number += 1
         return changed
 
-    def _shown(self) -> list[Seen]:
+    def _shown(self) -> list[ShownPart]:
         return [seen_item(item) for item in self._items[self._offset :]]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
@@ -302,13 +302,13 @@ class JoinedResponses(Joined):
         return event_bytes("error", {"type": "error", "error": error, **told, "sequence_number": self._number})
 
 
-def seen_item(item: Mapping[str, Any]) -> Seen:
+def seen_item(item: Mapping[str, Any]) -> ShownPart:
     """An item of the Responses shape: a message is its text, anything else its id."""
     content = item.get("content")
     if item.get("type", "message") == "message" and isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
-        return Seen("text", "".join(text for text in texts if isinstance(text, str)))
-    return Seen("item", str(item.get("id")))
+        return ShownPart("text", "".join(text for text in texts if isinstance(text, str)))
+    return ShownPart("item", str(item.get("id")))
 
 
 def _whole(value: Any) -> int:
@@ -325,7 +325,7 @@ class Record(msgspec.Struct, frozen=True):
     """One hidden run."""
 
     messages: tuple[Raw, ...]
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[ShownPart, ...] = ()
 
 
 class Hidden:
@@ -336,13 +336,13 @@ class Hidden:
         self._redactor = redactor
         self._known: LRU[bytes, tuple[Record, int]] = LRU(MOST_KNOWN, most_bytes=MOST_BYTES, size=lambda one: one[1])
 
-    def put_back(self, owner: Owner, conversation: Conversation) -> Conversation:
+    def put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
         """The conversation with its hidden turns; the very same if it has none."""
         runs = self._runs(owner, conversation)
         if not runs:
             return conversation
         talk: list[Message] = []
-        seen: Sequence[Seen] = ()
+        seen: Sequence[ShownPart] = ()
         for message, chain in zip(conversation.talk, conversation.chains, strict=True):
             left, seen = unsaid(message, seen, conversation.dialect) if seen else (message, seen)
             talk += () if left is None else (left,)
@@ -355,9 +355,9 @@ class Hidden:
     def keep(
         self,
         owner: Owner,
-        conversation: Conversation,
+        conversation: ClientHistory,
         messages: Transcript,
-        seen: Sequence[Seen] = (),
+        seen: Sequence[ShownPart] = (),
         session: str = "",
     ) -> None:
         """Writes a run down; `conversation` is the request as the client sent it, `seen` what it saw of the run.
@@ -373,7 +373,7 @@ class Hidden:
         place = place_of(owner, conversation)
         self._turns.keep(place, conversation.chains[-1].hex(), record, session=session)
 
-    def _runs(self, owner: Owner, conversation: Conversation) -> dict[str, Record]:
+    def _runs(self, owner: Owner, conversation: ClientHistory) -> dict[str, Record]:
         place = place_of(owner, conversation)
         found = self._turns.find(place, [chain.hex() for chain in conversation.chains])
         runs = {one.chain: known[0] for one in found if (known := self._known.get(one.digest)) is not None}
@@ -384,7 +384,7 @@ class Hidden:
         return runs
 
 
-def place_of(owner: Owner, conversation: Conversation) -> str:
+def place_of(owner: Owner, conversation: ClientHistory) -> str:
     """Where the runs of a conversation are kept: nobody else, and no other system prompt, leads there."""
     prompt = conversation.prompt_digest
     return owner.bind(b"hidden turns", conversation.dialect.name.encode(), prompt)
@@ -395,7 +395,9 @@ def raw_messages(values: list[Any], dialect: type[Dialect]) -> Transcript:
     return tuple(Message.over(Raw(jsonio.encode(value)), dialect.read) for value in values)
 
 
-def unsaid(message: Message, seen: Sequence[Seen], dialect: type[Dialect]) -> tuple[Message | None, Sequence[Seen]]:
+def unsaid(
+    message: Message, seen: Sequence[ShownPart], dialect: type[Dialect]
+) -> tuple[Message | None, Sequence[ShownPart]]:
     """A client's record of an answer without what it saw of hidden turns, and what of that is still to be found.
 
     What does not begin with it is left as it is: clients write answers down in their own way.
@@ -414,7 +416,7 @@ def unsaid(message: Message, seen: Sequence[Seen], dialect: type[Dialect]) -> tu
     return Message.over(Raw(replace_values(raw, {"content": content})), dialect.read), ()
 
 
-def _unsaid(content: Any, raw: Raw | None, seen: Sequence[Seen]) -> bytes | None:
+def _unsaid(content: Any, raw: Raw | None, seen: Sequence[ShownPart]) -> bytes | None:
     """The content that is left, as JSON; None if it does not begin with what was seen, or is nothing else."""
     said = [one for one in seen if one.kind == "text"]
     prefix = "".join(one.text for one in said)
@@ -434,6 +436,6 @@ def _unsaid(content: Any, raw: Raw | None, seen: Sequence[Seen]) -> bytes | None
     return b"[" + b",".join([changed, *(bytes(block) for block in blocks[1:])]) + b"]"
 
 
-def _is_same(block: Any, seen: Seen) -> bool:
+def _is_same(block: Any, seen: ShownPart) -> bool:
     texts = [block.get(key) for key in ("text", "thinking", "data")] if isinstance(block, Mapping) else []
     return seen.text in texts

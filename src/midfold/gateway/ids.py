@@ -27,7 +27,7 @@ from midfold.errors import MidfoldError, TranscriptError
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.peek import structural_values
 from midfold.gateway.routes import Raw, encoding_of
-from midfold.gateway.upstream import Answer, Upstream
+from midfold.gateway.upstream import Upstream, UpstreamAnswer
 from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.database import Tx
@@ -52,7 +52,7 @@ TIDY_EVERY = 1_000
 """Rows that are added before those that have ended are removed."""
 
 
-class Place(NamedTuple):
+class IdPlace(NamedTuple):
     """Whose things, at which provider."""
 
     owner: Owner
@@ -71,7 +71,7 @@ class Belongings:
         self._clock = clock
         self._added = 0
 
-    async def has(self, place: Place, given: str) -> bool:
+    async def has(self, place: IdPlace, given: str) -> bool:
         """Whether an id was given to an owner. Raises StoreError where that cannot be known now."""
         name = place.name(given)
         if self._known.get(name):
@@ -81,7 +81,7 @@ class Belongings:
         self._known.put(name, True)
         return True
 
-    async def add(self, place: Place, ids: list[str], days: int | None = None) -> None:
+    async def add(self, place: IdPlace, ids: list[str], days: int | None = None) -> None:
         """These are an owner's from now on; for some days, if their provider forgets them after that."""
         names = [place.name(given) for given in ids]
         for name in names:
@@ -489,13 +489,13 @@ class Reach:
             told = "generation, counting, models, embeddings, and what the same key has made are open"
             raise Closed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
         exchange.headers = [pair for pair in exchange.headers if pair[0] not in PARTS_OF_ACCOUNT]
-        place = Place(exchange.owner, exchange.upstream.base)
+        place = IdPlace(exchange.owner, exchange.upstream.base)
         if grant.id is not None and not await self._belongings.has(place, grant.id):
             raise NotTheirs(f"no {grant.id} was made under this key of the gateway; {OPENS}")
         if exchange.body and not (grant.is_form and _is_form(exchange.headers)):
             await self._check_body(exchange, place)
 
-    async def _check_body(self, exchange: Exchange, place: Place) -> None:
+    async def _check_body(self, exchange: Exchange, place: IdPlace) -> None:
         if any(name == b"content-encoding" for name, _ in exchange.headers):
             raise TranscriptError(f"a compressed request cannot be checked for ids of others: send it plain; {OPENS}")
         body, path = exchange.body, exchange.raw_path
@@ -505,7 +505,7 @@ class Reach:
             if not await self._belongings.has(place, given):
                 raise NotTheirs(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
 
-    def watched(self, exchange: Exchange, answer: Answer) -> Answer:
+    def watched(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
         """The answer; ids that it gives out are the owner's when it is over."""
         upstream = exchange.upstream
         assert upstream is not None
@@ -515,7 +515,7 @@ class Reach:
         if grant is None or not grant.made or not _is_stored(grant, exchange.body):
             return answer
         days = STORED_DAYS if grant.made in ("response", "completion") else None
-        keep = partial(self._belongings.add, Place(exchange.owner, upstream.base), days=days)
+        keep = partial(self._belongings.add, IdPlace(exchange.owner, upstream.base), days=days)
         encoding = encoding_of(answer.headers)
         answer.issued = Issued(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
         return answer

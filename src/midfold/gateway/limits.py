@@ -192,7 +192,7 @@ MOST_COUNTED = 50_000
 """Messages whose sizes are remembered, at some 300 bytes each."""
 
 
-class Limits(NamedTuple):
+class ModelLimits(NamedTuple):
     """The numbers for one model and one length of answers."""
 
     window: int
@@ -243,7 +243,7 @@ class Policy:
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self.engine_config = self._engine_config()
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
-        self._known: LRU[tuple[str | None, int, int], Limits] = LRU(MOST_REMEMBERED)
+        self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
         self.learned = Learned()
 
     def _engine_config(self) -> Config:
@@ -256,18 +256,18 @@ class Policy:
         caching = msgspec.structs.replace(self.config.prompt_caching, schedule="threshold")
         return msgspec.structs.replace(self.config, compression=compression, prompt_caching=caching)
 
-    def limits_of(self, exchange: Exchange) -> Limits:
+    def limits_of(self, exchange: Exchange) -> ModelLimits:
         """The numbers for a request whose body was peeked into."""
         assert exchange.peek is not None
         learned = self.learned.window(whose(exchange)) if self.learned.is_any else 0
         return self.limits(exchange.peek.name, exchange.peek.output, learned)
 
-    def limits(self, model: str | None, output: int, learned: int = 0) -> Limits:
+    def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
         """The numbers; `learned` is what is known better than the table, if anything."""
         found = self._known.peek((model, output, learned))
         return found or self._known.made((model, output, learned), lambda: self._limits(model, output, learned))
 
-    def _limits(self, model: str | None, output: int, learned: int) -> Limits:
+    def _limits(self, model: str | None, output: int, learned: int) -> ModelLimits:
         belief = believe(model, self.config)
         window = min(learned or belief.model.context_window, belief.model.context_window)
         meter = self.meter(belief)
@@ -275,10 +275,10 @@ class Policy:
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
             looked_at = 1 if self.asks_engine else looked_at_from(self.config, trigger)
-            return Limits(window, trigger, reservation, meter, looked_at)
+            return ModelLimits(window, trigger, reservation, meter, looked_at)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
-        return Limits(window, min(trigger, beside), output if beside < trigger else 0, meter)
+        return ModelLimits(window, min(trigger, beside), output if beside < trigger else 0, meter)
 
     def meter(self, belief: Belief) -> Meter:
         """What counts for a model; models that count alike share it, and what it remembers."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError
-from midfold.gateway.admission import Admission, Keys, Limits
+from midfold.gateway.admission import Admission, DoorLimits, Keys
 from midfold.gateway.browsers import LOOPBACK, Browsers
-from midfold.gateway.exchange import Account
-from midfold.gateway.server import Entry, Log, now, to
+from midfold.gateway.exchange import RequestAccount
+from midfold.gateway.server import Log, LogEntry, now, to
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -63,7 +63,7 @@ class Counter:
             yield f"{self.name}{_labels(self.labels, values)} {_number(self._values[values])}"
 
 
-class Gauge:
+class MetricGauge:
     """A number that is asked for when the page is made."""
 
     kind = "gauge"
@@ -102,7 +102,7 @@ class Histogram:
             yield f"{self.name}_count{shown} {below}"
 
 
-Measure = Counter | Gauge | Histogram
+Measure = Counter | MetricGauge | Histogram
 
 
 def page(measures: Sequence[Measure]) -> str:
@@ -153,9 +153,9 @@ class Figures:
         self._gauges: list[Measure] = []
 
     def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
-        self._gauges.append(Gauge(name, told, read))
+        self._gauges.append(MetricGauge(name, told, read))
 
-    def __call__(self, account: Account) -> None:
+    def __call__(self, account: RequestAccount) -> None:
         self.requests.add(account.route, str(account.status), account.action)
         if account.fault:
             self.unmanaged.add(account.fault)
@@ -211,7 +211,7 @@ class Operations:
     def around(self, app: Front) -> Admission:
         """The application that is served."""
         settings = self.config.gateway
-        limits = Limits(
+        limits = DoorLimits(
             body_bytes=settings.largest_body, body_seconds=settings.body_seconds, total_bytes=settings.largest_total
         )
         app.gateway.accountants.append(self.figures)
@@ -224,11 +224,11 @@ class Operations:
             self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
         return door
 
-    def write(self, account: Account) -> None:
+    def write(self, account: RequestAccount) -> None:
         """One line about a request that is over."""
         assert self._log is not None
         self._log(
-            Entry(
+            LogEntry(
                 at=now(),
                 owner=account.owner,
                 method=account.method if account.method.isalpha() else "",

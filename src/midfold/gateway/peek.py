@@ -77,7 +77,7 @@ class Peek(msgspec.Struct, gc=False):
         return next((value for value in asked if type(value) is int and value > 0), 0)
 
 
-class _Fields(msgspec.Struct, gc=False):
+class _PeekedFields(msgspec.Struct, gc=False):
     """Where the fields stand in the body."""
 
     model: Raw = _NONE
@@ -90,7 +90,7 @@ class _Fields(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(Peek)
-_fields = msgspec.json.Decoder(_Fields)
+_fields = msgspec.json.Decoder(_PeekedFields)
 
 
 def peek(body: bytes) -> Peek | None:
@@ -112,13 +112,13 @@ def _peeked_leniently(body: bytes) -> Peek | None:
         return None
     try:
         found = entries(body)
-        return _of(_Fields(**{name: found[name] for name in _Fields.__struct_fields__ if name in found}))
+        return _of(_PeekedFields(**{name: found[name] for name in _PeekedFields.__struct_fields__ if name in found}))
     except NotJSON:
         return None
 
 
-def _of(fields: _Fields) -> Peek:
-    found = ((name, getattr(fields, name)) for name in _Fields.__struct_fields__)
+def _of(fields: _PeekedFields) -> Peek:
+    found = ((name, getattr(fields, name)) for name in _PeekedFields.__struct_fields__)
     return Peek(**{name: _read(raw) for name, raw in found if raw is not _NONE})
 
 

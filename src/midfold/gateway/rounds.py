@@ -23,10 +23,10 @@ from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.fold.archive import Archive
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.folding import LARGE
-from midfold.gateway.hidden import JOINED, Hidden, Joined, Seen, raw_messages
+from midfold.gateway.hidden import JOINED, Hidden, Joined, ShownPart, raw_messages
 from midfold.gateway.limits import may_be, overflow_of
 from midfold.gateway.peek import MOST_VALUES, structural_values
+from midfold.gateway.prepare import LARGE
 from midfold.gateway.routes import encoding_of, to_client
 from midfold.gateway.upstream import MOST_OF_ERRORS, MOST_READ, decoded
 from midfold.lru import LRU
@@ -35,17 +35,17 @@ from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
 from midfold.store.sqlstore import StoredOriginals
 from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
-from midfold.transcript.answers import ModelAnswer, read_answer, result_messages
 from midfold.transcript.document import DIALECTS, read, write
 from midfold.transcript.jsonio import entries
 from midfold.transcript.message import ToolCall, Transcript, read_usage
+from midfold.transcript.replies import ModelAnswer, read_answer, result_messages
 from midfold.transcript.splice import replace_values
 from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
 from midfold.transcript.tools import ToolSpec
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
-    from midfold.gateway.upstream import Answer
+    from midfold.gateway.upstream import UpstreamAnswer
     from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
@@ -92,10 +92,10 @@ class Rounds:
     def __init__(self, gateway: Gateway) -> None:
         assert gateway.sessions is not None
         self.gateway = gateway
-        self.steward = gateway.steward
+        self.preparer = gateway.preparer
         self.sessions = gateway.sessions
-        self.hidden = Hidden(gateway.sessions.store, self.steward.policy.redactor)
-        self.steward.scales.put_back = self.hidden.put_back
+        self.hidden = Hidden(gateway.sessions.store, self.preparer.policy.redactor)
+        self.preparer.scales.put_back = self.hidden.put_back
         self.decode = jsonio.decode
         """Reads an event of a stream, once for all who look at it."""
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
@@ -108,12 +108,12 @@ class Rounds:
         if last is not None:
             # A stream has one id from its beginning on; the provider has what came last under another one.
             renamed = {"previous_response_id": jsonio.encode(last)}
-            exchange.body = await self.steward.beside(len(exchange.body), replace_values, exchange.body, renamed)
-        if not self.steward.looks_at(exchange) or exchange.route.kind != "generate":
+            exchange.body = await self.preparer.work_on(len(exchange.body), replace_values, exchange.body, renamed)
+        if not self.preparer.looks_at(exchange) or exchange.route.kind != "generate":
             return False
         dialect = exchange.route.dialect or ""
         more = await self._free_tools(exchange)
-        body = await self.steward.beside(len(exchange.body), offered, exchange.body, dialect, more)
+        body = await self.preparer.work_on(len(exchange.body), offered, exchange.body, dialect, more)
         if body is None:
             exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
             return False
@@ -130,7 +130,7 @@ class Rounds:
         specs = list(self.engine_tools.specs.values())
         if not specs:
             return specs
-        theirs = await self.steward.beside(len(exchange.body), client_tools, exchange.body)
+        theirs = await self.preparer.work_on(len(exchange.body), client_tools, exchange.body)
         free = [spec for spec in specs if _quoted(spec.name) not in theirs]
         if len(free) < len(specs):
             left_out = ", ".join(spec.name for spec in specs if spec not in free)
@@ -139,11 +139,11 @@ class Rounds:
 
     async def relay(self, exchange: Exchange) -> None:
         """The turn that does not call our tools, after as many hidden ones as the model wants."""
-        prepared = await self.steward.prepare(exchange)
+        prepared = await self.preparer.prepare(exchange)
         joined = JOINED[exchange.route.dialect or ""]()
         hidden: Transcript = ()
         for left in reversed(range(MOST_ROUNDS + 1)):
-            body = await self.steward.beside(len(prepared.body), self._body, exchange, prepared, hidden, not left)
+            body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, not left)
             answer = await self.gateway.send(exchange, body)
             data, told, turn = await self._read(exchange, answer, joined)
             smaller = None if hidden else await self._smaller(exchange, prepared, answer, told)
@@ -154,7 +154,7 @@ class Rounds:
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
             if answer.status != 200 or not ours or not left:
                 break
-            answers = await self.steward.in_thread(self._answers, turn, prepared, exchange.own_tools)
+            answers = await self.preparer.in_thread(self._answers, turn, prepared, exchange.own_tools)
             values = [*turn.messages, *result_messages(exchange.route.dialect or "", answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[exchange.route.dialect or ""]))
             joined.hide()
@@ -165,22 +165,24 @@ class Rounds:
             await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
         await self._relayed(exchange, prepared, answer, data, told, joined)
 
-    async def _read(self, exchange: Exchange, answer: Answer, joined: Joined) -> tuple[bytes, bytes, ModelAnswer]:
+    async def _read(
+        self, exchange: Exchange, answer: UpstreamAnswer, joined: Joined
+    ) -> tuple[bytes, bytes, ModelAnswer]:
         """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
 
         What a stream says before it calls a tool is relayed meanwhile; no event of it is decoded twice.
         """
         if _is_stream(answer):
             size = await self._read_stream(exchange, answer, joined)
-            return b"", b"", await self.steward.beside(size, joined.turn.finish)
+            return b"", b"", await self.preparer.work_on(size, joined.turn.finish)
         data = await answer.read()
         encoding = encoding_of(answer.headers)
-        told = await self.steward.in_thread(looked_at, data, encoding) if encoding or len(data) > LARGE else data
-        turn = await self.steward.beside(len(told), read_answer, joined.dialect, told)
+        told = await self.preparer.in_thread(looked_at, data, encoding) if encoding or len(data) > LARGE else data
+        turn = await self.preparer.work_on(len(told), read_answer, joined.dialect, told)
         joined.usage = turn.usage if answer.status == 200 else {}
         return data, told, turn
 
-    async def _read_stream(self, exchange: Exchange, answer: Answer, joined: Joined) -> int:
+    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: Joined) -> int:
         """Passes on what may be, and says how many bytes came."""
         events, issued, size = EventReader(self.decode), answer.issued, 0
 
@@ -207,18 +209,20 @@ class Rounds:
             answer.close()
         return size
 
-    async def _sent(self, exchange: Exchange, answer: Answer, data: bytes) -> None:
+    async def _sent(self, exchange: Exchange, answer: UpstreamAnswer, data: bytes) -> None:
         if data and not exchange.begun:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         if data:
             await exchange.write(data)
 
-    async def _smaller(self, exchange: Exchange, prepared: Prepared, answer: Answer, told: bytes) -> Prepared | None:
+    async def _smaller(
+        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, told: bytes
+    ) -> Prepared | None:
         """The request after an overflow, if it can be made smaller."""
         if not may_be(answer.status):
             return None
         found = overflow_of(answer.status, told[:MOST_OF_ERRORS])
-        return None if found is None else await self.steward.recover(exchange, prepared, found)
+        return None if found is None else await self.preparer.recover(exchange, prepared, found)
 
     def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, last: bool) -> bytes:
         body = prepared.body
@@ -231,7 +235,7 @@ class Rounds:
         return body
 
     async def _kept(
-        self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int, seen: list[Seen]
+        self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int, seen: list[ShownPart]
     ) -> None:
         exchange.account.reason = f"recall: {len(hidden)} hidden messages"
         if status != 200 or prepared.weighed is None:
@@ -240,17 +244,17 @@ class Rounds:
             weighed = prepared.weighed
             session = weighed.name if weighed.checkpoint is None else weighed.checkpoint.session
             sent = weighed.conversation.as_sent
-            await self.steward.in_thread(self.hidden.keep, exchange.owner, sent, hidden, seen, session)
+            await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, hidden, seen, session)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
     async def _relayed(
-        self, exchange: Exchange, prepared: Prepared, answer: Answer, data: bytes, told: bytes, joined: Joined
+        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, data: bytes, told: bytes, joined: Joined
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
         usage = exchange.account.usage = read_usage(joined.all_usage)
         if usage is not None and not joined.hidden_usage and answer.status == 200:
-            self.steward.observe(exchange, prepared, usage)
+            self.preparer.observe(exchange, prepared, usage)
         if _is_stream(answer):
             await self._sent(exchange, answer, joined.rest())
             self._rename(exchange, joined.renamed)
@@ -260,7 +264,7 @@ class Rounds:
         else:
             is_counted = bool(told and joined.hidden_usage and joined.usage)
             if is_counted:
-                data = await self.steward.beside(len(told), with_usage, told, joined.all_usage)
+                data = await self.preparer.work_on(len(told), with_usage, told, joined.all_usage)
             await exchange.begin(answer.status, to_client(answer.headers, without_length=is_counted))
             await exchange.write(data, more=False)
 
@@ -268,7 +272,7 @@ class Rounds:
         for asked, last in told.items():
             self._renamed.put((exchange.owner.id, asked), last)
 
-    async def _ended(self, exchange: Exchange, answer: Answer) -> None:
+    async def _ended(self, exchange: Exchange, answer: UpstreamAnswer) -> None:
         if not exchange.begun:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
@@ -317,7 +321,7 @@ def _arguments(call: ToolCall) -> Mapping[str, Any] | None:
     return given if isinstance(given, Mapping) else None
 
 
-def _is_stream(answer: Answer) -> bool:
+def _is_stream(answer: UpstreamAnswer) -> bool:
     """Whether an answer can be relayed while it is read."""
     return answer.status == 200 and answer.is_stream and encoding_of(answer.headers) in ("", "identity")
 

@@ -259,7 +259,7 @@ class PatientProtocol(HttpToolsProtocol):
 # The fields are fixed here. Nothing of a body, no header, no key and no query string has a place in them.
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One request, when it is over."""
 
     at: str
@@ -279,7 +279,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why nothing was done, in the gateway's own words."""
 
 
-Log = Callable[[Entry], None]
+Log = Callable[[LogEntry], None]
 
 
 def now() -> str:
@@ -290,7 +290,7 @@ def to(stream: TextIO | None = None) -> Log:
     """Writes entries as lines."""
     encoder = msgspec.json.Encoder()
 
-    def write(entry: Entry) -> None:
+    def write(entry: LogEntry) -> None:
         out = stream or sys.stderr
         out.write(encoder.encode(entry).decode() + "\n")
         out.flush()

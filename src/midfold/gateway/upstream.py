@@ -24,8 +24,8 @@ from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError, MissingExtra, UpstreamError
 from midfold.gateway.routes import ANTHROPIC, Raw
 from midfold.lru import LRU
-from midfold.transcript.answers import usage_at_edges
 from midfold.transcript.message import Usage
+from midfold.transcript.replies import usage_at_edges
 
 if TYPE_CHECKING:
     import aiohttp
@@ -179,7 +179,7 @@ def aiohttp_module() -> Any:
     return aiohttp
 
 
-class Answer:
+class UpstreamAnswer:
     """An upstream's answer, from its first byte on."""
 
     __slots__ = ("_response", "headers", "issued", "status")
@@ -333,7 +333,7 @@ class Client:
         target: Target,
         headers: list[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
-    ) -> Answer:
+    ) -> UpstreamAnswer:
         """The answer, once it has begun. A body that is only passing by cannot be sent twice."""
         aiohttp = aiohttp_module()
         address = _address(upstream, target)
@@ -348,7 +348,7 @@ class Client:
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
-                return Answer(await session.request(method, address, data=_data(body), **options))
+                return UpstreamAnswer(await session.request(method, address, data=_data(body), **options))
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)

@@ -27,7 +27,7 @@ from midfold.engine.assemble import with_note
 from midfold.errors import StoreError, TranscriptError
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange, Owner
-from midfold.gateway.limits import LEAST_MESSAGES, Limits, Policy, is_scheduled
+from midfold.gateway.limits import LEAST_MESSAGES, ModelLimits, Policy, is_scheduled
 from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.store.bodies import chain_of
@@ -59,7 +59,7 @@ IDENTIFYING = 4
 """So many messages tell one conversation from another: hygiene never acts on fewer."""
 
 
-class Conversation:
+class ClientHistory:
     """The messages of one request."""
 
     def __init__(self, document: Document, redactor: Redactor | None = None, whose: str = "") -> None:
@@ -71,16 +71,16 @@ class Conversation:
         self.preamble: Message | None = messages[0] if alone else None
         """A system prompt that is the first message."""
         self.talk: Transcript = messages[1:] if alone else messages
-        self._as_sent: Conversation | None = None
+        self._as_sent: ClientHistory | None = None
 
-    def with_talk(self, talk: Transcript) -> Conversation:
+    def with_talk(self, talk: Transcript) -> ClientHistory:
         """The same request with other messages."""
-        other = Conversation(self.document, self._redactor, self.whose)
+        other = ClientHistory(self.document, self._redactor, self.whose)
         other.talk, other._as_sent = talk, self
         return other
 
     @property
-    def as_sent(self) -> Conversation:
+    def as_sent(self) -> ClientHistory:
         """The conversation as the client knows it, without hidden turns."""
         return self._as_sent or self
 
@@ -202,7 +202,7 @@ class Checkpoints:
         self._sessions = sessions
         self._known: LRU[tuple[str, bytes], Checkpoint] = LRU(MOST, most_bytes=MOST_BYTES, size=_size)
 
-    def known(self, conversation: Conversation, name: str) -> Checkpoint | None:
+    def known(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in memory that fits."""
         if not self._known:
             return None
@@ -215,7 +215,7 @@ class Checkpoints:
                 return found
         return None
 
-    def stored(self, conversation: Conversation, name: str) -> Checkpoint | None:
+    def stored(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in the store that fits; it is remembered."""
         if self._sessions is None:
             return None
@@ -224,7 +224,7 @@ class Checkpoints:
             self.remember(found)
         return found
 
-    def find(self, conversation: Conversation, name: str) -> Checkpoint | None:
+    def find(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one that fits and is in force."""
         while (found := self.known(conversation, name)) is not None:
             if self._holds(found):
@@ -287,9 +287,9 @@ class Prepared(NamedTuple):
 class Weighed(NamedTuple):
     """A request that was looked at."""
 
-    conversation: Conversation
+    conversation: ClientHistory
     name: str
-    limits: Limits
+    limits: ModelLimits
     checkpoint: Checkpoint | None
     view: Transcript
     fixed: Fixed
@@ -310,7 +310,7 @@ class Weighed(NamedTuple):
         return Prepared(body, self.key, self.estimated, self)
 
 
-def _of(conversation: Conversation, checkpoint: Checkpoint | None) -> bytes:
+def _of(conversation: ClientHistory, checkpoint: Checkpoint | None) -> bytes:
     """What tells the view of one checkpoint from that of another, of the same messages too, and owners from others."""
     whose = conversation.whose.encode()
     return whose if checkpoint is None else whose + checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
@@ -373,23 +373,23 @@ class Scales:
     def __init__(self, policy: Policy, checkpoints: Checkpoints, caches: Caches) -> None:
         self.policy, self.checkpoints, self.caches = policy, checkpoints, caches
         self.anchors = Anchors()
-        self.put_back: Callable[[Owner, Conversation], Conversation] | None = None
+        self.put_back: Callable[[Owner, ClientHistory], ClientHistory] | None = None
         """Puts turns back that the client has never seen."""
 
-    def weigh(self, exchange: Exchange, limits: Limits) -> Weighed | None:
+    def weigh(self, exchange: Exchange, limits: ModelLimits) -> Weighed | None:
         """Reads, hashes and counts a request; in a thread."""
         try:
             document = exchange.document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
         except TranscriptError:
             return None
-        conversation = Conversation(document, self.policy.redactor, exchange.owner.id)
+        conversation = ClientHistory(document, self.policy.redactor, exchange.owner.id)
         if not conversation.talk:
             return None
         if self.put_back is not None:
             conversation = self.put_back(exchange.owner, conversation)
         return self.weighed(conversation, self.name(exchange, conversation), limits)
 
-    def weighed(self, conversation: Conversation, name: str, limits: Limits, *, fresh: bool = False) -> Weighed:
+    def weighed(self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False) -> Weighed:
         """The view and its size; `fresh` looks into the store even where memory has a checkpoint."""
         find = self.checkpoints.stored if fresh else self.checkpoints.find
         checkpoint = find(conversation, name)
@@ -399,7 +399,7 @@ class Scales:
         size = self.anchors.size(conversation.chains, _of(conversation, checkpoint), estimated)
         return Weighed(conversation, name, limits, checkpoint, view, fixed, estimated, size)
 
-    def name(self, exchange: Exchange, conversation: Conversation) -> str:
+    def name(self, exchange: Exchange, conversation: ClientHistory) -> str:
         """The session of a request: as its header says, else by its first messages."""
         asked = exchange.asked.session
         own = asked if asked is not None and is_usable(asked) else conversation.name

@@ -51,7 +51,7 @@ class PolicyTotal(msgspec.Struct, frozen=True, kw_only=True):
         return self.read / self.sent if self.sent else 0.0
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyComparison(msgspec.Struct, frozen=True, kw_only=True):
     """One policy on one recording against the cheapest one that fits the window."""
 
     recording: str
@@ -108,7 +108,7 @@ class Replay:
             overflows=sum(row.overflows > 0 for row in rows),
         )
 
-    def against_best(self, policy: str) -> list[Comparison]:
+    def against_best(self, policy: str) -> list[PolicyComparison]:
         """Where this policy lost most, the worst first; recordings it could not serve are left out."""
         found = []
         by_place: dict[tuple[int, str], list[PlayedRecording]] = {}
@@ -122,7 +122,7 @@ class Replay:
             best = min(others, key=lambda row: row.total)
             ratio = mine.total / best.total if best.total else 1.0
             found.append(
-                Comparison(
+                PolicyComparison(
                     recording=recording,
                     window=window,
                     policy=policy,

@@ -2,7 +2,7 @@
 brought to write a summary (`summaries`), and how a compaction that needs one is driven to its end (`drive`).
 
 Keys are read here and nowhere shown. Nothing here reads or writes a store; what an answer says is read by
-`midfold.transcript.answers`.
+`midfold.transcript.replies`.
 """
 
 from midfold.model.drive import Summarizer, advance, drive, local_summarizer

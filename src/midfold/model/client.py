@@ -32,7 +32,7 @@ from midfold.errors import FailureKind, MissingExtra, ModelFailed
 from midfold.fold.receipt import FAILURES
 from midfold.model.endpoint import Endpoint
 from midfold.model.refusals import LONGEST_READ, failure_in, failure_of
-from midfold.transcript.answers import LARGEST_ANSWER, AnswerReader, ModelAnswer
+from midfold.transcript.replies import LARGEST_ANSWER, AnswerReader, ModelAnswer
 
 if TYPE_CHECKING:
     import httpx2

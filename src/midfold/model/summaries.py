@@ -38,7 +38,7 @@ from midfold.model.client import ModelClient
 from midfold.model.drive import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint, resolve
 from midfold.transcript import jsonio
-from midfold.transcript.answers import ModelAnswer
+from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import estimate_text
 
 SYSTEM = (

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from midfold.errors import StoreError, StoreUnavailable
-from midfold.gateway.sighting import Named, Sighting
+from midfold.gateway.answered import AnsweredRequest, Named
 from midfold.service import Sessions
 from midfold.store.database import Tx
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, add_turn, place_conversation, put_last_request
@@ -58,7 +58,7 @@ class _Waiting(NamedTuple):
     compaction: int | None
     model: str | None
     usage: Usage | None
-    sighting: Sighting | None = None
+    answered: AnsweredRequest | None = None
 
 
 class _Row(NamedTuple):
@@ -70,7 +70,7 @@ class _Row(NamedTuple):
 
 
 class Recorder:
-    """Takes accounts and sightings of requests; reported usage becomes turns, conversations become rows."""
+    """Takes accounts and answered requests of requests; reported usage becomes turns, conversations become rows."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
@@ -88,10 +88,10 @@ class Recorder:
         if account.usage is not None and account.session is not None:
             self._put(_Waiting(self._now(), account.session, _number(account.receipt), account.model, account.usage), 0)
 
-    def see(self, sighting: Sighting) -> None:
+    def see(self, answered: AnsweredRequest) -> None:
         """A request of any conversation."""
-        given = (sighting.session, _number(sighting.receipt), sighting.model, sighting.usage)
-        self._put(_Waiting(self._now(), *given, sighting), sighting.held)
+        given = (answered.session, _number(answered.receipt), answered.model, answered.usage)
+        self._put(_Waiting(self._now(), *given, answered), answered.held)
 
     def _now(self) -> int:
         return int(self.sessions.clock() * 1000)
@@ -151,11 +151,11 @@ class Recorder:
         _log.warning("%d requests were not recorded: %s", number, type(error).__name__)
 
     def _row(self, item: _Waiting) -> _Row | None:
-        sighting = item.sighting
+        answered = item.answered
         named = None
-        if sighting is not None:
-            self._done += sighting.held
-            named = _name(sighting)
+        if answered is not None:
+            self._done += answered.held
+            named = _name(answered)
         if item.session is not None:
             return _Row((item.session,), None if named is None else named.messages, item)
         return None if named is None else _Row(named.names, named.messages, item)
@@ -184,38 +184,38 @@ class Recorder:
 def _record(tx: Tx, row: _Row) -> None:
     """One request in its transaction. A session somebody has deleted is not made anew for a fold it no longer has."""
     names, messages, item = row
-    sighting = item.sighting
+    answered = item.answered
     session: LockedSession | None
-    if sighting is None or item.session is not None:
+    if answered is None or item.session is not None:
         session = lock_session(tx, names[0])
     else:
-        session = place_conversation(tx, names, sighting.dialect, item.model)
+        session = place_conversation(tx, names, answered.dialect, item.model)
     if session is None:
         return
     count = session.count if messages is None else messages
-    bare = 0 if sighting is not None and item.session is None else session.compaction
+    bare = 0 if answered is not None and item.session is None else session.compaction
     compaction = bare if item.compaction is None else item.compaction
     if item.usage is not None:
         turn = ReportedTurn(id=0, at=item.at, count=count, compaction=compaction, model=item.model, usage=item.usage)
         add_turn(tx, session.id, turn)
-    if sighting is not None:
+    if answered is not None:
         known = item.usage.prompt_tokens if item.usage is not None else 0
         sketch = LastRequest(
             session=session.id,
             at=item.at,
             count=count,
             compaction=compaction,
-            tokens=known or sighting.estimated,
+            tokens=known or answered.estimated,
             reported=known > 0,
-            window=sighting.window,
-            threshold=sighting.threshold,
+            window=answered.window,
+            threshold=answered.threshold,
         )
         put_last_request(tx, sketch, item.model)
 
 
-def _name(sighting: Sighting) -> Named | None:
+def _name(answered: AnsweredRequest) -> Named | None:
     try:
-        return sighting.named()
+        return answered.named()
     except Exception as error:  # noqa: BLE001 - one odd request must not end the thread that all others wait for
         _log.warning("a request was not named: %s", type(error).__name__)
         return None

@@ -44,7 +44,7 @@ class Header(msgspec.Struct, kw_only=True):
     memory: Raw = Raw(b"{}")
 
 
-class MessageLine(msgspec.Struct):
+class PortableMessage(msgspec.Struct):
     """A message: its JSON as it is."""
 
     message: Raw
@@ -78,7 +78,7 @@ class PromptLine(msgspec.Struct):
         )
 
 
-_line = msgspec.json.Decoder(MessageLine).decode
+_line = msgspec.json.Decoder(PortableMessage).decode
 _packed = msgspec.json.Decoder(PackedLine).decode
 
 Run = tuple[int | None, int, int | None]
@@ -105,7 +105,7 @@ class ExportedSession(NamedTuple):
 
     header: Header
     prompts: list[PromptChange]
-    messages: list[MessageLine | PackedLine]
+    messages: list[PortableMessage | PackedLine]
     compactions: list[CompactionLine]
 
 
@@ -128,7 +128,7 @@ def export_session(store: SqlStore, name: str) -> Iterator[bytes]:
         data = bytes(row.message.wire)
         plain = b"\n" not in data and b"\r" not in data and _is_json(data)
         yield msgspec.json.encode(
-            MessageLine(Raw(data), row.at) if plain else PackedLine(b64encode(data).decode(), row.at)
+            PortableMessage(Raw(data), row.at) if plain else PackedLine(b64encode(data).decode(), row.at)
         )
     for record in store.records(name)[: info.compactions]:
         yield msgspec.json.encode(store.database.read(partial(_compaction, info=info, seq=record.seq)))
@@ -200,7 +200,7 @@ def import_session(
 def _parse(lines: Iterable[bytes]) -> ExportedSession:
     header: Header | None = None
     prompts: list[PromptChange] = []
-    messages: list[MessageLine | PackedLine] = []
+    messages: list[PortableMessage | PackedLine] = []
     compactions: list[CompactionLine] = []
     read = 0
     try:

@@ -64,7 +64,7 @@ class Pairing(NamedTuple):
 
 
 def pair(messages: Transcript) -> Pairing:
-    walk = _Walk()
+    walk = _PairingWalk()
     for index, message in enumerate(messages):
         if walk.open:
             walk.turn(message)
@@ -79,7 +79,7 @@ def pair(messages: Transcript) -> Pairing:
     return Pairing(walk.answers, tuple(walk.unanswered), waiting, tuple(walk.orphans), tuple(walk.reused))
 
 
-class _Walk:
+class _PairingWalk:
     def __init__(self) -> None:
         self.answers: dict[Place, Place] = {}
         self.unanswered: list[Place] = []

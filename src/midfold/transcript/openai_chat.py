@@ -61,8 +61,8 @@ class OpenAIChat:
 
     @staticmethod
     def fields(message: Message, origin: Mapping[str, Any]) -> Mapping[str, Any]:
-        before = _Fields(OpenAIChat.read(origin).parts if origin else ())
-        now = _Fields(message.parts)
+        before = _ChatFields(OpenAIChat.read(origin).parts if origin else ())
+        now = _ChatFields(message.parts)
         fields: dict[str, Any] = {}
         if not origin or OpenAIChat.read(origin).role != message.role:
             fields["role"] = "user" if message.role == "other" else message.role
@@ -211,7 +211,7 @@ def _legacy_call(call: Any, notes: Notes) -> ToolCall:
     return ToolCall("", name, notes.arguments(".function_call.arguments", function.get("arguments")), wire=call)
 
 
-class _Fields:
+class _ChatFields:
     """The parts of a message by the field that carries them."""
 
     def __init__(self, parts: tuple[Part, ...]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from midfold.agent.tools import Folder, Toolbox
 from midfold.agent.tools.base import bounded, drawn, plan_tool
 from midfold.agent.tools.files import LARGEST_FILE, MOST_HITS, file_tools
-from midfold.agent.tools.shell import Ends, Shell
+from midfold.agent.tools.shell import OutputEnds, Shell
 from midfold.errors import ToolRefused
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall
@@ -179,12 +179,12 @@ def test_output_is_bounded_while_it_is_read(root: Path) -> None:
 
 def test_both_ends_are_exact() -> None:
     for size in (1, 7, 1_000):
-        ends = Ends(300)
+        ends = OutputEnds(300)
         data = bytes(97 + place % 26 for place in range(1_000))
         for start in range(0, len(data), size):
             ends.add(data[start : start + size])
         assert ends.text() == f"{data[:200].decode()}\n[... 700 bytes left out ...]\n{data[-100:].decode()}"
-    short = Ends(300)
+    short = OutputEnds(300)
     short.add(b"short")
     assert short.text() == "short"
 

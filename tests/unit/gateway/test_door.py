@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from midfold.errors import ConfigError
-from midfold.gateway.admission import Admission, Keys, Limits, hashed, new_key
+from midfold.gateway.admission import Admission, DoorLimits, Keys, hashed, new_key
 from midfold.gateway.server import PatientProtocol
 from support.asgi import whole_body
 
@@ -84,7 +84,7 @@ def post(body: bytes = b"{}", *headers: bytes, path: bytes = b"/v1/chat/completi
 def keyed() -> Iterator[tuple[int, dict[str, str]]]:
     made = {"red": new_key(), "blue": new_key()}
     keys = Keys({name: hashed(key) for name, key in made.items()})
-    with serving(Admission(echo, keys, Limits(body_bytes=10_000, body_seconds=0.5))) as port:
+    with serving(Admission(echo, keys, DoorLimits(body_bytes=10_000, body_seconds=0.5))) as port:
         yield port, made
 
 
@@ -227,7 +227,7 @@ def test_a_body_with_two_lengths_is_never_answered_twice(keyed: tuple[int, dict[
 
 
 def test_what_all_requests_hold_together_is_bounded() -> None:
-    limits = Limits(body_bytes=10_000, total_bytes=12_000, body_seconds=5)
+    limits = DoorLimits(body_bytes=10_000, total_bytes=12_000, body_seconds=5)
     door = Admission(echo, Keys({}), limits)
     with serving(door) as port:
         half = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\n" + b"x" * 8_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import midfold
 from midfold.fold.request import SummaryAsk
-from midfold.gateway.folding import Steward
-from midfold.gateway.weighing import Conversation, Weighed
+from midfold.gateway.prepare import RequestPreparer
+from midfold.gateway.weighing import ClientHistory, Weighed
 from midfold.transcript.document import read
 from support.fixtures import assistant, user
 from support.gateways import settings
@@ -16,12 +16,12 @@ from support.gateways import settings
 WINDOW = 8_000
 
 
-def weighed(steward: Steward) -> Weighed:
+def weighed(preparer: RequestPreparer) -> Weighed:
     talk: list[Any] = [user("Port the parser.")]
     for number in range(60):
         talk += [assistant(f"Step {number}: " + "it is done. " * 30), user(f"And step {number + 1}? " + "Why? " * 20)]
-    conversation = Conversation(read(json.dumps({"model": "m", "messages": talk}).encode(), dialect="openai-chat"))
-    return steward.scales.weighed(conversation, conversation.name, steward.policy.limits("m", 0))
+    conversation = ClientHistory(read(json.dumps({"model": "m", "messages": talk}).encode(), dialect="openai-chat"))
+    return preparer.scales.weighed(conversation, conversation.name, preparer.policy.limits("m", 0))
 
 
 def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
@@ -32,7 +32,7 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
         return "## Goal\nPort the parser."
 
     with midfold.open("memory:", summarizer=summarize) as sessions:
-        one, two = (Steward(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
+        one, two = (RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
         first, second = weighed(one), weighed(two)
         assert one.must_fold(first) and first.checkpoint is second.checkpoint is None
         made = one._fold(first, 0, False)
@@ -44,10 +44,10 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
 
 def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() -> None:
     with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
-        steward = Steward(settings("http://127.0.0.1:1", window=WINDOW), sessions)
-        one = weighed(steward)
-        assert steward.folder is not None
-        session = steward.folder.synced(one.conversation, one.name, one.limits)
+        preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
+        one = weighed(preparer)
+        assert preparer.folder is not None
+        session = preparer.folder.synced(one.conversation, one.name, one.limits)
         assert session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
-        assert not steward.folder.fold(one).is_made
+        assert not preparer.folder.fold(one).is_made

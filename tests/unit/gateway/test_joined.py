@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.hidden import JOINED, SEPARATOR, Joined, Seen, added, raw_messages, unsaid
+from midfold.gateway.hidden import JOINED, SEPARATOR, Joined, ShownPart, added, raw_messages, unsaid
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value
@@ -95,7 +95,7 @@ def test_two_turns_as_one_anthropic_message() -> None:
     assert starts == [(0, "thinking"), (1, "text"), (2, "text"), (3, "tool_use")]
     end = next(one for one in found if one["type"] == "message_delta")
     assert (end["delta"]["stop_reason"], end["usage"]["output_tokens"]) == ("tool_use", 14)
-    assert joined.seen == [Seen("thinking", "Hm."), Seen("text", "One.")]
+    assert joined.seen == [ShownPart("thinking", "Hm."), ShownPart("text", "One.")]
     assert b"context_search" not in sent
 
 
@@ -140,7 +140,7 @@ def test_raw_events_are_the_bytes_that_came_in_however_they_are_cut(size: int, e
     assert [(event.name, event.data) for event in events if event.data] == [("a", "1"), ("", "x\ny")]
 
 
-SEEN = (Seen("thinking", "Hm."), Seen("text", "One."))
+SEEN = (ShownPart("thinking", "Hm."), ShownPart("text", "One."))
 BLOCKS = [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "One."}]
 REST = [{"type": "text", "text": "Two.", "x": 1e-7}]
 
@@ -153,19 +153,19 @@ REST = [{"type": "text", "text": "Two.", "x": 1e-7}]
         ("anthropic", SEEN, "One.Two.", "Two."),
         ("anthropic", SEEN, "Something else.", "Something else."),
         ("anthropic", SEEN, BLOCKS, BLOCKS),
-        ("openai-chat", (Seen("text", "One." + SEPARATOR),), f"One.{SEPARATOR}Two.", "Two."),
+        ("openai-chat", (ShownPart("text", "One." + SEPARATOR),), f"One.{SEPARATOR}Two.", "Two."),
         (
             "openai-chat",
-            (Seen("text", "One. "),),
+            (ShownPart("text", "One. "),),
             [{"type": "text", "text": "One. Two."}],
             [{"type": "text", "text": "Two."}],
         ),
-        ("openai-chat", (Seen("text", "One."),), "One.", "One."),
-        ("openai-responses", (Seen("text", "One."),), "One.Two.", "Two."),
+        ("openai-chat", (ShownPart("text", "One."),), "One.", "One."),
+        ("openai-responses", (ShownPart("text", "One."),), "One.Two.", "Two."),
     ],
 )
 def test_what_was_seen_of_a_hidden_turn_is_taken_out_of_the_clients_answer(
-    dialect: str, seen: tuple[Seen, ...], content: Any, left: Any
+    dialect: str, seen: tuple[ShownPart, ...], content: Any, left: Any
 ) -> None:
     (message,) = raw_messages([{"role": "assistant", "content": content, "kept": True}], DIALECTS[dialect])
     found, rest = unsaid(message, seen, DIALECTS[dialect])
@@ -176,7 +176,7 @@ def test_what_was_seen_of_a_hidden_turn_is_taken_out_of_the_clients_answer(
 def test_items_that_were_seen_are_left_out() -> None:
     part = {"type": "output_text", "text": "One."}
     items = [{"type": "reasoning", "id": "rs_1"}, {"type": "message", "role": "assistant", "content": [part]}]
-    seen: Any = [Seen("item", "rs_1"), Seen("text", "One.")]
+    seen: Any = [ShownPart("item", "rs_1"), ShownPart("text", "One.")]
     for message in raw_messages(items, DIALECTS["openai-responses"]):
         found, seen = unsaid(message, seen, DIALECTS["openai-responses"])
         assert found is None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from midfold.gateway.operating import Counter, Gauge, Histogram, page
+from midfold.gateway.operating import Counter, Histogram, MetricGauge, page
 
 
 def test_the_page_has_help_type_and_every_value() -> None:
@@ -8,7 +8,7 @@ def test_the_page_has_help_type_and_every_value() -> None:
     requests.add("anthropic", "200")
     requests.add("anthropic", "200")
     requests.add("openai-chat", "502", by=0.5)
-    assert page([requests, Gauge("midfold_streams", "Streams now open.", lambda: 3)]) == (
+    assert page([requests, MetricGauge("midfold_streams", "Streams now open.", lambda: 3)]) == (
         "# HELP midfold_requests_total Requests, by wire and outcome.\n"
         "# TYPE midfold_requests_total counter\n"
         'midfold_requests_total{wire="anthropic",status="200"} 2\n'

@@ -18,9 +18,9 @@ from midfold.gateway import ids as issued
 from midfold.gateway.exchange import Owner
 from midfold.gateway.ids import (
     Belongings,
+    IdPlace,
     Issued,
     Made,
-    Place,
     TooMuch,
     granted,
     may_have_references,
@@ -30,10 +30,10 @@ from midfold.gateway.ids import (
 from midfold.service import Sessions
 from midfold.testing import FakeClock
 
-RED, BLUE = Place(Owner("red"), "http://h"), Place(Owner("blue"), "http://h")
+RED, BLUE = IdPlace(Owner("red"), "http://h"), IdPlace(Owner("blue"), "http://h")
 
 
-def has(found: Belongings, place: Place, given: str) -> bool:
+def has(found: Belongings, place: IdPlace, given: str) -> bool:
     return asyncio.run(found.has(place, given))
 
 

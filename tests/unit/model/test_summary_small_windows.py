@@ -26,7 +26,7 @@ from midfold.model.summaries import (
     run,
     summarise,
 )
-from midfold.transcript.answers import ModelAnswer
+from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import estimate_text
 from support.fixtures import assistant, call, user
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from midfold.testing.answers import events, turn
 from midfold.transcript import jsonio
-from midfold.transcript.answers import BROKE_OFF, AnswerReader, ModelAnswer, read_answer, result_messages
+from midfold.transcript.replies import BROKE_OFF, AnswerReader, ModelAnswer, read_answer, result_messages
 from support.provider_replies import Turn, anthropic, chat, responses
 from support.provider_rules import check
 

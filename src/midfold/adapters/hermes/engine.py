@@ -24,7 +24,7 @@ import msgspec
 import midfold
 from midfold.adapters.hermes.gauge import Gauge
 from midfold.adapters.hermes.memory import Shelf, memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.summary import Call, hermes_call, summarize_with
+from midfold.adapters.hermes.summarizer import Call, hermes_call, summarize_with
 from midfold.errors import ConfigError, SummaryFailed
 from midfold.fold.handoff import generated, newest_handoff
 from midfold.fold.receipt import KEEPS_HISTORY

@@ -1,6 +1,15 @@
 """The tools of the agent: one idea per file, each a value with a function in it."""
 
-from midfold.agent.tools.base import Tool, Toolbox
+from midfold.agent.tools.base import AgentTool, Toolbox
 from midfold.agent.tools.files import Folder
 
-__all__ = ["Folder", "Tool", "Toolbox"]
+__all__ = ["AgentTool", "Folder", "Toolbox"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "Tool":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    warnings.warn("midfold.agent.tools.Tool is now midfold.agent.AgentTool", DeprecationWarning, stacklevel=2)
+    return AgentTool

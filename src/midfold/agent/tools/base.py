@@ -23,7 +23,7 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class AgentTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool: what the model is told, and what is run. `changes` needs the user's consent; `told` is one line of it."""
 
     spec: ToolSpec
@@ -35,7 +35,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 class Toolbox:
     """The tools an agent has. `limit` is the most characters a result may have."""
 
-    def __init__(self, tools: Sequence[Tool], limit: int = 20_000) -> None:
+    def __init__(self, tools: Sequence[AgentTool], limit: int = 20_000) -> None:
         self.tools = {tool.spec.name: tool for tool in tools}
         self.limit = limit
 
@@ -126,8 +126,8 @@ SIGNS = {"open": "[ ]", "doing": "[>]", "done": "[x]"}
 OPENING, CLOSING = "<todo-snapshot>", "</todo-snapshot>"
 
 
-def plan_tool() -> Tool:
-    return Tool(spec=SPEC, run=write, told=lambda given: f"{len(given['steps'])} steps")
+def plan_tool() -> AgentTool:
+    return AgentTool(spec=SPEC, run=write, told=lambda given: f"{len(given['steps'])} steps")
 
 
 def write(steps: list[Any]) -> str:

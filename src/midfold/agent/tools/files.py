@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import AgentTool
 from midfold.errors import ToolRefused
 from midfold.transcript.tools import ToolSpec, arguments
 
@@ -92,13 +92,13 @@ KEPT = "surrogateescape"
 PATH = {"type": "string", "description": "Path relative to the working directory."}
 
 
-def file_tools(folder: Folder) -> list[Tool]:
+def file_tools(folder: Folder) -> list[AgentTool]:
     """The four tools for files."""
     files = Files(folder)
     return [
-        Tool(spec=READ, run=files.read, told=lambda given: given["path"]),
-        Tool(spec=WRITE, run=files.write, changes=True, told=lambda given: _size(given["path"], given["content"])),
-        Tool(spec=PATCH, run=files.patch, changes=True, told=lambda given: given["path"]),
+        AgentTool(spec=READ, run=files.read, told=lambda given: given["path"]),
+        AgentTool(spec=WRITE, run=files.write, changes=True, told=lambda given: _size(given["path"], given["content"])),
+        AgentTool(spec=PATCH, run=files.patch, changes=True, told=lambda given: given["path"]),
         Search(folder).tool(),
     ]
 
@@ -237,8 +237,8 @@ class Search:
         self.folder = folder
         self.seconds = seconds
 
-    def tool(self) -> Tool:
-        return Tool(spec=SPEC, run=self.run, told=lambda given: f"{given['pattern']} in {given.get('path', '.')}")
+    def tool(self) -> AgentTool:
+        return AgentTool(spec=SPEC, run=self.run, told=lambda given: f"{given['pattern']} in {given.get('path', '.')}")
 
     def run(self, pattern: str, path: str = ".", files: str = "*") -> str:
         """Lines that match, as path:line: text; then what was not searched."""

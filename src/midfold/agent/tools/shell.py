@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from midfold.agent.tools.base import Tool
+from midfold.agent.tools.base import AgentTool
 from midfold.agent.tools.files import Folder
 from midfold.errors import ToolRefused
 from midfold.fold.redact import is_sensitive_key, redact
@@ -97,8 +97,8 @@ class Shell:
         self.limit = limit
         self.environment = passed_on(environment, hidden=hidden, named=named)
 
-    def tool(self) -> Tool:
-        return Tool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])
+    def tool(self) -> AgentTool:
+        return AgentTool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])
 
     def run(self, command: str, timeout: int | None = None) -> str:
         """Output and errors in the order in which they came, then how it ended."""
@@ -114,7 +114,7 @@ class Shell:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        output = Ends(self.limit)
+        output = OutputEnds(self.limit)
         try:
             in_time = _read(process, output, time.monotonic() + allowed)
         finally:
@@ -126,7 +126,7 @@ class Shell:
         return f"{text.rstrip()}\n{ending}" if text.strip() else ending
 
 
-class Ends:
+class OutputEnds:
     """Both ends of a stream of bytes; what is between them is only counted."""
 
     def __init__(self, limit: int) -> None:
@@ -155,7 +155,7 @@ class Ends:
         return self._head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
 
 
-def _read(process: subprocess.Popen[bytes], output: Ends, ends: float) -> bool:
+def _read(process: subprocess.Popen[bytes], output: OutputEnds, ends: float) -> bool:
     """Reads until the command itself is over or out of time; says which. Children may hold the pipe open for longer."""
     assert process.stdout is not None
     pipe = process.stdout.fileno()

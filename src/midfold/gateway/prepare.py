@@ -33,9 +33,9 @@ from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
 from midfold.gateway.caching import Caching
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.limits import Limits, Overflow, Policy, is_telling, named_limit, whose, without_old_media
+from midfold.gateway.limits import ModelLimits, Overflow, Policy, is_telling, named_limit, whose, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
-from midfold.gateway.weighing import Caches, Checkpoints, Conversation, Prepared, Scales, Weighed, space_of
+from midfold.gateway.weighing import Caches, Checkpoints, ClientHistory, Prepared, Scales, Weighed, space_of
 from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.session import Session
@@ -56,7 +56,7 @@ from midfold.transcript.message import Transcript, Usage, plain
 MOST_SETUPS = 1_000
 
 
-class Folded(NamedTuple):
+class FoldResult(NamedTuple):
     """What became of it."""
 
     receipt: Receipt
@@ -76,7 +76,7 @@ class Folded(NamedTuple):
         return self.receipt.status == "unchanged"
 
 
-class Folder:
+class HistoryFolder:
     """Decides about the conversations of requests, and compacts them."""
 
     def __init__(self, sessions: Sessions, policy: Policy) -> None:
@@ -135,7 +135,9 @@ class Folder:
             ),
         )
 
-    def fold(self, weighed: Weighed, *, at_least: int = 0, force: bool = False, health: Health | None = None) -> Folded:
+    def fold(
+        self, weighed: Weighed, *, at_least: int = 0, force: bool = False, health: Health | None = None
+    ) -> FoldResult:
         """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
         conversation = weighed.conversation
         session = self.synced(conversation, weighed.name, weighed.limits)
@@ -146,12 +148,12 @@ class Folder:
             force=force,
             health=health,
         ).receipt
-        folded = Folded(receipt, None)
+        folded = FoldResult(receipt, None)
         if not folded.is_made:
             return folded
         return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
 
-    def synced(self, conversation: Conversation, name: str, limits: Limits) -> Session:
+    def synced(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         """The session that holds exactly this history."""
         done = self._session(conversation, name, limits).sync(list(conversation.bare))
         if not done.ahead:
@@ -159,7 +161,7 @@ class Folder:
         own = f"{name}.{conversation.chains[-1].hex()[:12]}"
         return self._session(conversation, own, limits).sync(list(conversation.bare)).session
 
-    def _session(self, conversation: Conversation, name: str, limits: Limits) -> Session:
+    def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         return self.sessions.session(
             name,
             model=conversation.document.model,
@@ -173,7 +175,7 @@ class Folder:
         )
 
 
-def _system_of(conversation: Conversation) -> Any:
+def _system_of(conversation: ClientHistory) -> Any:
     """The system prompt as a value: an engine counts it and notes the first compaction in it."""
     system = conversation.system
     if system is None:
@@ -182,7 +184,7 @@ def _system_of(conversation: Conversation) -> Any:
     return value.get("content") if conversation.preamble is not None and isinstance(value, dict) else value
 
 
-def _tools_of(conversation: Conversation) -> list[Any]:
+def _tools_of(conversation: ClientHistory) -> list[Any]:
     tools = conversation.document.setting("tools")
     return tools if isinstance(tools, list) else []
 
@@ -224,7 +226,7 @@ class Rest(NamedTuple):
         return now < self.until and weighed.size.tokens < self.enough
 
 
-class Steward:
+class RequestPreparer:
     """Looks after the conversations that pass through."""
 
     def __init__(self, config: Config, sessions: Sessions | None) -> None:
@@ -235,7 +237,7 @@ class Steward:
         self.checkpoints = Checkpoints(sessions)
         self._clock = time.time if sessions is None else sessions.clock
         self.scales = Scales(self.policy, self.checkpoints, Caches(config, self._clock))
-        self.folder = None if sessions is None else Folder(sessions, self.policy)
+        self.folder = None if sessions is None else HistoryFolder(sessions, self.policy)
         if sessions is not None and sessions.engine is not None:
             self.policy.asks_engine = type(sessions.engine).should_compress is not Compressor.should_compress
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
@@ -252,7 +254,7 @@ class Steward:
         if passed or not self.caching.wants(exchange, body):
             return body
         try:
-            return await self.beside(len(body), self.caching.marked, exchange, body)
+            return await self.work_on(len(body), self.caching.marked, exchange, body)
         except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
@@ -282,7 +284,7 @@ class Steward:
             exchange.account.reason = f"not looked at: {exchange.account.fault}"
             return Prepared(exchange.body)
 
-    def _weighed(self, exchange: Exchange, limits: Limits) -> tuple[Weighed | None, Prepared | None]:
+    def _weighed(self, exchange: Exchange, limits: ModelLimits) -> tuple[Weighed | None, Prepared | None]:
         """The request on the scales, and ready to be sent unless it must be folded first; in a thread."""
         weighed = self.scales.weigh(exchange, limits)
         if weighed is None or (exchange.route.kind == "generate" and self.must_fold(weighed)):
@@ -293,7 +295,7 @@ class Steward:
         """Whether a request is folded before it is sent."""
         return self.folder is not None and self.folder.decide(weighed, self.scales.health(weighed)).fold
 
-    def _is_worth_reading(self, exchange: Exchange, limits: Limits) -> bool:
+    def _is_worth_reading(self, exchange: Exchange, limits: ModelLimits) -> bool:
         """Small requests are not read, unless something may have to be put back into them."""
         self._notice_compaction(exchange)
         if self.scales.put_back is not None:
@@ -378,7 +380,7 @@ class Steward:
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
         return weighed
 
-    def _fold(self, weighed: Weighed, at_least: int, force: bool) -> Folded:
+    def _fold(self, weighed: Weighed, at_least: int, force: bool) -> FoldResult:
         assert self.folder is not None
         folded = self.folder.fold(weighed, at_least=at_least, force=force, health=self.scales.health(weighed))
         if folded.checkpoint is None:
@@ -391,7 +393,7 @@ class Steward:
             return self.folder.fold(weighed, at_least=at_least, force=True)
         return folded
 
-    def _rest(self, weighed: Weighed, folded: Folded) -> None:
+    def _rest(self, weighed: Weighed, folded: FoldResult) -> None:
         """Saves the store a question whose answer is known: a pause after a failure is in the session's memory, and
         what was not worth folding may be when it has grown."""
         failed = folded.receipt.summary
@@ -454,7 +456,7 @@ class Steward:
             smaller = await self.in_thread(again._replace(view=view).prepared)
         return smaller if len(smaller.body) < refused else None
 
-    async def beside(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+    async def work_on(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
         """Work on so many bytes: here where it takes a moment, else in a thread."""
         return work(*arguments) if size < LARGE else await self.in_thread(work, *arguments)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from midfold.errors import TranscriptError
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import Policy
-from midfold.gateway.weighing import Conversation, is_usable, named
+from midfold.gateway.weighing import ClientHistory, is_usable, named
 from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 
@@ -29,7 +29,7 @@ class Named(NamedTuple):
     messages: int
 
 
-class Sighting(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """One answered request."""
 
     session: str | None
@@ -47,11 +47,11 @@ class Sighting(NamedTuple):
     named: Callable[[], Named | None]
 
 
-Watcher = Callable[[Sighting], None]
+Watcher = Callable[[AnsweredRequest], None]
 """Told about every answered request; must return at once."""
 
 
-def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
+def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | None:
     """None for what is no turn of a conversation that can be told from others."""
     account, peek, dialect = exchange.account, exchange.peek, exchange.route.dialect
     if exchange.route.kind != "generate" or account.status != 200 or peek is None or dialect is None:
@@ -65,7 +65,7 @@ def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
         return name_of(exchange, conversation or conversation_of(body, dialect, policy))
 
     model = peek.name or ""
-    return Sighting(
+    return AnsweredRequest(
         session=account.session,
         receipt=account.receipt,
         dialect=dialect,
@@ -79,14 +79,14 @@ def sighted(exchange: Exchange, policy: Policy) -> Sighting | None:
     )
 
 
-def conversation_of(body: bytes, dialect: str, policy: Policy) -> Conversation | None:
+def conversation_of(body: bytes, dialect: str, policy: Policy) -> ClientHistory | None:
     try:
-        return Conversation(read(body, dialect=dialect, name="the request"), policy.redactor)
+        return ClientHistory(read(body, dialect=dialect, name="the request"), policy.redactor)
     except TranscriptError:
         return None
 
 
-def name_of(exchange: Exchange, conversation: Conversation | None) -> Named | None:
+def name_of(exchange: Exchange, conversation: ClientHistory | None) -> Named | None:
     """As its header says, else by its first messages."""
     if conversation is None or not conversation.talk:
         return None
