@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import msgspec
+from msgspec import Raw
 
 from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
@@ -44,6 +45,7 @@ from midfold.model.drive import run
 from midfold.recall import PAGE, Hit, Recall, search
 from midfold.setup import PLAINEST, Setup
 from midfold.store import SqlStore
+from midfold.store.bodies import chain_of
 from midfold.store.intake import MessageBatch, prompt_of, read_batch, values_of
 from midfold.store.leases import Lease, Renewal, hold_lease
 from midfold.store.protocol import Commit, CompactionRecord, Item, Prompt, SessionInfo, View
@@ -102,6 +104,12 @@ class ViewCopy:
         self.store, self.name = store, name
         self._seen: Live | None = None
         self._running: RunningTally | None = None
+        self._given: MessageBatch | None = None
+
+    def hand_over(self, given: MessageBatch) -> None:
+        """A whole history that was just synced: if it is exact bytes, which nobody can change, it is not read again."""
+        exact = all(isinstance(entry.message.wire, Raw) for entry in given.entries)
+        self._given = given if exact else None
 
     def forget(self) -> None:
         self._seen = None
@@ -115,13 +123,22 @@ class ViewCopy:
         seen = self._seen
         same = seen is not None and (seen.info.id, seen.info.compaction) == (info.id, info.compaction)
         if seen is None or not same or seen.info.dialect != info.dialect:
-            items, self._running = self.store.view(info), None
+            items, self._running = self._whole(info), None
         else:
             items = (
                 (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
             )
         self._seen = Live(info, items, memory_of(info))
         return self._seen
+
+    def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
+        given, self._given = self._given, None
+        if given is None or len(given.entries) != info.count or given.dialect.name != info.dialect:
+            return self.store.view(info)
+        *_, chain = chain_of(entry.digest for entry in given.entries)
+        if chain != info.chain:
+            return self.store.view(info)
+        return self.store.view(info, history=tuple(entry.message for entry in given.entries))
 
     def running(self, setup: Setup) -> RunningTally:
         """The totals over the view as it was last seen."""
@@ -174,6 +191,7 @@ class Session(Conversation[StoredNow]):
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         self._written = prompt or self._written
         session = self if done.session == self.name else self._other(done.session)
+        session._copy.hand_over(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
     def _given(self, messages: Any) -> MessageBatch:

@@ -92,7 +92,7 @@ def _weighed(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits)
     conversation = ClientHistory(document, preparer.policy.redactor, exchange.owner.id)
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
-    return preparer.scales.weighed(conversation, preparer.scales.name(exchange, conversation), limits)
+    return preparer.scales.look_up(conversation, preparer.scales.name(exchange, conversation), limits)
 
 
 def _compaction(weighed: Weighed, before: int) -> bytes:

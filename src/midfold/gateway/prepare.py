@@ -339,25 +339,27 @@ class RequestPreparer:
             exchange.account.reason = "a fold failed a moment ago"
             return weighed
         exchange.account.tokens_before = weighed.size.tokens
-        async with self._turn(weighed.identity):
+        async with self._turn(weighed.identity) as waited:
+            if weighed.is_stored and not waited:
+                return await self.fold(exchange, weighed)
             again = await self.in_thread(self._again, weighed)
             return await self.fold(exchange, again) if self.must_fold(again) else again
 
     @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
-        """One at a time for each conversation; what nobody waits for is forgotten."""
+    async def _turn(self, name: str) -> AsyncIterator[bool]:
+        """One at a time for each conversation; says whether somebody was before. What nobody waits for is forgotten."""
         lock, waiting = self._turns.get(name, (asyncio.Lock(), 0))
         self._turns[name] = (lock, waiting + 1)
         try:
             async with lock:
-                yield
+                yield waiting > 0
         finally:
             lock, waiting = self._turns.pop(name)
             if waiting > 1:
                 self._turns[name] = (lock, waiting - 1)
 
     def _again(self, weighed: Weighed) -> Weighed:
-        return self.scales.weighed(weighed.conversation, weighed.name, weighed.limits, fresh=True)
+        return self.scales.look_up(weighed.conversation, weighed.name, weighed.limits, fresh=True)
 
     async def fold(self, exchange: Exchange, weighed: Weighed, *, at_least: int = 0, force: bool = False) -> Weighed:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
@@ -369,7 +371,8 @@ class RequestPreparer:
                 self.checkpoints.remember(folded.checkpoint)
                 if folded.is_made:
                     exchange.account.action = folded.receipt.status
-                return await self.in_thread(self._again, weighed)
+                known = (weighed.conversation, weighed.name, weighed.limits)
+                return await self.in_thread(self.scales.weigh_with, folded.checkpoint, *known)
             if not folded.is_in_flight or time.monotonic() >= ends:
                 break
             await asyncio.sleep(PAUSE)

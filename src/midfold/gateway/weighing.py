@@ -224,13 +224,13 @@ class Checkpoints:
             self.remember(found)
         return found
 
-    def find(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
-        """The longest one that fits and is in force."""
+    def remembered(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+        """The longest one in memory that fits and is in force."""
         while (found := self.known(conversation, name)) is not None:
             if self._holds(found):
                 return found
             self._known.forget(key_of(found), found)
-        return self.stored(conversation, name)
+        return None
 
     def _holds(self, checkpoint: Checkpoint) -> bool:
         try:
@@ -295,6 +295,8 @@ class Weighed(NamedTuple):
     fixed: Fixed
     estimated: int
     size: Count
+    is_stored: bool = False
+    """Whether the store was asked for the checkpoint, not only this process's memory."""
 
     @property
     def key(self) -> Key:
@@ -387,12 +389,18 @@ class Scales:
             return None
         if self.put_back is not None:
             conversation = self.put_back(exchange.owner, conversation)
-        return self.weighed(conversation, self.name(exchange, conversation), limits)
+        return self.look_up(conversation, self.name(exchange, conversation), limits)
 
-    def weighed(self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False) -> Weighed:
-        """The view and its size; `fresh` looks into the store even where memory has a checkpoint."""
-        find = self.checkpoints.stored if fresh else self.checkpoints.find
-        checkpoint = find(conversation, name)
+    def look_up(self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False) -> Weighed:
+        """With the checkpoint that fits; `fresh` looks into the store even where memory has one."""
+        known = None if fresh else self.checkpoints.remembered(conversation, name)
+        found = self.checkpoints.stored(conversation, name) if known is None else known
+        return self.weigh_with(found, conversation, name, limits)._replace(is_stored=known is None)
+
+    def weigh_with(
+        self, checkpoint: Checkpoint | None, conversation: ClientHistory, name: str, limits: ModelLimits
+    ) -> Weighed:
+        """The view that a checkpoint gives, and its size."""
         view = conversation.view(checkpoint)
         fixed = conversation.fixed(limits.meter)
         estimated = limits.meter.count(view, fixed).tokens

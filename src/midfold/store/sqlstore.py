@@ -161,8 +161,10 @@ class SqlStore:
                 yield read_stored(row, place, dialect)
             start += len(rows)
 
-    def view(self, info: SessionInfo, at: int | None = None) -> tuple[Item, ...]:
-        """What the model sees; `at`: what it saw right after that compaction."""
+    def view(self, info: SessionInfo, at: int | None = None, history: Transcript = ()) -> tuple[Item, ...]:
+        """What the model sees; `at`: what it saw right after that compaction. `history`: all messages, if in hand."""
+        if history:
+            return self._view_over(info, history)
         seq = info.compaction if at is None else at
         if not seq:
             return self.tail(info, 0)
@@ -180,6 +182,26 @@ class SqlStore:
         dialect = dialect_of(info)
         kept = tuple(Item(_message(stored, dialect), position, body) for _, position, body, *stored in rows)
         return kept if at is not None else (*kept, *self.tail(info, record[2]))
+
+    def _view_over(self, info: SessionInfo, history: Transcript) -> tuple[Item, ...]:
+        """Only what a compaction wrote is read."""
+        if not info.compaction:
+            return tuple(Item(message, position) for position, message in enumerate(history))
+        record = self.database.row("compaction", session=info.id, seq=info.compaction)
+        pieces = self.database.rows("view_pieces", session=info.id, seq=info.compaction)
+        if record is None:
+            raise self._missing(info, f"compaction {info.compaction} is not there")
+        try:
+            require_view(record, (piece[:4] for piece in pieces))
+        except StoreDamaged as damaged:
+            raise self._missing(info, f"compaction {info.compaction} is not what was written") from damaged
+        dialect, items = dialect_of(info), []
+        for _, first, count, digest, body, *data in pieces:
+            if body is None:
+                items += [Item(history[position], position) for position in range(first, first + count)]
+            else:
+                items.append(Item(_message((None, None, digest, *data), dialect), first, body))
+        return (*items, *(Item(history[position], position) for position in range(record[2], info.count)))
 
     def _missing(self, info: SessionInfo, what: str) -> StoreError:
         """Why rows are not there: somebody has deleted the session meanwhile, or the database is damaged."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import midfold
 from midfold.fold.request import SummaryAsk
+from midfold.gateway.exchange import Exchange
+from midfold.gateway.peek import peek
 from midfold.gateway.prepare import RequestPreparer
+from midfold.gateway.routes import route_of
 from midfold.gateway.weighing import ClientHistory, Weighed
 from midfold.transcript.document import read
 from support.fixtures import assistant, user
@@ -16,12 +20,20 @@ from support.gateways import settings
 WINDOW = 8_000
 
 
-def weighed(preparer: RequestPreparer) -> Weighed:
+def request() -> bytes:
     talk: list[Any] = [user("Port the parser.")]
     for number in range(60):
         talk += [assistant(f"Step {number}: " + "it is done. " * 30), user(f"And step {number + 1}? " + "Why? " * 20)]
-    conversation = ClientHistory(read(json.dumps({"model": "m", "messages": talk}).encode(), dialect="openai-chat"))
-    return preparer.scales.weighed(conversation, conversation.name, preparer.policy.limits("m", 0))
+    return json.dumps({"model": "m", "messages": talk}).encode()
+
+
+async def nothing(*_: Any) -> Any:
+    return {"type": "http.disconnect"}
+
+
+def weighed(preparer: RequestPreparer) -> Weighed:
+    conversation = ClientHistory(read(request(), dialect="openai-chat"))
+    return preparer.scales.look_up(conversation, conversation.name, preparer.policy.limits("m", 0))
 
 
 def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
@@ -51,3 +63,24 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
         assert session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not preparer.folder.fold(one).is_made
+
+
+def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_hand() -> None:
+    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
+        preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
+        database, asked = sessions.store.database, []
+        rows = database.rows
+
+        def count(query: str, **values: Any) -> list[tuple[Any, ...]]:
+            asked.append(query)
+            return rows(query, **values)
+
+        database.rows = count  # type: ignore[method-assign]
+        scope = {"method": "POST", "path": "/v1/chat/completions", "headers": []}
+        exchange = Exchange(scope, nothing, nothing, route_of("POST", "/v1/chat/completions"))
+        exchange.body = body = request()
+        exchange.peek = peek(body)
+        sent = asyncio.run(preparer.prepare(exchange)).body
+        assert exchange.account.action == "compacted" and len(sent) < len(body)
+        assert asked.count("checkpoints") == 2
+        assert not {"messages", "view_messages"} & set(asked)

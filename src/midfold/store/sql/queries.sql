@@ -134,6 +134,11 @@ SELECT p.place, p.first, p.count, b.digest, b.codec, b.data
 FROM pieces p LEFT JOIN bodies b ON b.id = p.body
 WHERE p.session = :session AND p.seq = :seq ORDER BY p.place
 
+-- name: view_pieces
+SELECT p.place, p.first, p.count, b.digest, p.body, b.codec, b.data
+FROM pieces p LEFT JOIN bodies b ON b.id = p.body
+WHERE p.session = :session AND p.seq = :seq ORDER BY p.place
+
 -- name: add_compaction
 INSERT INTO compactions (session, seq, base, upto, at, fence, noted, child, receipt, state)
 VALUES (:session, :seq, :base, :upto, :at, :fence, :noted, :child, :receipt, :state)
