@@ -1,7 +1,7 @@
 """Prompt caching: where stable prefixes end. Separate from compaction: it describes, it never edits.
 
 hints = cache.plan_document(document, provider="anthropic")     # where breakpoints belong, and why
-wire.markers.mark(document, hints)                              # the request, with markers in its provider's own way
+cache.markers.mark(document, hints)                             # the request, with markers in its provider's own way
 """
 
 from midfold.cache.breakpoints import (
