@@ -233,7 +233,7 @@ def plan(
 def plan_document(
     document: Document, *, provider: str, model: str | None = None, **asked: Any
 ) -> tuple[PromptCacheHint, ...]:
-    """The same for a request that was read, for `wire.markers.mark`."""
+    """The same for a request that was read, for `cache.markers.mark`."""
     reserved = int(document.setting(FIELD) is not None)
     return plan(
         document.messages,
@@ -446,7 +446,7 @@ def apply_anthropic_cache_control(
 
     `native_anthropic` says that the messages will be translated into Anthropic's own shape: then tool messages carry
     the marker on themselves, where the translation finds it. Elsewhere they are skipped. `cache.plan` and
-    `wire.markers.mark` are stricter: they mark no empty message either, because no provider honours that.
+    `cache.markers.mark` are stricter: they mark no empty message either, because no provider honours that.
     """
     out = list(messages)
     free = MOST_MARKERS - sum(_own(message) for message in out)

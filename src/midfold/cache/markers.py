@@ -26,7 +26,7 @@ from midfold.transcript.splice import Piece, message_value, replace_values
 
 # A cache breakpoint belongs here: where a stable prefix of a request ends, whoever serves it.
 #
-# A hint describes, it never edits. `cache.plan` makes hints, `wire.markers.mark` writes them in a dialect's own way.
+# A hint describes, it never edits. `cache.plan` makes hints, `cache.markers.mark` writes them in a dialect's own way.
 
 
 Layout = Literal["anthropic", "envelope", "openai", "bedrock"]

@@ -70,7 +70,7 @@ class _Row(NamedTuple):
 
 
 class Recorder:
-    """Takes accounts of requests, and those that were answered; reported usage becomes turns, conversations become rows."""
+    """Takes accounts of requests and of answers; reported usage becomes turns, conversations become rows."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
