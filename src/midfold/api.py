@@ -161,13 +161,13 @@ def compact(
     if not situation.asked and situation.enabled:
         situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
     decision = decide(situation)
-    guard = Guard(summarizer or _configured(config, request.model), decision, clock)
+    guard = Guard(summarizer or _default_summarizer(config, request.model), decision, clock)
     outcome = drive(carry_out(chosen, request, decision), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 
-def _configured(config: Config | None, model: str | None) -> Summarizer:
+def _default_summarizer(config: Config | None, model: str | None) -> Summarizer:
     if config is None:
         return local_summarizer
     from midfold.model.summaries import summarizer_for

@@ -34,7 +34,7 @@ from midfold.fold.archive import Archive
 from midfold.fold.receipt import Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import Guard, Question, cleared, run, run_async
+from midfold.model.drive import Guard, Question, clear_failures, run, run_async
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
@@ -87,7 +87,7 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     def forget_failures(self) -> ConversationMemory:
         """For another model: earlier strikes, failures and sizes say nothing about it."""
-        return msgspec.structs.replace(self.calibrate(Calibration()), state=cleared(self.state))
+        return msgspec.structs.replace(self.calibrate(Calibration()), state=clear_failures(self.state))
 
 
 class Now:
@@ -228,7 +228,7 @@ class Conversation(ABC, Generic[N]):
         return self._size(self._now())
 
     def _size(self, now: N) -> Count:
-        return now.memory.calibration.predict(now.running, self.setup.fixed(now.dialect))
+        return now.memory.calibration.predict(now.running, self.setup.fixed_size(now.dialect))
 
     @property
     def health(self) -> Health:
@@ -240,12 +240,14 @@ class Conversation(ABC, Generic[N]):
         reported = usage if isinstance(usage, Usage) else read_usage(usage)
         if reported is not None:
             now = self._now()
-            self._learn(now, self._measured(now, reported, watches=self.setup.schedule is not None))
+            self._learn(now, self._memory_after(now, reported, watches=self.setup.schedule is not None))
 
-    def _measured(self, now: N, usage: Usage, *, watches: bool, compaction: int | None = None) -> ConversationMemory:
+    def _memory_after(
+        self, now: N, usage: Usage, *, watches: bool, compaction: int | None = None
+    ) -> ConversationMemory:
         """The memory after one more answer; who `watches` follows the provider's cache, too."""
         setup, memory = self.setup, now.memory
-        fixed, tokens = setup.fixed(now.dialect), usage.prompt_tokens
+        fixed, tokens = setup.fixed_size(now.dialect), usage.prompt_tokens
         learnt = memory.calibration.observe(now.running.now, tokens, fixed=fixed, meter=setup.meter)
         state, health = memory.state, memory.health
         if is_relieved(tokens, setup.budget.threshold_tokens, setup.schedule):
@@ -299,7 +301,7 @@ class Conversation(ABC, Generic[N]):
             schedule=setup.schedule,
             local_early=setup.config.prompt_caching.schedule_summary == "local",
             health=now.memory.health if health is None else health,
-            fixed_tokens=setup.meter.tokens(*setup.fixed(now.dialect)),
+            fixed_tokens=setup.meter.tokens(*setup.fixed_size(now.dialect)),
             model=setup.model,
             upcoming_idle=upcoming_idle,
         )
@@ -447,7 +449,7 @@ class MemoryConversation(Conversation[Now]):
         self._messages, self._dialect = list(messages), dialect
         self._tally = RunningTally(self.setup.meter)
 
-    def _counted(self) -> RunningTally:
+    def _count_messages(self) -> RunningTally:
         self._tally.meter = self.setup.meter
         self._tally.extend(self._messages[self._tally.now.count :])
         return self._tally
@@ -455,7 +457,7 @@ class MemoryConversation(Conversation[Now]):
     def _now(self) -> Now:
         is_counted = self._tally.now.count == len(self._messages)
         held = lambda: tuple(self._messages)  # noqa: E731 - short, and evaluated only where messages are needed
-        return Now(self._memory, self._dialect, self._counted, held, is_counted=is_counted)
+        return Now(self._memory, self._dialect, self._count_messages, held, is_counted=is_counted)
 
     def _learn(self, now: Now, memory: ConversationMemory) -> None:
         self._memory = memory
@@ -466,7 +468,7 @@ class MemoryConversation(Conversation[Now]):
         if not self._messages:
             self._dialect = document.dialect
         self._messages.extend(document.messages)
-        self._counted()
+        self._count_messages()
 
     def sync(self, messages: Any) -> Sync[Self]:
         """These messages are the conversation from now on; a request body brings its system prompt and tools."""
@@ -537,7 +539,7 @@ class Ahead:
         self._work: _AheadThread | None = None
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return self._work is not None
 
     @property
@@ -546,7 +548,7 @@ class Ahead:
 
     def start(self, conversation: Conversation[Any], prompt_tokens: int | None = None) -> bool:
         """Begins a fold of the view as it is now; says whether it did."""
-        make = None if self.begun else conversation.prepare(prompt_tokens)
+        make = None if self.has_begun else conversation.prepare(prompt_tokens)
         if make is None:
             return False
         self._work = _AheadThread(make)

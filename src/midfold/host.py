@@ -172,7 +172,7 @@ class EngineHost:
             self._take(messages)
         decision = self.decide(current_tokens)
         if not decision.fold:
-            if decision.pressure is Pressure.SOFT and not self._ahead.begun:
+            if decision.pressure is Pressure.SOFT and not self._ahead.has_begun:
                 self._take(messages)
                 self._ahead.start(self.conversation, current_tokens)
             return messages

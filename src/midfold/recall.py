@@ -178,7 +178,7 @@ class Recall:
         asked = (self._find, query, self._redact, CONSIDERED)
         return _matching(*asked, is_folded) or _matching(*asked, is_wanted) or _nearest(*asked, is_folded)
 
-    def told(self, hits: Iterable[Hit]) -> Iterator[str]:
+    def describe_hits(self, hits: Iterable[Hit]) -> Iterator[str]:
         """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
         known: set[str] = set()
         room, left = MOST_CHARACTERS, MOST_HITS
@@ -199,7 +199,7 @@ class Recall:
         hits = self.hits(query)
         if not hits:
             return ToolAnswer(NOTHING)
-        return ToolAnswer("\n".join([FOUND if hits[0].has_every_word else NEAREST, *self.told(hits)]))
+        return ToolAnswer("\n".join([FOUND if hits[0].has_every_word else NEAREST, *self.describe_hits(hits)]))
 
     def _page_of(self, handle: str, start: int) -> ToolAnswer:
         """The originals as text, from a character on; with a last line that says how to go on."""
@@ -320,7 +320,7 @@ def _matching(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted 
     most = FEWEST_CANDIDATES
     while True:
         found = find(text, every=True, most=most)
-        scored = [item for one in _newest(found, wanted) if (item := _scored(one, matcher)) is not None]
+        scored = [item for one in _newest(found, wanted) if (item := _score(one, matcher)) is not None]
         if len(scored) >= limit or len(found) < most or most >= MOST_CANDIDATES:
             scored.sort(key=lambda item: -item.score)
             return [_hit(item, matcher, redact) for item in scored[:limit]]
@@ -336,7 +336,7 @@ def _newest(found: Iterable[Candidate], wanted: Wanted | None) -> list[Candidate
     return list(kept.values())
 
 
-def _scored(found: Candidate, matcher: Matcher) -> Scored | None:
+def _score(found: Candidate, matcher: Matcher) -> Scored | None:
     query = matcher.query
     text = readable(found.message)
     plain = text.lower()
@@ -542,7 +542,7 @@ def excerpt(text: str, matcher: Matcher, redact: Redact, window: tuple[int, int]
     if window and clean == text[start:end]:
         return "\n".join([ELLIPSIS] * (place > 0) + [text[place:until].strip("\n")] + [ELLIPSIS] * (until < len(text)))
     lines = [line.expandtabs(4).rstrip() for line in clean.splitlines()] or [""]
-    shown = _with_neighbours(_chosen(lines, matcher, text.count("\n", start, place)), lines)
+    shown = _with_neighbours(_choose_lines(lines, matcher, text.count("\n", start, place)), lines)
     pieces = [ELLIPSIS] if start or shown[0] else []
     for number, after in pairwise([*shown, len(lines)]):
         pieces.append(_cut(lines[number], matcher))
@@ -551,7 +551,7 @@ def excerpt(text: str, matcher: Matcher, redact: Redact, window: tuple[int, int]
     return "\n".join(pieces)
 
 
-def _chosen(lines: list[str], matcher: Matcher, place: int) -> list[int]:
+def _choose_lines(lines: list[str], matcher: Matcher, place: int) -> list[int]:
     """Numbers of the lines to show; the line of the place where redacting took away what was looked for."""
     fits = [matcher.fit(line) for line in lines]
     best = max(fits)

@@ -178,15 +178,15 @@ class Session(Conversation[StoredNow]):
 
     def append(self, messages: Any, *, key: str | None = None) -> range:
         """Adds exactly these messages and gives their positions. A `key` that was used before adds nothing again."""
-        new = self._given(messages)
-        model, prompt = self.setup.model, self._unwritten(new)
+        new = self._read(messages)
+        model, prompt = self.setup.model, self._new_prompt(new)
         done = self.store.append(self.name, new.entries, dialect=new.dialect.name, model=model, key=key, prompt=prompt)
         self._written = prompt or self._written
         return done.positions
 
     def sync(self, messages: Any) -> Sync[Self]:
         """A client's whole history, or the view it was given and what came after: adds what is new."""
-        new = self._given(messages)
+        new = self._read(messages)
         model, prompt = self.setup.model, new.prompt  # also if it is written here: a branch may not have it
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         self._written = prompt or self._written
@@ -194,7 +194,7 @@ class Session(Conversation[StoredNow]):
         session._copy.hand_over(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
-    def _given(self, messages: Any) -> MessageBatch:
+    def _read(self, messages: Any) -> MessageBatch:
         """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
         new = read_batch(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
         if new.prompt is None:
@@ -214,7 +214,7 @@ class Session(Conversation[StoredNow]):
             self._said = (system, tools, prompt if any(prompt) else None)
         return self._said[2]
 
-    def _unwritten(self, new: MessageBatch) -> Prompt | None:
+    def _new_prompt(self, new: MessageBatch) -> Prompt | None:
         """What the store does not know yet."""
         return None if new.prompt == self._written else new.prompt
 
@@ -253,13 +253,13 @@ class Session(Conversation[StoredNow]):
         if at is not None:
             info = self.store.must(self.name)
             noted = any(record.noted for record in self.receipts() if record.seq == at)
-            return self._shown(self.store.view(info, at), DIALECTS[info.dialect], noted)
+            return self._view_of(self.store.view(info, at), DIALECTS[info.dialect], noted)
         live = self._copy.view()
         if live is None:
-            return self._shown((), self._dialect_of(None), False)
-        return self._shown(live.items, DIALECTS[live.info.dialect], live.memory.noted)
+            return self._view_of((), self._dialect_of(None), False)
+        return self._view_of(live.items, DIALECTS[live.info.dialect], live.memory.noted)
 
-    def _shown(self, items: tuple[Item, ...], dialect: type[Dialect], noted: bool) -> View:
+    def _view_of(self, items: tuple[Item, ...], dialect: type[Dialect], noted: bool) -> View:
         return View(items, dialect, self._system(dialect, noted=noted), self.setup.tools)
 
     def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
@@ -325,7 +325,7 @@ class Session(Conversation[StoredNow]):
         if reported is None or now.live is None:
             return
         info, setup = now.live.info, self.setup
-        memory = self._measured(now, reported, watches=True, compaction=info.compaction)
+        memory = self._memory_after(now, reported, watches=True, compaction=info.compaction)
         self._learn(now, memory)
         kind = memory.health.last.kind if memory.health.last else None
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)

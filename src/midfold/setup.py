@@ -99,12 +99,12 @@ class Setup:
         self._fixed: dict[str, Fixed] = {}
         self._bare: CompactionRequest | None = None
 
-    def fixed(self, dialect: type[Dialect]) -> Fixed:
+    def fixed_size(self, dialect: type[Dialect]) -> Fixed:
         """What stands beside the messages of every request."""
         found = self._fixed.get(dialect.name)
         if found is None:
             system = None if self.system is None else Message.over(self.system, dialect.read_system)
-            found = self._fixed[dialect.name] = self.meter.fixed(system, map(tool_of, self.tools))
+            found = self._fixed[dialect.name] = self.meter.fixed_size(system, map(tool_of, self.tools))
         return found
 
     def request(self, document: Document, state: CompactionState) -> CompactionRequest:
@@ -164,11 +164,11 @@ def schedule_of(
     return Schedule(
         threshold_tokens=threshold_tokens,
         prices=prices_for(model, settings.cache_ttl, config.models),
-        writer=None if settings.schedule_summary == "local" else _paid(writer(), config),
+        writer=None if settings.schedule_summary == "local" else _summary_writer(writer(), config),
     )
 
 
-def _paid(summarizer: Summarizer, config: Config) -> Writer | None:
+def _summary_writer(summarizer: Summarizer, config: Config) -> Writer | None:
     """Who is paid for summaries: nobody, the model an endpoint names, or one of whom nothing is known."""
     if summarizer is local_summarizer:
         return None

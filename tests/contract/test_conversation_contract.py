@@ -15,7 +15,7 @@ import pytest
 
 import midfold
 from midfold.adapters.hermes import HermesEngine
-from midfold.agent.events import unwatched
+from midfold.agent.events import ignore_event
 from midfold.agent.room import Room
 from midfold.config import Compression, Config
 from midfold.config.schema import GatewaySettings
@@ -168,7 +168,7 @@ class Agent(Stored):
         if force:
             return super().attempt(force=True)
         self.size = self.session.size.tokens
-        room, before = Room(self.session, unwatched, background=False), len(self.session.receipts())
+        room, before = Room(self.session, ignore_event, background=False), len(self.session.receipts())
         room.before(first=False)
         self.view = self.session.view().messages
         return len(self.session.receipts()) > before

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.admission import hashed, new_key
+from midfold.gateway.admission import hash_key, new_key
 from midfold.gateway.browsers import Browsers, Refused
 from support.gateway_soak import MODEL, Process, gateway, upstream
 
@@ -64,9 +64,8 @@ def door(folder: Path, lines: str) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    lines = (
-        f'gateway:\n  origins: [https://chat.example, "vscode-webview://*"]\nkeys:\n  me:\n    hash: "{hashed(KEY)}"\n'
-    )
+    origins = 'gateway:\n  origins: [https://chat.example, "vscode-webview://*"]\n'
+    lines = f'{origins}keys:\n  me:\n    hash: "{hash_key(KEY)}"\n'
     yield from door(tmp_path_factory.mktemp("keyed"), lines)
 
 

@@ -104,9 +104,9 @@ def test_what_was_learned_ends_and_a_larger_answer_ends_it_at_once() -> None:
     now[0] += 1
     assert learned.window(whose) == 0
     learned.learn(whose, 16_000)
-    learned.answered(whose, 15_999)
+    learned.note_answer(whose, 15_999)
     assert learned.window(whose) == 16_000
-    learned.answered(whose, 16_000)
+    learned.note_answer(whose, 16_000)
     assert learned.window(whose) == 0
     assert not learned.learn(whose, 16_000)
     assert learned.learn(whose, 16_001)

@@ -125,7 +125,7 @@ class Finished(Event, frozen=True, kw_only=True, tag="finished"):
 Watch = Callable[[Event], Any]
 
 
-def unwatched(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Nobody looks."""
 
 

@@ -70,7 +70,7 @@ class Room:
 
     def prepare(self) -> None:
         """A fold in the background, if it will soon be needed."""
-        if not self.background or self._ahead.begun or self.decide().pressure is Pressure.NONE:
+        if not self.background or self._ahead.has_begun or self.decide().pressure is Pressure.NONE:
             return
         size, threshold = self.size.tokens, self.session.setup.budget.threshold_tokens
         if self._ahead.start(self.session):

@@ -91,7 +91,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Turns since the last compaction, and the prompt tokens of them all."""
     since_tokens: int = 0
 
-    def carried(self, landing_tokens: int, read: float) -> float:
+    def carrying_cost(self, landing_tokens: int, read: float) -> float:
         """What was paid since the last fold for reading more than the size a fold would have left."""
         return read * max(self.since_tokens - self.since_fold * landing_tokens, 0)
 

@@ -223,7 +223,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             idle_seconds=idle,
             switched=switched,
             calls_so_far=health.turns,
-            carried_cost=health.carried(target, self.prices.read),
+            carried_cost=health.carrying_cost(target, self.prices.read),
             spent=health.prompt_tokens - health.saved_units,
             upcoming_idle=upcoming_idle,
         )

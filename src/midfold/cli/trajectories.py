@@ -235,7 +235,7 @@ def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
         count = getattr(totals, status)
         share = f"{count / max(totals.records, 1):.1%}"
         table.add_row(Text(name, style=COLOURS[colour] if count else ""), f"{count:,}", share)
-    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{totals.saved:.1%} fewer")
+    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{totals.saved_share:.1%} fewer")
     table.add_row("turns", f"{totals.turns_before:,} → {totals.turns_after:,}", "")
     if totals.summary_calls or totals.summary_errors:
         table.add_row("summary calls", f"{totals.summary_calls:,}", f"{totals.summary_errors:,} failed")
@@ -294,7 +294,7 @@ class Onlooker:
         told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
         self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
 
-    def failed(self, record: RecordMetrics, /) -> None:
+    def report_failure(self, record: RecordMetrics, /) -> None:
         self._told += 1
         if self._told <= MOST_TOLD:
             notice(visible(f"{record.file}, line {record.line}: {record.reason}"))

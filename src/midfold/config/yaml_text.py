@@ -18,7 +18,7 @@ import yaml
 from msgspec import Struct
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from midfold.config.fields import KeyPath, dotted, render
+from midfold.config.fields import KeyPath, dotted_path, render
 from midfold.errors import ConfigError
 
 LARGEST_FILE = 256 * 1024
@@ -135,14 +135,14 @@ def pairs(node: MappingNode, name: str) -> list[tuple[Node, Node]]:
         return own
     taken = {key.value for key, _ in own if isinstance(key, ScalarNode)}
     merged = []
-    for key, value in _merged(node, name, [0], 0):
+    for key, value in _merged_pairs(node, name, [0], 0):
         if isinstance(key, ScalarNode) and key.value not in taken:
             taken.add(key.value)
             merged.append((key, value))
     return own + merged
 
 
-def _merged(node: MappingNode, name: str, count: list[int], depth: int) -> Iterator[tuple[Node, Node]]:
+def _merged_pairs(node: MappingNode, name: str, count: list[int], depth: int) -> Iterator[tuple[Node, Node]]:
     for key, value in node.value:
         if key.tag != MERGE:
             continue
@@ -153,7 +153,7 @@ def _merged(node: MappingNode, name: str, count: list[int], depth: int) -> Itera
             if depth >= DEEPEST or count[0] > MOST_MERGED:
                 raise ConfigError(f"{name}:{at(value)}: << merges too much, or itself")
             yield from (pair for pair in source.value if pair[0].tag != MERGE)
-            yield from _merged(source, name, count, depth + 1)
+            yield from _merged_pairs(source, name, count, depth + 1)
 
 
 def comments(text: str) -> list[tuple[int, int]]:
@@ -444,4 +444,4 @@ def _line_end(body: str, index: int) -> int:
 
 def _by_hand(path: KeyPath, node: Node | None) -> NotEditable:
     where = f" on line {node.start_mark.line + 1}" if node is not None else ""
-    return NotEditable(f"{dotted(path)}{where} is written in a way that only a person can change safely")
+    return NotEditable(f"{dotted_path(path)}{where} is written in a way that only a person can change safely")

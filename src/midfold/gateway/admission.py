@@ -42,11 +42,11 @@ LONGEST = 256
 
 
 def new_key() -> str:
-    """A key for one client or team. It is shown once; `hashed` of it goes into the configuration."""
+    """A key for one client or team. It is shown once; `hash_key` of it goes into the configuration."""
     return PREFIX + token_urlsafe(32)
 
 
-def hashed(key: str) -> str:
+def hash_key(key: str) -> str:
     return f"sha256:{sha256(key.encode()).hexdigest()}"
 
 
@@ -66,13 +66,13 @@ class Keys:
 
     def has(self, text: str) -> bool:
         """Whether a text is one of the keys: to keep it back, never to let somebody in."""
-        return 0 < len(text) <= LONGEST and hashed(text) in self._hashes
+        return 0 < len(text) <= LONGEST and hash_key(text) in self._hashes
 
     def who(self, presented: str | None) -> str | None:
         """The name that the key belongs to. Every entry is compared, in constant time, whatever was found before."""
         if presented is None or len(presented) > LONGEST:
             presented = ""
-        given = hashed(presented).encode()
+        given = hash_key(presented).encode()
         found: str | None = None
         for name, value in self._entries:
             if hmac.compare_digest(given, value):
@@ -300,7 +300,7 @@ class Admission:
         return Owner(name), without_keys(rest, self.keys)
 
     async def _read_within(self, scope: Scope, receive: Receive, body: _Body) -> None:
-        declared = _declared(scope["headers"])
+        declared = _declared_length(scope["headers"])
         if declared > self.limits.body_bytes:
             raise Refused(413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}")
         try:
@@ -353,7 +353,7 @@ def _key_in(text: str) -> str:
     return text.strip()
 
 
-def _declared(headers: list[Header]) -> int:
+def _declared_length(headers: list[Header]) -> int:
     for name, value in headers:
         if name == b"content-length" and value.isdigit():
             return int(value)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from midfold.errors import TranscriptError
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import Policy
-from midfold.gateway.weighing import ClientHistory, is_usable, named
+from midfold.gateway.weighing import ClientHistory, is_usable, qualified_name
 from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 
@@ -61,7 +61,7 @@ def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | No
     limits = policy.limits_of(exchange)
     conversation, body = exchange.conversation, exchange.body
 
-    def named_later() -> Named | None:
+    def name_later() -> Named | None:
         return name_of(exchange, conversation or conversation_of(body, dialect, policy))
 
     model = peek.name or ""
@@ -75,7 +75,7 @@ def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | No
         window=limits.window,
         threshold=limits.trigger if policy.enabled else limits.window,
         held=len(body),
-        named=named_later,
+        named=name_later,
     )
 
 
@@ -92,4 +92,4 @@ def name_of(exchange: Exchange, conversation: ClientHistory | None) -> Named | N
         return None
     asked = exchange.asked.session
     own = (asked,) if asked is not None and is_usable(asked) else conversation.names
-    return Named(tuple(named(exchange.namespace, name) for name in own), len(conversation.talk))
+    return Named(tuple(qualified_name(exchange.namespace, name) for name in own), len(conversation.talk))

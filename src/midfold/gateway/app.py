@@ -31,7 +31,16 @@ from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
 from midfold.gateway.rounds import Rounds
 from midfold.gateway.routes import encoding_of, route_of, to_client, to_upstream
 from midfold.gateway.server import Front, Later, place_of
-from midfold.gateway.upstream import MOST_OF_ERRORS, Client, Tap, Target, Upstream, UpstreamAnswer, Upstreams, decoded
+from midfold.gateway.upstream import (
+    MOST_OF_ERRORS,
+    Client,
+    Tap,
+    Target,
+    Upstream,
+    UpstreamAnswer,
+    Upstreams,
+    decode_body,
+)
 from midfold.gateway.weighing import ClientHistory, Prepared, Weighed
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
@@ -69,14 +78,14 @@ def is_compacted_here(exchange: Exchange, preparer: RequestPreparer) -> bool:
     return preparer.policy.enabled and preparer.folder is not None and not exchange.peek.is_continued
 
 
-async def compacted(exchange: Exchange, preparer: RequestPreparer) -> None:
+async def answer_compact(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answers `/v1/responses/compact`."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     limits = preparer.policy.limits_of(exchange)
-    weighed = await preparer.in_thread(_weighed, exchange, preparer, limits)
+    weighed = await preparer.in_thread(_weigh, exchange, preparer, limits)
     before = weighed.size.tokens
     again = await preparer.fold(exchange, weighed, force=True)
     if again.checkpoint is None:
@@ -87,7 +96,7 @@ async def compacted(exchange: Exchange, preparer: RequestPreparer) -> None:
     await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
 
 
-def _weighed(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> Weighed:
+def _weigh(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> Weighed:
     document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
     conversation = ClientHistory(document, preparer.policy.redactor, exchange.owner.id)
     if not conversation.talk:
@@ -127,7 +136,7 @@ def _usage(before: int, after: int) -> dict[str, Any]:
     }
 
 
-async def counted(exchange: Exchange, preparer: RequestPreparer) -> None:
+async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answers a count that the upstream does not make."""
     assert exchange.peek is not None
     if exchange.is_crowded:
@@ -143,10 +152,10 @@ async def counted(exchange: Exchange, preparer: RequestPreparer) -> None:
 
 def lists_models(exchange: Exchange, upstreams: Upstreams) -> bool:
     """Whether the models of several upstreams are asked for."""
-    return exchange.method == "GET" and exchange.path in MODELS and len(_asked(upstreams)) > 1
+    return exchange.method == "GET" and exchange.path in MODELS and len(_upstreams_to_ask(upstreams)) > 1
 
 
-def _asked(upstreams: Upstreams) -> list[Upstream]:
+def _upstreams_to_ask(upstreams: Upstreams) -> list[Upstream]:
     known = upstreams.all()
     return [upstream for upstream in known if upstream is upstreams.default or upstream.key is not None]
 
@@ -158,19 +167,19 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
         headers = to_upstream(exchange.headers, upstream.credential(None))
         try:
             answer = await client.send("GET", upstream, upstream.target("/v1/models"), headers, b"")
-            return await asyncio.to_thread(_listed, answer, await answer.read(MOST_LISTED))
+            return await asyncio.to_thread(_models_in, answer, await answer.read(MOST_LISTED))
         except UpstreamError:
             return []
 
-    found = await asyncio.gather(*map(one, _asked(upstreams)))
+    found = await asyncio.gather(*map(one, _upstreams_to_ask(upstreams)))
     data = {item["id"]: item for items in found for item in items}
     exchange.account.action = "joined"
     await exchange.answer(200, msgspec.json.encode({"object": "list", "data": list(data.values())}), [JSON])
 
 
-def _listed(answer: UpstreamAnswer, body: bytes) -> list[Any]:
+def _models_in(answer: UpstreamAnswer, body: bytes) -> list[Any]:
     try:
-        value = msgspec.json.decode(decoded(body, encoding_of(answer.headers), MOST_LISTED))
+        value = msgspec.json.decode(decode_body(body, encoding_of(answer.headers), MOST_LISTED))
     except msgspec.MsgspecError:
         return []
     items = value.get("data") if answer.status == 200 and isinstance(value, dict) else None
@@ -210,26 +219,26 @@ class Gateway:
         route = route_of(scope["method"], scope["path"])
         exchange = Exchange(scope, receive, send, route)
         try:
-            await self._served(exchange)
+            await self._serve(exchange)
         except Gone:
             exchange.account.action = "gone"
         except MidfoldError as error:
-            await self._failed(exchange, error)
+            await self._answer_error(exchange, error)
         except NotJSON as error:
-            await self._failed(exchange, TranscriptError(f"the request is not JSON: {error}"))
+            await self._answer_error(exchange, TranscriptError(f"the request is not JSON: {error}"))
         except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said, so it is not told
-            await self._broke(exchange, error)
+            await self._answer_fault(exchange, error)
         finally:
-            self._accounted(exchange)
+            self._close_account(exchange)
 
-    async def _broke(self, exchange: Exchange, error: Exception) -> None:
+    async def _answer_fault(self, exchange: Exchange, error: Exception) -> None:
         """An error nobody foresaw: where it happened is logged, and the client gets an answer it can read."""
         exchange.account.action = "broken"
         _log.error("a request failed: %s %s", type(error).__name__, place_of(error))
         if not exchange.begun:
             await exchange.refuse(500, f"the gateway failed ({type(error).__name__})")
 
-    async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
+    async def _answer_error(self, exchange: Exchange, error: MidfoldError) -> None:
         """An answer that has begun is left unfinished, and the server cuts the connection."""
         if exchange.begun:
             exchange.account.action = "broken"
@@ -239,13 +248,13 @@ class Gateway:
         else:
             await exchange.refuse(error.status, str(error))
 
-    async def _served(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: Exchange) -> None:
         for admitting in self.admit:
             refusal = admitting(exchange)
             if refusal is not None:
                 await exchange.refuse(*refusal)
                 return
-        if exchange.is_upload and await self._uploaded(exchange):
+        if exchange.is_upload and await self._upload(exchange):
             return
         try:
             await exchange.read(self.settings.largest_body)
@@ -254,7 +263,7 @@ class Gateway:
             return
         route = exchange.route
         if route.dialect is not None:
-            await self._peeked(exchange)
+            await self._peek(exchange)
             if exchange.peek is not None and exchange.peek.is_overlong:
                 await exchange.refuse(400, f"model: expected a name of at most {LONGEST_MODEL} characters")
                 return
@@ -267,14 +276,14 @@ class Gateway:
         await self.reach.check(exchange)
         stop = exchange.watch()
         try:
-            await self._relayed(exchange)
+            await self._forward(exchange)
         except asyncio.CancelledError:
             exchange.account.action = "cancelled"
             raise
         finally:
             stop()
 
-    async def _peeked(self, exchange: Exchange) -> None:
+    async def _peek(self, exchange: Exchange) -> None:
         """The fields that decide; what takes more than a moment is looked at in a thread."""
         body = exchange.body
         if len(body) <= LARGE:
@@ -284,7 +293,7 @@ class Gateway:
         if exchange.peek is None and body:
             exchange.peek = await self.preparer.in_thread(peek_slowly, body)
 
-    async def _uploaded(self, exchange: Exchange) -> bool:
+    async def _upload(self, exchange: Exchange) -> bool:
         """A file on its way to a route that is not ours: never kept, never looked at. False if it must be."""
         upstream = exchange.upstream = self.upstreams.find(None, exchange.route.wire)
         if upstream is None:
@@ -299,14 +308,14 @@ class Gateway:
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, exchange.pieces())
         stop = exchange.watch()
         try:
-            await self._relay(exchange, Prepared(b""), self.reach.watched(exchange, answer))
+            await self._relay(exchange, Prepared(b""), self.reach.watch(exchange, answer))
         finally:
             stop()
         return True
 
-    async def _relayed(self, exchange: Exchange) -> None:
+    async def _forward(self, exchange: Exchange) -> None:
         if is_compacted_here(exchange, self.preparer):
-            await compacted(exchange, self.preparer)
+            await answer_compact(exchange, self.preparer)
             return
         if lists_models(exchange, self.upstreams):
             await models(exchange, self.upstreams, self.client)
@@ -318,22 +327,22 @@ class Gateway:
         answer = await self.send(exchange, prepared.body)
         if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
             answer.close()
-            await counted(exchange, self.preparer)
+            await answer_count(exchange, self.preparer)
             return
         if exchange.route.kind == "generate" and overflow.may_be(answer.status):
-            again = await self._recovered(exchange, prepared, answer)
+            again = await self._recover(exchange, prepared, answer)
             if again is None:
                 return
             prepared, answer = again
         await self._relay(exchange, prepared, answer)
 
-    async def _recovered(
+    async def _recover(
         self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer
     ) -> tuple[Prepared, UpstreamAnswer] | None:
         """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
         try:
             head = await answer.head(MOST_OF_ERRORS)
-            told = decoded(head, encoding_of(answer.headers), MOST_OF_ERRORS)
+            told = decode_body(head, encoding_of(answer.headers), MOST_OF_ERRORS)
             found = overflow.overflow_of(answer.status, told)
             smaller = None if found is None else await self.preparer.recover(exchange, prepared, found)
             if smaller is None:
@@ -348,10 +357,10 @@ class Gateway:
         upstream = exchange.upstream
         assert upstream is not None
         headers = to_upstream(exchange.headers, upstream.credential(exchange.route.wire))
-        body = await self.preparer.marked(exchange, body)
+        body = await self.preparer.mark(exchange, body)
         exchange.document = None
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
-        return self.reach.watched(exchange, answer)
+        return self.reach.watch(exchange, answer)
 
     async def _relay(self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, head: bytes = b"") -> None:
         """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
@@ -382,7 +391,7 @@ class Gateway:
         except asyncio.CancelledError:
             return await reading
 
-    def _accounted(self, exchange: Exchange) -> None:
+    def _close_account(self, exchange: Exchange) -> None:
         account = exchange.account
         account.seconds = time.perf_counter() - exchange.started
         for accountant in self.accountants:

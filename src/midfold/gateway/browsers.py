@@ -69,14 +69,14 @@ class Browsers:
             return None
         origins = [value for name, value in found if name == b"origin"]
         if origins:
-            return self._allowed(origins, hosts)
+            return self._allowed_origin(origins, hosts)
         if any(name == b"sec-fetch-site" and value in FOREIGN for name, value in found):
             modes = [value for name, value in found if name == b"sec-fetch-mode"]
             if method not in READING or modes != [b"navigate"]:
                 raise Refused(403, REFUSED_ORIGIN)
         return None
 
-    def _allowed(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
+    def _allowed_origin(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
         text = origins[0].decode("latin-1").lower()
         if len(origins) == 1 and len(text) <= LONGEST:
             place = text.partition("://")[2]

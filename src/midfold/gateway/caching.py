@@ -56,7 +56,7 @@ class Caching:
         if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
             return None
         key = (upstream.base, peek.name, dialect)
-        return self._known.made(key, lambda: self._rules(*key))
+        return self._known.get_or_make(key, lambda: self._rules(*key))
 
     def _rules(self, base: str, model: str | None, dialect: str) -> Rules | None:
         known = provider_of(base)
@@ -70,7 +70,7 @@ class Caching:
         """Whether it is worth looking through the request."""
         return len(body) >= SMALLEST and exchange.route.kind == "generate" and self.rules(exchange) is not None
 
-    def marked(self, exchange: Exchange, body: bytes) -> bytes:
+    def mark(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
         rules = self.rules(exchange)
         if rules is None or (body is exchange.body and any(own in body for own in QUOTED_MARKERS)):
@@ -108,4 +108,4 @@ class Tools:
         if not isinstance(raw, Raw):
             return
         key = blake2b(raw, digest_size=16).digest()
-        document.tools = self._known.made(key, lambda: (memoryview(raw).nbytes, document.tools))[1]
+        document.tools = self._known.get_or_make(key, lambda: (memoryview(raw).nbytes, document.tools))[1]

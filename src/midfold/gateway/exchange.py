@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.gateway.peek import Peek
-from midfold.gateway.routes import CREDENTIALS, Asked, Raw, Route, asked, error_body
+from midfold.gateway.routes import CREDENTIALS, Asked, Raw, Route, error_body, request_options
 from midfold.transcript.document import Document
 from midfold.transcript.message import Usage
 
@@ -123,7 +123,7 @@ class Exchange:
         self.raw_path: str = (scope.get("raw_path") or self.path.encode()).decode("latin-1")
         """As the client wrote it."""
         self.headers: list[Raw] = scope["headers"]
-        self.asked: Asked = asked(self.headers)
+        self.asked: Asked = request_options(self.headers)
         self.body = b""
         self.peek: Peek | None = None
         self.is_crowded = False

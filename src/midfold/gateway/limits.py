@@ -89,7 +89,7 @@ class Learned:
         self.is_any = True
         return True
 
-    def answered(self, whose: Whose, tokens: int) -> None:
+    def note_answer(self, whose: Whose, tokens: int) -> None:
         """A prompt of this size was answered, so the window is not smaller."""
         seen = self._seen.peek(whose) or _Seen()
         if tokens > seen.answered:
@@ -118,7 +118,7 @@ def named_limit(error: bytes, request: bytes) -> int:
             return True
         return any(essence in piece for piece in said)
 
-    return learn_limit(_told(_value(error)), is_quoted=is_quoted) or 0
+    return learn_limit(_error_text(_value(error)), is_quoted=is_quoted) or 0
 
 
 def _value(data: bytes) -> Any:
@@ -128,7 +128,7 @@ def _value(data: bytes) -> Any:
         return None
 
 
-def _told(value: Any) -> str:
+def _error_text(value: Any) -> str:
     """The message in an error of a provider, and numbers that stand beside it by name; nothing in another shape."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -222,7 +222,7 @@ def is_scheduled(config: Config) -> bool:
     return chosen and config.gateway.mode == "manage" and config.compression.enabled
 
 
-def looked_at_from(config: Config, trigger: int) -> int:
+def least_fold_tokens(config: Config, trigger: int) -> int:
     """Tokens from which a request may have to be folded."""
     if not is_scheduled(config):
         return trigger
@@ -265,7 +265,7 @@ class Policy:
     def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
         """The numbers; `learned` is what is known better than the table, if anything."""
         found = self._known.peek((model, output, learned))
-        return found or self._known.made((model, output, learned), lambda: self._limits(model, output, learned))
+        return found or self._known.get_or_make((model, output, learned), lambda: self._limits(model, output, learned))
 
     def _limits(self, model: str | None, output: int, learned: int) -> ModelLimits:
         belief = believe(model, self.config)
@@ -274,7 +274,7 @@ class Policy:
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
-            looked_at = 1 if self.asks_engine else looked_at_from(self.config, trigger)
+            looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
             return ModelLimits(window, trigger, reservation, meter, looked_at)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
@@ -284,7 +284,9 @@ class Policy:
         """What counts for a model; models that count alike share it, and what it remembers."""
         facts = belief.model
         key = (facts.factor, facts.message_overhead)
-        return self._meters.made(key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED))
+        return self._meters.get_or_make(
+            key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
+        )
 
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""
@@ -334,11 +336,11 @@ def overflow_of(status: int, body: bytes) -> Overflow | None:
     about_bytes = bool(_BYTES.search(read))
     failed = failure_of(status, {}, read, "upstream")
     if failed.kind == "overflow":
-        return Overflow(failed.limit, about_bytes and not failed.limit, _asked(read, failed.limit), read)
+        return Overflow(failed.limit, about_bytes and not failed.limit, _refused_tokens(read, failed.limit), read)
     return Overflow(0, True) if about_bytes and status in (400, 413) else None
 
 
-def _asked(body: bytes, limit: int) -> int:
+def _refused_tokens(body: bytes, limit: int) -> int:
     """How many tokens the refused request had, where the error says so: the largest number beyond the limit."""
     numbers = [int(found.replace(b",", b"")) for found in _NUMBER.findall(body)] if limit else []
     return max((number for number in numbers if limit < number < limit * MOST_OVER), default=0)

@@ -109,7 +109,7 @@ def page(measures: Sequence[Measure]) -> str:
     """Every measure with its help and its type."""
     lines: list[str] = []
     for measure in measures:
-        lines += [f"# HELP {measure.name} {_escaped(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
+        lines += [f"# HELP {measure.name} {_escape(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
         lines += measure.lines()
     return "\n".join(lines) + "\n"
 
@@ -117,11 +117,11 @@ def page(measures: Sequence[Measure]) -> str:
 def _labels(names: Sequence[str], values: Sequence[str]) -> str:
     if not names:
         return ""
-    pairs = (f'{name}="{_escaped(value, quoted=True)}"' for name, value in zip(names, values, strict=True))
+    pairs = (f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(text: str, *, quoted: bool = False) -> str:
+def _escape(text: str, *, quoted: bool = False) -> str:
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
     return escaped.replace('"', '\\"') if quoted else escaped
 

@@ -122,7 +122,7 @@ class HistoryFolder:
 
     def _setup(self, weighed: Weighed) -> Setup:
         model, limits, sessions = weighed.conversation.document.model, weighed.limits, self.sessions
-        return self._setups.made(
+        return self._setups.get_or_make(
             (model, limits.window, limits.reservation),
             lambda: Setup(
                 sessions.engine,
@@ -140,7 +140,7 @@ class HistoryFolder:
     ) -> FoldResult:
         """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
         conversation = weighed.conversation
-        session = self.synced(conversation, weighed.name, weighed.limits)
+        session = self.sync(conversation, weighed.name, weighed.limits)
         receipt = session.compact(
             prompt_tokens=max(weighed.size.tokens, at_least),
             token_basis="reported" if at_least else weighed.size.basis,
@@ -153,7 +153,7 @@ class HistoryFolder:
             return folded
         return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
 
-    def synced(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
+    def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         """The session that holds exactly this history."""
         done = self._session(conversation, name, limits).sync(list(conversation.bare))
         if not done.ahead:
@@ -248,13 +248,13 @@ class RequestPreparer:
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
-    async def marked(self, exchange: Exchange, body: bytes) -> bytes:
+    async def mark(self, exchange: Exchange, body: bytes) -> bytes:
         """The body with cache breakpoints, where the planner applies; last of all, so that sizes compare without."""
         passed = exchange.asked.bypass or self.policy.mode == "passthrough"
         if passed or not self.caching.wants(exchange, body):
             return body
         try:
-            return await self.work_on(len(body), self.caching.marked, exchange, body)
+            return await self.work_on(len(body), self.caching.mark, exchange, body)
         except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
@@ -270,12 +270,12 @@ class RequestPreparer:
         if not self._is_worth_reading(exchange, limits):
             return Prepared(exchange.body)
         try:
-            weighed, prepared = await self.in_thread(self._weighed, exchange, limits)
+            weighed, prepared = await self.in_thread(self._weigh, exchange, limits)
             if weighed is None:
                 return Prepared(exchange.body)
             if prepared is None:
-                weighed = await self._folded(exchange, weighed)
-                prepared = await self.in_thread(weighed.prepared)
+                weighed = await self._fold_in_turn(exchange, weighed)
+                prepared = await self.in_thread(weighed.prepare)
             self.tell(exchange, weighed)
             return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
@@ -284,12 +284,12 @@ class RequestPreparer:
             exchange.account.reason = f"not looked at: {exchange.account.fault}"
             return Prepared(exchange.body)
 
-    def _weighed(self, exchange: Exchange, limits: ModelLimits) -> tuple[Weighed | None, Prepared | None]:
+    def _weigh(self, exchange: Exchange, limits: ModelLimits) -> tuple[Weighed | None, Prepared | None]:
         """The request on the scales, and ready to be sent unless it must be folded first; in a thread."""
         weighed = self.scales.weigh(exchange, limits)
         if weighed is None or (exchange.route.kind == "generate" and self.must_fold(weighed)):
             return weighed, None
-        return weighed, weighed.prepared()
+        return weighed, weighed.prepare()
 
     def must_fold(self, weighed: Weighed) -> bool:
         """Whether a request is folded before it is sent."""
@@ -332,7 +332,7 @@ class RequestPreparer:
             return "passed", "previous_response_id"
         return None
 
-    async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
+    async def _fold_in_turn(self, exchange: Exchange, weighed: Weighed) -> Weighed:
         """The request after a fold, by whomever; as it was if none could be made."""
         rest = self._resting.get(weighed.identity)
         if rest is not None and rest.holds(weighed, self._clock()):
@@ -387,7 +387,7 @@ class RequestPreparer:
         assert self.folder is not None
         folded = self.folder.fold(weighed, at_least=at_least, force=force, health=self.scales.health(weighed))
         if folded.checkpoint is None:
-            newest = self.checkpoints.stored(weighed.conversation, weighed.name)
+            newest = self.checkpoints.find_in_store(weighed.conversation, weighed.name)
             if newest is not None and newest != weighed.checkpoint:
                 # Somebody else has folded it in the meantime.
                 return folded._replace(checkpoint=newest)
@@ -407,7 +407,7 @@ class RequestPreparer:
     def observe(self, exchange: Exchange, prepared: Prepared, usage: Usage) -> None:
         """What the provider counted for a request that it has answered."""
         if is_telling(usage.prompt_tokens):
-            self.policy.learned.answered(whose(exchange), usage.prompt_tokens)
+            self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens)
         self.scales.observe(prepared, usage)
 
     def tell(self, exchange: Exchange, weighed: Weighed) -> None:
@@ -453,10 +453,10 @@ class RequestPreparer:
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
         exchange.account.tokens_before = max(weighed.size.tokens, at_least)
         self.tell(exchange, again)
-        smaller = await self.in_thread(again.prepared)
+        smaller = await self.in_thread(again.prepare)
         if len(smaller.body) >= refused and self.shrink is not None:
             view = await self.in_thread(self.shrink, again.view, found)
-            smaller = await self.in_thread(again._replace(view=view).prepared)
+            smaller = await self.in_thread(again._replace(view=view).prepare)
         return smaller if len(smaller.body) < refused else None
 
     async def work_on(self, size: int, work: Callable[..., T], *arguments: Any) -> T:

@@ -131,9 +131,9 @@ class Upstreams:
         if not self._patterns:
             return self.default
         found = self._known.peek((model, wire))
-        return found or self._known.made((model, wire), lambda: self._found(model, wire))
+        return found or self._known.get_or_make((model, wire), lambda: self._match(model, wire))
 
-    def _found(self, model: str | None, wire: str | None) -> Upstream | None:
+    def _match(self, model: str | None, wire: str | None) -> Upstream | None:
         fitting = [pair for pair in self._patterns if wire is None or pair[1].wire in ("any", wire)]
         if model is None:
             return self.default or next((upstream for _, upstream in fitting), None)
@@ -206,14 +206,14 @@ class UpstreamAnswer:
 
         Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
         """
-        chunks = _guarded(self._response, most)
+        chunks = _read_chunks(self._response, most)
         return chunks if self.issued is None or is_read else self.issued.through(chunks)
 
     async def head(self, most: int) -> bytes:
         """What it begins with, up to about `most` bytes; the rest is left."""
         pieces: list[bytes] = []
         size = 0
-        async with aclosing(_guarded(self._response)) as chunks:
+        async with aclosing(_read_chunks(self._response)) as chunks:
             async for chunk in chunks:
                 pieces.append(chunk)
                 size += len(chunk)
@@ -236,7 +236,7 @@ class UpstreamAnswer:
             self._response.close()
 
 
-async def _guarded(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
+async def _read_chunks(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
     aiohttp = aiohttp_module()
     size = 0
     try:
@@ -260,10 +260,10 @@ def _origin(base: str) -> URL:
 def _address(upstream: Upstream, target: Target) -> URL:
     """The target at its upstream, and at nobody else's."""
     is_short = len(target.path) + len(target.query) <= SHORT
-    return _known_address(upstream.base, target) if is_short else _built(upstream.base, target)
+    return _known_address(upstream.base, target) if is_short else _build_url(upstream.base, target)
 
 
-def _built(base: str, target: Target) -> URL:
+def _build_url(base: str, target: Target) -> URL:
     from yarl import URL
 
     origin = _origin(base)
@@ -283,7 +283,7 @@ def _built(base: str, target: Target) -> URL:
     return address
 
 
-_known_address = lru_cache(maxsize=1024)(_built)
+_known_address = lru_cache(maxsize=1024)(_build_url)
 
 
 def _place(address: URL) -> tuple[object, ...]:
@@ -438,11 +438,11 @@ class Tap:
         if not self._encoding:
             return usage_at_edges(bytes(self._head), tail)
         most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
-        whole = decoded(tail, self._encoding, most) if self._kept == self.size else b""
+        whole = decode_body(tail, self._encoding, most) if self._kept == self.size else b""
         return usage_at_edges(whole, whole)
 
 
-def decoded(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:
+def decode_body(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:
     """A body without its encoding; nothing if it cannot be read. Bounded: a small body may hold a huge one."""
     if encoding in ("", "identity"):
         return data

@@ -136,16 +136,16 @@ class ClientHistory:
         """What the model sees of the messages, without a leading system prompt."""
         return self.talk if checkpoint is None else checkpoint.apply(self.talk, self.dialect)
 
-    def fixed(self, meter: Meter) -> Fixed:
+    def fixed_size(self, meter: Meter) -> Fixed:
         """What stands beside the messages: the system prompt, wherever it is, and tools, which seldom change."""
-        alone = meter.fixed(self.system)
+        alone = meter.fixed_size(self.system)
         tools = self.document.body.get("tools") if self.document.body is not None else None
         if tools is None:
             return alone
         data = bytes(tools) if isinstance(tools, Raw) else jsonio.encode(tools)
         return alone._replace(units=alone.units + meter.raw_tool_units(data, lambda: self.document.tools))
 
-    def written(self, view: Transcript, *, noted: bool) -> bytes:
+    def body_with(self, view: Transcript, *, noted: bool) -> bytes:
         """The body with other messages; the bytes that came in if they are the same."""
         system = self.system
         changed = with_note(system) if noted and system is not None else system
@@ -202,7 +202,7 @@ class Checkpoints:
         self._sessions = sessions
         self._known: LRU[tuple[str, bytes], Checkpoint] = LRU(MOST, most_bytes=MOST_BYTES, size=_size)
 
-    def known(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+    def find_in_memory(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in memory that fits."""
         if not self._known:
             return None
@@ -215,7 +215,7 @@ class Checkpoints:
                 return found
         return None
 
-    def stored(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+    def find_in_store(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in the store that fits; it is remembered."""
         if self._sessions is None:
             return None
@@ -224,9 +224,9 @@ class Checkpoints:
             self.remember(found)
         return found
 
-    def remembered(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+    def find_in_force(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in memory that fits and is in force."""
-        while (found := self.known(conversation, name)) is not None:
+        while (found := self.find_in_memory(conversation, name)) is not None:
             if self._holds(found):
                 return found
             self._known.forget(key_of(found), found)
@@ -248,7 +248,7 @@ def key_of(checkpoint: Checkpoint) -> tuple[str, bytes]:
     return (space_of(checkpoint.session), checkpoint.chain)
 
 
-def named(namespace: str, name: str) -> str:
+def qualified_name(namespace: str, name: str) -> str:
     """A session's name inside a namespace."""
     return f"{namespace}/{name}" if namespace else name
 
@@ -306,9 +306,9 @@ class Weighed(NamedTuple):
     def identity(self) -> str:
         return f"{self.conversation.identity}/{self.name}"
 
-    def prepared(self) -> Prepared:
+    def prepare(self) -> Prepared:
         noted = self.checkpoint is not None and self.checkpoint.noted
-        body = self.conversation.written(self.view, noted=noted)
+        body = self.conversation.body_with(self.view, noted=noted)
         return Prepared(body, self.key, self.estimated, self)
 
 
@@ -393,8 +393,8 @@ class Scales:
 
     def look_up(self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False) -> Weighed:
         """With the checkpoint that fits; `fresh` looks into the store even where memory has one."""
-        known = None if fresh else self.checkpoints.remembered(conversation, name)
-        found = self.checkpoints.stored(conversation, name) if known is None else known
+        known = None if fresh else self.checkpoints.find_in_force(conversation, name)
+        found = self.checkpoints.find_in_store(conversation, name) if known is None else known
         return self.weigh_with(found, conversation, name, limits)._replace(is_stored=known is None)
 
     def weigh_with(
@@ -402,7 +402,7 @@ class Scales:
     ) -> Weighed:
         """The view that a checkpoint gives, and its size."""
         view = conversation.view(checkpoint)
-        fixed = conversation.fixed(limits.meter)
+        fixed = conversation.fixed_size(limits.meter)
         estimated = limits.meter.count(view, fixed).tokens
         size = self.anchors.size(conversation.chains, _of(conversation, checkpoint), estimated)
         return Weighed(conversation, name, limits, checkpoint, view, fixed, estimated, size)
@@ -411,7 +411,7 @@ class Scales:
         """The session of a request: as its header says, else by its first messages."""
         asked = exchange.asked.session
         own = asked if asked is not None and is_usable(asked) else conversation.name
-        return named(exchange.namespace, own)
+        return qualified_name(exchange.namespace, own)
 
     def health(self, weighed: Weighed) -> Health | None:
         """What is known of the provider's cache; None where nothing is."""

@@ -73,7 +73,7 @@ class Guard:
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
         if self._decision.pause:
-            return self._paused()
+            return self._pause_answer()
         self._asked = answer_of(self._summarize, ask)
         return self._asked
 
@@ -88,7 +88,7 @@ class Guard:
             self._asked = failure_of(error)
         return self._asked
 
-    def _paused(self) -> SummaryAnswer:
+    def _pause_answer(self) -> SummaryAnswer:
         kind, left = self._decision.failure, self._decision.pause
         return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
 
@@ -152,6 +152,6 @@ def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | 
         return _Done(stop.value)
 
 
-def cleared(state: CompactionState) -> CompactionState:
+def clear_failures(state: CompactionState) -> CompactionState:
     """The state without its failures and strikes: after a reset or another model."""
     return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

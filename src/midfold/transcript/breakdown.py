@@ -44,7 +44,7 @@ def by_kind(
         units["message framing"] += MESSAGE_UNITS
         for part in message.parts:
             _add(units, message.role, part, meter)
-    total = meter.count(messages, meter.fixed(system, tools)).tokens
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens
     tokens = {kind: meter.tokens(amount) for kind, amount in units.items()}
     tokens["message framing"] += total - sum(tokens.values())
     return tokens
@@ -140,7 +140,7 @@ def context_breakdown(
         **labelled,
     }
     beside = sum(tokens for label, tokens in labelled.items() if label not in in_prompts | in_talk)
-    total = meter.count(messages, meter.fixed(system, tools)).tokens + beside
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + beside
     sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
         categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),

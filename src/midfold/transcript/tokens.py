@@ -292,27 +292,29 @@ class Meter:
     def units(self, message: Message) -> int:
         """One message in units, from memory if it was counted before."""
         if self.counter is not ESTIMATE:
-            return self._remembered(message)
+            return self._look_up_units(message)
         if message.units is None:
             # Hashing bytes is far cheaper than counting them; encoding a dict in order to hash it is not.
-            message.units = self._remembered(message) if isinstance(message.wire, Raw) else self._counted(message)
+            message.units = (
+                self._look_up_units(message) if isinstance(message.wire, Raw) else self._count_units(message)
+            )
         return message.units
 
-    def _counted(self, message: Message) -> int:
+    def _count_units(self, message: Message) -> int:
         return MESSAGE_UNITS + part_units(message.parts, self.counter)
 
-    def _remembered(self, message: Message) -> int:
+    def _look_up_units(self, message: Message) -> int:
         key = message.key
         units = self._memo.peek(key)
         if units is None:
-            units = self._counted(message)
+            units = self._count_units(message)
             self._memo.put(key, units)
         return units
 
     def tool_units(self, definitions: Iterable[Tool]) -> int:
         """All definitions in units; they seldom change, and are counted once."""
         tools = tuple(definitions)
-        return self._tools.made(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
+        return self._tools.get_or_make(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
 
     def raw_tool_units(self, data: bytes, definitions: Callable[[], Iterable[Tool]]) -> int:
         """The same for definitions that are bytes: they are read only where these bytes were never counted."""
@@ -327,7 +329,7 @@ class Meter:
         """Units as tokens of this meter's model."""
         return round(units * self.factor) + messages * self.message_overhead
 
-    def fixed(self, system: Message | None, tools: Iterable[Tool] = ()) -> Fixed:
+    def fixed_size(self, system: Message | None, tools: Iterable[Tool] = ()) -> Fixed:
         """What a system prompt and tools add to every request."""
         units = self.tool_units(tools)
         return Fixed(units) if system is None else Fixed(units + self.units(system), 1)

@@ -84,10 +84,10 @@ def test_at_most_one_draft_is_made_at_a_time() -> None:
     one, ahead = session(), Ahead()
     assert ahead.take() is None
     assert ahead.start(one)
-    assert ahead.begun
+    assert ahead.has_begun
     assert not ahead.start(one)
     assert ahead.take() is not None
-    assert not ahead.begun
+    assert not ahead.has_begun
     ahead.start(one)
     ahead.drop()
     assert ahead.take() is None

@@ -192,7 +192,7 @@ def test_money_is_net_of_writes() -> None:
     after = WARM.observe(usage(12_000, 10_000, 2_000), seen(), at=5.0, prices=ANTHROPIC)
     assert after.saved_units == pytest.approx(-2_500 + 9_000 - 500)
     assert after.hit_rate == pytest.approx(10 / 22)
-    assert after.carried(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
+    assert after.carrying_cost(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
 
 
 def test_health_is_plain_json() -> None:

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from midfold.errors import ConfigError
-from midfold.gateway.admission import Admission, DoorLimits, Keys, hashed, new_key
+from midfold.gateway.admission import Admission, DoorLimits, Keys, hash_key, new_key
 from midfold.gateway.server import PatientProtocol
 from support.asgi import whole_body
 
@@ -83,7 +83,7 @@ def post(body: bytes = b"{}", *headers: bytes, path: bytes = b"/v1/chat/completi
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[tuple[int, dict[str, str]]]:
     made = {"red": new_key(), "blue": new_key()}
-    keys = Keys({name: hashed(key) for name, key in made.items()})
+    keys = Keys({name: hash_key(key) for name, key in made.items()})
     with serving(Admission(echo, keys, DoorLimits(body_bytes=10_000, body_seconds=0.5))) as port:
         yield port, made
 

@@ -59,7 +59,7 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         one = weighed(preparer)
         assert preparer.folder is not None
-        session = preparer.folder.synced(one.conversation, one.name, one.limits)
+        session = preparer.folder.sync(one.conversation, one.name, one.limits)
         assert session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not preparer.folder.fold(one).is_made

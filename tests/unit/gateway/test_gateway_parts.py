@@ -15,9 +15,9 @@ from midfold.config.schema import Compression, GatewaySettings, PromptCaching, U
 from midfold.errors import ConfigError
 from midfold.gateway.limits import Policy, overflow_of
 from midfold.gateway.peek import peek, peek_slowly
-from midfold.gateway.rounds import offered
-from midfold.gateway.routes import asked, route_of, to_client, to_upstream
-from midfold.gateway.upstream import Tap, Upstreams, decoded
+from midfold.gateway.rounds import offer_tools
+from midfold.gateway.routes import request_options, route_of, to_client, to_upstream
+from midfold.gateway.upstream import Tap, Upstreams, decode_body
 from midfold.gateway.weighing import Anchors
 from midfold.models import ModelOverride
 
@@ -130,16 +130,16 @@ def test_usage_is_found_in_any_pieces_of_any_length(chunk: int, filler: int) -> 
 
 
 def test_bodies_without_their_encoding() -> None:
-    assert decoded(gzip.compress(b"abc"), "gzip") == b"abc"
-    assert decoded(zlib.compress(b"abc"), "deflate") == b"abc"
-    assert decoded(b"abc", "") == decoded(b"abc", "identity") == b"abc"
-    assert decoded(b"abc", "br") == decoded(b"not gzip", "gzip") == b""
-    assert len(decoded(gzip.compress(b"x" * 1_000_000), "gzip", most=1_000)) == 1_000
+    assert decode_body(gzip.compress(b"abc"), "gzip") == b"abc"
+    assert decode_body(zlib.compress(b"abc"), "deflate") == b"abc"
+    assert decode_body(b"abc", "") == decode_body(b"abc", "identity") == b"abc"
+    assert decode_body(b"abc", "br") == decode_body(b"not gzip", "gzip") == b""
+    assert len(decode_body(gzip.compress(b"x" * 1_000_000), "gzip", most=1_000)) == 1_000
 
 
 def test_headers() -> None:
     given = [(b"authorization", b"Bearer mine"), (b"x-midfold-session", b" s "), (b"x-midfold-bypass", b"TRUE")]
-    assert asked(given) == ("s", True)
+    assert request_options(given) == ("s", True)
     assert to_upstream(given) == [("authorization", "Bearer mine")]
     assert to_upstream([*given, (b"cookie", b"a=b")], ("x-api-key", "k")) == [("x-api-key", "k")]
     assert to_upstream([(b"accept-encoding", b"zstd")]) == [("accept-encoding", "identity")]
@@ -177,7 +177,7 @@ def test_which_errors_are_about_size(status: int, text: str, found: tuple[int, b
     ],
 )
 def test_tools_are_offered_behind_the_clients_and_nothing_else_changes(body: bytes, starts: bytes) -> None:
-    found = offered(body, "openai-chat")
+    found = offer_tools(body, "openai-chat")
     assert found is not None and found.startswith(starts)
     names = [tool.get("function", {}).get("name") for tool in json.loads(found)["tools"]]
     assert names[-2:] == ["context_search", "context_unfold"]
@@ -185,7 +185,7 @@ def test_tools_are_offered_behind_the_clients_and_nothing_else_changes(body: byt
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"tools": {}}', b'{"tools": [{"name": "context_unfold"}]}'])
 def test_tools_that_cannot_be_added_are_not(body: bytes) -> None:
-    assert offered(body, "anthropic") is None
+    assert offer_tools(body, "anthropic") is None
 
 
 def test_peeking_reads_a_few_fields_and_never_fails() -> None:

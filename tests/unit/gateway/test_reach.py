@@ -22,7 +22,7 @@ from midfold.gateway.ids import (
     Issued,
     Made,
     TooMuch,
-    granted,
+    grant_for,
     may_have_references,
     references,
     references_in,
@@ -206,11 +206,11 @@ def test_the_table_knows_no_deeper_and_no_other_paths() -> None:
         "/v1/conversations/a/items/b/c",
         "/v1/models/../a",
     ):
-        assert granted("GET", path) is None
-    assert granted("GET", "/v1/files/..") is None
-    assert granted("GET", "/v1/files/a") == ("a", "", False)
-    assert granted("GET", "/v1/messages/batches/a") == ("a", "", False)
-    assert granted("GET", "/conversations/a/items/b") == ("a", "", False)
+        assert grant_for("GET", path) is None
+    assert grant_for("GET", "/v1/files/..") is None
+    assert grant_for("GET", "/v1/files/a") == ("a", "", False)
+    assert grant_for("GET", "/v1/messages/batches/a") == ("a", "", False)
+    assert grant_for("GET", "/conversations/a/items/b") == ("a", "", False)
 
 
 STREAM = (

@@ -26,7 +26,7 @@ from midfold.adapters.hermes.gauge import Gauge
 from midfold.adapters.hermes.memory import Shelf, memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.summarizer import Call, hermes_call, summarize_with
 from midfold.errors import ConfigError, SummaryFailed
-from midfold.fold.handoff import generated, newest_handoff
+from midfold.fold.handoff import generated_messages, newest_handoff
 from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
@@ -148,10 +148,10 @@ class HermesEngine(Gauge):
     def _summarize(self, ask: SummaryAsk) -> SummaryAnswer:
         lines = memory_lines(self._memory, ask.redact, ask.budget_tokens) or notes_of(ask.previous)
         spent = sum(estimate_text(line) + 1 for line in lines)
-        answer = self._answered(msgspec.structs.replace(ask, budget_tokens=max(ask.budget_tokens - spent, 1)))
+        answer = self._ask_model(msgspec.structs.replace(ask, budget_tokens=max(ask.budget_tokens - spent, 1)))
         return msgspec.structs.replace(answer, text=with_memory(answer.text, lines) if answer.text else "")
 
-    def _answered(self, ask: SummaryAsk) -> SummaryAnswer:
+    def _ask_model(self, ask: SummaryAsk) -> SummaryAnswer:
         call = self._call or hermes_call()
         if call is None:
             return local_summarizer(ask)
@@ -210,7 +210,7 @@ class HermesEngine(Gauge):
     def rehydrate(self, messages: list[dict[str, Any]]) -> None:
         """Takes up what the messages of a resumed session, and the shelf, know about earlier compactions."""
         self._load()
-        found = newest_handoff(generated(read(messages).messages))
+        found = newest_handoff(generated_messages(read(messages).messages))
         if found is not None:
             state = self._host.state
             _, handoff = found
