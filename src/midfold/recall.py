@@ -98,7 +98,7 @@ class Candidate(NamedTuple):
     message: Message
 
 
-class Find(Protocol):
+class FindCandidates(Protocol):
     """Gives the candidates for a query, the newest first: messages with every word of it, or with any."""
 
     def __call__(self, text: str, *, every: bool, most: int) -> Sequence[Candidate]: ...
@@ -128,7 +128,7 @@ Redact = Callable[[str], str]
 Wanted = Callable[[Candidate], bool]
 
 
-def search(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted | None = None) -> list[Hit]:
+def search(find: FindCandidates, text: str, redact: Redact, limit: int, wanted: Wanted | None = None) -> list[Hit]:
     """The best hits first; with `wanted`, only such messages. One that a session has twice is one hit, the newest."""
     return _matching(find, text, redact, limit, wanted) or _nearest(find, text, redact, limit, wanted)
 
@@ -140,7 +140,7 @@ class Recall:
 
     def __init__(
         self,
-        find: Find,
+        find: FindCandidates,
         unfold: Callable[[str], Transcript],
         redact: Redact,
         *,
@@ -314,7 +314,7 @@ class Scored(NamedTuple):
     window: tuple[int, int] | None = None
 
 
-def _matching(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
+def _matching(find: FindCandidates, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
     """More candidates are asked for while too few of them are left."""
     matcher = Matcher(parse_query(text))
     most = FEWEST_CANDIDATES
@@ -391,7 +391,7 @@ class _Window(NamedTuple):
     counts: dict[str, int]
 
 
-def _nearest(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
+def _nearest(find: FindCandidates, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
     """The windows with most of the rare words; a message may have several. None if something had to occur literally."""
     query = parse_query(text)
     words = list(dict.fromkeys(term.text for term in query.terms))
@@ -469,7 +469,7 @@ def _bm25(counts: Mapping[str, int], rarity: Mapping[str, float], length: float)
 # What is shown of a hit
 
 
-class Fit(NamedTuple):
+class QueryFit(NamedTuple):
     """How well a text answers a query; the greater, the better."""
 
     as_typed: bool
@@ -480,7 +480,7 @@ class Fit(NamedTuple):
     terms: int
 
 
-NO_FIT = Fit(False, False, 0, 0)
+NO_FIT = QueryFit(False, False, 0, 0)
 
 
 class Matcher:
@@ -501,13 +501,13 @@ class Matcher:
         found = self._typed.search(text)
         return found.start() if found else -1
 
-    def fit(self, line: str) -> Fit:
+    def fit(self, line: str) -> QueryFit:
         plain = line.lower()
         if self._any.search(plain) is None:
             return NO_FIT
         literal = bool(self.query.literal) and self.query.literal in plain
         words = sum(word in line for word in self._words)
-        return Fit(self.as_typed(line) >= 0, literal, words, sum(term.text in plain for term in self.query.terms))
+        return QueryFit(self.as_typed(line) >= 0, literal, words, sum(term.text in plain for term in self.query.terms))
 
     def place(self, text: str) -> int:
         """Where the query stands in a text, or the first of its words."""

@@ -28,9 +28,9 @@ from midfold.conversation import (
     Compacted,
     Conversation,
     ConversationMemory,
-    Now,
     PreparedFold,
     Refusal,
+    Snapshot,
     Sync,
 )
 from midfold.decide import decide
@@ -70,7 +70,7 @@ def memory_of(info: SessionInfo) -> ConversationMemory:
         raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
 
 
-class Live(NamedTuple):
+class CachedView(NamedTuple):
     """The view as it was last seen."""
 
     info: SessionInfo
@@ -78,10 +78,10 @@ class Live(NamedTuple):
     memory: ConversationMemory
 
 
-class StoredNow(Now):
+class StoredSnapshot(Snapshot):
     """A session at one moment; without `live` it has no message yet."""
 
-    def __init__(self, live: Live | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
+    def __init__(self, live: CachedView | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
         items = () if live is None else live.items
         memory = ConversationMemory() if live is None else live.memory
         super().__init__(memory, dialect, running, lambda: tuple(item.message for item in items))
@@ -89,9 +89,9 @@ class StoredNow(Now):
         self.child: str | None = None
         """The name under which a compaction lets the session go on, if not under its own."""
 
-    def goes_on(self, made: Now, tally: Tally) -> bool:
+    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
         """The very items: a commit says of every message where it is from."""
-        if self.live is None or not isinstance(made, StoredNow) or made.live is None:
+        if self.live is None or not isinstance(made, StoredSnapshot) or made.live is None:
             return False
         same = self.live.info.compaction == made.live.info.compaction and len(self.items) >= len(made.items)
         return same and all(one is other for one, other in zip(self.items, made.items, strict=False))
@@ -102,7 +102,7 @@ class ViewCopy:
 
     def __init__(self, store: SqlStore, name: str) -> None:
         self.store, self.name = store, name
-        self._seen: Live | None = None
+        self._seen: CachedView | None = None
         self._running: RunningTally | None = None
         self._given: MessageBatch | None = None
 
@@ -114,7 +114,7 @@ class ViewCopy:
     def forget(self) -> None:
         self._seen = None
 
-    def view(self) -> Live | None:
+    def view(self) -> CachedView | None:
         """The view now; None before the first message."""
         info = self.store.info(self.name)
         if info is None:
@@ -128,7 +128,7 @@ class ViewCopy:
             items = (
                 (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
             )
-        self._seen = Live(info, items, memory_of(info))
+        self._seen = CachedView(info, items, memory_of(info))
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
@@ -149,7 +149,7 @@ class ViewCopy:
         return running
 
 
-class Session(Conversation[StoredNow]):
+class Session(Conversation[StoredSnapshot]):
     """A conversation in a store. Made by `Sessions.session`."""
 
     def __init__(
@@ -221,7 +221,7 @@ class Session(Conversation[StoredNow]):
     def _otherwise(self) -> type[Dialect]:
         return self._dialect_of(self._copy.view())
 
-    def _dialect_of(self, live: Live | None) -> type[Dialect]:
+    def _dialect_of(self, live: CachedView | None) -> type[Dialect]:
         return DIALECTS[live.info.dialect if live else self._dialect or PLAINEST.name]
 
     def _other(self, name: str) -> Self:
@@ -310,11 +310,11 @@ class Session(Conversation[StoredNow]):
 
     # Measuring and folding
 
-    def _now(self) -> StoredNow:
+    def _now(self) -> StoredSnapshot:
         live = self._copy.view()
-        return StoredNow(live, self._dialect_of(live), lambda: self._copy.running(self.setup))
+        return StoredSnapshot(live, self._dialect_of(live), lambda: self._copy.running(self.setup))
 
-    def _learn(self, now: StoredNow, memory: ConversationMemory) -> None:
+    def _learn(self, now: StoredSnapshot, memory: ConversationMemory) -> None:
         if now.live is not None:
             self.store.remember(now.live.info, msgspec.json.encode(memory))
 
@@ -330,7 +330,7 @@ class Session(Conversation[StoredNow]):
         kind = memory.health.last.kind if memory.health.last else None
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
-    def _request(self, now: StoredNow, asked: CompactArguments) -> CompactionRequest:
+    def _request(self, now: StoredSnapshot, asked: CompactArguments) -> CompactionRequest:
         keeper = StoredKeeper(self.store, self.name, self._owner)
         return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
 
@@ -363,7 +363,7 @@ class Session(Conversation[StoredNow]):
         return run(self._compaction(now, asked, health=health))
 
     @contextmanager
-    def _lease(self, now: StoredNow) -> Iterator[tuple[Lease, Renewal] | Refusal]:
+    def _lease(self, now: StoredSnapshot) -> Iterator[tuple[Lease, Renewal] | Refusal]:
         with hold_lease(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
                 yield Refusal(IN_FLIGHT, "already_in_flight")
@@ -372,11 +372,11 @@ class Session(Conversation[StoredNow]):
             else:
                 yield got
 
-    def _hold(self, now: StoredNow) -> AbstractContextManager[Any]:
+    def _hold(self, now: StoredSnapshot) -> AbstractContextManager[Any]:
         return self._lease(now)
 
     def _commit(
-        self, now: StoredNow, request: CompactionRequest, outcome: Outcome, hold: tuple[Lease, Renewal]
+        self, now: StoredSnapshot, request: CompactionRequest, outcome: Outcome, hold: tuple[Lease, Renewal]
     ) -> Compacted[Self]:
         assert now.live is not None
         lease, renewal = hold
@@ -429,7 +429,7 @@ class Session(Conversation[StoredNow]):
         raise StoreError(f"session {self.name} is stored: open another session for another conversation")
 
 
-def commit_of(live: Live, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
+def commit_of(live: CachedView, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
     """An engine's outcome as rows: every message of the new view by where it is from."""
     known = {id(item.message): item for item in live.items}
     sources = {id(item.message.wire): item for item in live.items}

@@ -24,7 +24,7 @@ from midfold.store.intake import of_messages
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, tool_of
 from midfold.transcript.message import Message
-from midfold.transcript.tokens import Fixed, Meter
+from midfold.transcript.tokens import FixedSize, Meter
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -96,10 +96,10 @@ class Setup:
         self.window: int = self.context_length or belief.model.context_window
         self.budget: Budget = budget_for(self.window, reservation, self.config)
         self.meter: Meter = meter_for(belief)
-        self._fixed: dict[str, Fixed] = {}
+        self._fixed: dict[str, FixedSize] = {}
         self._bare: CompactionRequest | None = None
 
-    def fixed_size(self, dialect: type[Dialect]) -> Fixed:
+    def fixed_size(self, dialect: type[Dialect]) -> FixedSize:
         """What stands beside the messages of every request."""
         found = self._fixed.get(dialect.name)
         if found is None:

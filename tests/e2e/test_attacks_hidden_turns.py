@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.rounds import Rounds
+from midfold.gateway.rounds import RecallRounds
 from midfold.recall import FOUND, NOTHING
 from midfold.store.hidden_turns import HiddenTurnKey, HiddenTurns
 from support.fixtures import assistant, call, number_lines, user
@@ -162,7 +162,7 @@ def test_a_question_to_a_slow_store_stops_nobody_else() -> None:
     with owners("keys") as who:
         planted(who, "bob", "chat", body("chat", [FIRST]))
         place = who.gateway.sessions.store.database.rows("page_of_hidden_turns", place="", chain="", most=1)[0][0]
-        recall: Rounds = who.gateway.app.gateway.recall
+        recall: RecallRounds = who.gateway.app.gateway.recall
         slow = Slow(recall.hidden._turns, place)
         recall.hidden._turns = slow
         waiting = threading.Thread(target=who.send, args=("bob", "chat", body("chat", LATER)))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import midfold
 from midfold.errors import TranscriptError
 from midfold.gateway.limits import overflow_of
+from midfold.gateway.measuring import ClientHistory
 from midfold.gateway.peek import peek
 from midfold.gateway.rounds import offer_tools
-from midfold.gateway.upstream import Tap
-from midfold.gateway.weighing import ClientHistory
+from midfold.gateway.upstream import UsageTap
 from midfold.store.bodies import chain_of
 from midfold.testing.strategies import conversations
 from midfold.transcript.document import Document, read
@@ -35,7 +35,7 @@ def test_no_body_is_too_odd_to_look_at(body: bytes) -> None:
     overflow_of(400, body)
     for dialect in ("openai-chat", "anthropic", "openai-responses"):
         offer_tools(body, dialect)
-    tap = Tap()
+    tap = UsageTap()
     tap.feed(body)
     tap.usage()
     for wire in ("chat", "anthropic", "responses"):

@@ -12,18 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from midfold.agent import shapes
-from midfold.agent.events import (
-    Answered,
-    Consent,
-    Finished,
-    Hands,
-    Retrying,
-    Said,
-    Started,
-    Watch,
-    ignore_event,
-    refuse,
-)
+from midfold.agent.events import Answered, Consent, Finished, Retrying, Runner, Said, Started, Watch, ignore, refuse
 from midfold.agent.room import Room
 from midfold.agent.shapes import Result
 from midfold.agent.tools.base import NAME as PLAN
@@ -50,14 +39,14 @@ class Agent:
         toolbox: Toolbox,
         *,
         consent: Consent = refuse,
-        watch: Watch = ignore_event,
+        watch: Watch = ignore,
         max_steps: int = 200,
         longest_answer: int | None = None,
         background: bool = True,
         behind_gateway: bool = False,
     ) -> None:
         self.session, self.model, self.toolbox = session, model, toolbox
-        self.watch, self.hands = watch, Hands(toolbox, consent, watch)
+        self.watch, self.runner = watch, Runner(toolbox, consent, watch)
         self.max_steps, self.longest_answer = max_steps, longest_answer
         self.room = Room(session, watch, background=background, behind_gateway=behind_gateway)
         self.last: Usage | None = None
@@ -131,7 +120,7 @@ class Agent:
         done: list[Result] = []
         try:
             for call in answer.calls:
-                done.append(self.hands.act(call))
+                done.append(self.runner.act(call))
                 if call.name == PLAN and not done[-1].is_error:
                     self.room.wrote_plan(call)
         finally:

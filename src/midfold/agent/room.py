@@ -17,7 +17,7 @@ from typing import Unpack
 from midfold.agent import shapes
 from midfold.agent.events import Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import base as plan
-from midfold.conversation import Ahead, CompactArguments, Compacted, PreparedFold
+from midfold.conversation import BackgroundFold, CompactArguments, Compacted, PreparedFold
 from midfold.decide import Decision
 from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
@@ -44,7 +44,7 @@ class Room:
         self.behind_gateway = behind_gateway
         self.relief = 0
         """Tokens of this session that a gateway keeps from the provider."""
-        self._ahead = Ahead()
+        self._ahead = BackgroundFold()
         self._plan = plan.newest(reversed(session.history().transcript)) if session.info is not None else None
 
     @property

@@ -171,7 +171,7 @@ def compress(
 
 
 def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryAccount:
-    with Onlooker(reports.records) as onlooker:
+    with ProgressBar(reports.records) as onlooker:
         try:
             finished = compress_trajectories(job, onlooker)
         except KeyboardInterrupt:
@@ -203,7 +203,7 @@ def _path(given: str | None, beside: str, suffix: str) -> Path | None:
     return Path(given) if given is not None else Path(f"{beside}{suffix}") if beside else None
 
 
-def _write(finished: TrajectoryAccount, onlooker: Onlooker, reports: _Reports) -> None:
+def _write(finished: TrajectoryAccount, onlooker: ProgressBar, reports: _Reports) -> None:
     if reports.metrics is not None:
         with replace_file(reports.metrics) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(_plain(finished)), indent=2) + b"\n")
@@ -254,7 +254,7 @@ def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
         out.print(Text(f"{name:8}", style="bright_black"), Text(str(path)), soft_wrap=True)
 
 
-class Onlooker:
+class ProgressBar:
     """Watches a run; `with` starts and stops the bar."""
 
     def __init__(self, records: Path | None) -> None:
@@ -266,7 +266,7 @@ class Onlooker:
         self.troubled: list[RecordMetrics] = []
         """Records that failed or are still over the limit, as many as a page shows."""
 
-    def __enter__(self) -> Onlooker:
+    def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

@@ -31,7 +31,7 @@ _QUOTED = re.compile(r"'[^'<]{2,}'|\"[^\"<]{2,}\"")
 _BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
-class Bounded(yaml.SafeLoader):
+class BoundedLoader(yaml.SafeLoader):
     """Composes only; refuses deep nesting; an alias gets the position of the alias, not of what it repeats."""
 
     def __init__(self, text: str) -> None:
@@ -85,7 +85,7 @@ def compose(text: str, name: str) -> Node | None:
     if len(text) > LARGEST_FILE:
         raise too_large(name)
     try:
-        loader = Bounded(text)
+        loader = BoundedLoader(text)
         node: Node | None = loader.get_single_node()
         return node
     except yaml.reader.ReaderError as error:
@@ -160,7 +160,7 @@ def comments(text: str) -> list[tuple[int, int]]:
     """Where each comment of a readable text starts and ends: the text between tokens holds nothing else."""
     found = []
     end = 0
-    for token in yaml.scan(text, Loader=Bounded):
+    for token in yaml.scan(text, Loader=BoundedLoader):
         for match in re.finditer("#[^\r\n\x85\u2028\u2029]*", text[end : token.start_mark.index]):
             found.append((end + match.start(), end + match.end()))
         end = max(end, token.end_mark.index)

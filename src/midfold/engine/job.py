@@ -48,7 +48,7 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_units
+from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
@@ -239,7 +239,7 @@ class Job:
         return legal_cuts(self.messages)
 
     @cached_property
-    def _fixed(self) -> Fixed:
+    def _fixed(self) -> FixedSize:
         return self.request.meter.fixed_size(self.request.system, self.request.tools)
 
     @cached_property

@@ -23,25 +23,25 @@ from midfold.config import Config
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import limits as overflow
 from midfold.gateway.answered import Watcher, answered_request
-from midfold.gateway.exchange import JSON, Exchange, Gone, Receive, RequestAccount, Scope, Send, TooLarge
-from midfold.gateway.ids import Reach
+from midfold.gateway.exchange import JSON, ClientGone, Exchange, Receive, RequestAccount, Scope, Send, TooLarge
+from midfold.gateway.ids import RouteAccess
 from midfold.gateway.limits import ModelLimits
+from midfold.gateway.measuring import ClientHistory, MeasuredRequest, PreparedRequest
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
-from midfold.gateway.rounds import Rounds
+from midfold.gateway.rounds import RecallRounds
 from midfold.gateway.routes import encoding_of, route_of, to_client, to_upstream
-from midfold.gateway.server import Front, Later, place_of
+from midfold.gateway.server import GatewayApplication, LateRoutes, place_of
 from midfold.gateway.upstream import (
     MOST_OF_ERRORS,
     Client,
-    Tap,
-    Target,
     Upstream,
     UpstreamAnswer,
     Upstreams,
+    UpstreamTarget,
+    UsageTap,
     decode_body,
 )
-from midfold.gateway.weighing import ClientHistory, Prepared, Weighed
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.jsonio import NotJSON
@@ -73,7 +73,7 @@ MODELS = ("/v1/models", "/models")
 
 def is_compacted_here(exchange: Exchange, preparer: RequestPreparer) -> bool:
     """Whether a request for a compaction is ours to answer."""
-    if exchange.route.kind != "compact" or exchange.asked.bypass or exchange.peek is None:
+    if exchange.route.kind != "compact" or exchange.options.bypass or exchange.peek is None:
         return False
     return preparer.policy.enabled and preparer.folder is not None and not exchange.peek.is_continued
 
@@ -85,9 +85,9 @@ async def answer_compact(exchange: Exchange, preparer: RequestPreparer) -> None:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     limits = preparer.policy.limits_of(exchange)
-    weighed = await preparer.in_thread(_weigh, exchange, preparer, limits)
-    before = weighed.size.tokens
-    again = await preparer.fold(exchange, weighed, force=True)
+    measured = await preparer.in_thread(_measure, exchange, preparer, limits)
+    before = measured.size.tokens
+    again = await preparer.fold(exchange, measured, force=True)
     if again.checkpoint is None:
         exchange.account.action = "unchanged"
     account = exchange.account
@@ -96,23 +96,23 @@ async def answer_compact(exchange: Exchange, preparer: RequestPreparer) -> None:
     await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
 
 
-def _weigh(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> Weighed:
+def _measure(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> MeasuredRequest:
     document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
     conversation = ClientHistory(document, preparer.policy.redactor, exchange.owner.id)
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
-    return preparer.scales.look_up(conversation, preparer.scales.name(exchange, conversation), limits)
+    return preparer.measurer.look_up(conversation, preparer.measurer.name(exchange, conversation), limits)
 
 
-def _compaction(weighed: Weighed, before: int) -> bytes:
+def _compaction(measured: MeasuredRequest, before: int) -> bytes:
     """The answer; in a thread."""
-    conversation = weighed.conversation
+    conversation = measured.conversation
     value = {
         "id": f"cmp_{conversation.chains[-1].hex()[:24]}",
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": _items(weighed.view, conversation),
-        "usage": _usage(before, weighed.size.tokens),
+        "output": _items(measured.view, conversation),
+        "usage": _usage(before, measured.size.tokens),
     }
     return jsonio.encode(value)
 
@@ -143,11 +143,11 @@ async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     limits = preparer.policy.limits_of(exchange)
-    weighed: Weighed | None = await preparer.in_thread(preparer.scales.weigh, exchange, limits)
-    if weighed is None:
+    measured: MeasuredRequest | None = await preparer.in_thread(preparer.measurer.measure, exchange, limits)
+    if measured is None:
         raise TranscriptError("the request has no messages to count")
     exchange.account.action, exchange.account.reason = "estimated", ""
-    await exchange.answer(200, msgspec.json.encode({"input_tokens": weighed.size.tokens}))
+    await exchange.answer(200, msgspec.json.encode({"input_tokens": measured.size.tokens}))
 
 
 def lists_models(exchange: Exchange, upstreams: Upstreams) -> bool:
@@ -209,8 +209,8 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.preparer = RequestPreparer(config, sessions)
-        self.reach = Reach(sessions, is_everything_open=self.settings.routes == "all")
-        self.recall = Rounds(self) if self.settings.recall == "on" and sessions is not None else None
+        self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
+        self.recall = RecallRounds(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []
@@ -220,7 +220,7 @@ class Gateway:
         exchange = Exchange(scope, receive, send, route)
         try:
             await self._serve(exchange)
-        except Gone:
+        except ClientGone:
             exchange.account.action = "gone"
         except MidfoldError as error:
             await self._answer_error(exchange, error)
@@ -308,7 +308,7 @@ class Gateway:
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, exchange.pieces())
         stop = exchange.watch()
         try:
-            await self._relay(exchange, Prepared(b""), self.reach.watch(exchange, answer))
+            await self._relay(exchange, PreparedRequest(b""), self.reach.watch(exchange, answer))
         finally:
             stop()
         return True
@@ -337,8 +337,8 @@ class Gateway:
         await self._relay(exchange, prepared, answer)
 
     async def _recover(
-        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer
-    ) -> tuple[Prepared, UpstreamAnswer] | None:
+        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer
+    ) -> tuple[PreparedRequest, UpstreamAnswer] | None:
         """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
         try:
             head = await answer.head(MOST_OF_ERRORS)
@@ -362,9 +362,11 @@ class Gateway:
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
         return self.reach.watch(exchange, answer)
 
-    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, head: bytes = b"") -> None:
+    async def _relay(
+        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer, head: bytes = b""
+    ) -> None:
         """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
-        tap = Tap(encoding_of(answer.headers))
+        tap = UsageTap(encoding_of(answer.headers))
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
@@ -381,7 +383,7 @@ class Gateway:
                 if usage is not None and answer.status == 200:
                     self.preparer.observe(exchange, prepared, usage)
 
-    async def _usage(self, tap: Tap) -> Usage | None:
+    async def _usage(self, tap: UsageTap) -> Usage | None:
         """What an answer says it cost. A client that goes away as soon as it has its answer interrupts no reading."""
         if not tap.is_heavy:
             return tap.usage()
@@ -406,7 +408,7 @@ class Gateway:
         await self.preparer.close()
 
 
-def _target(exchange: Exchange) -> Target:
+def _target(exchange: Exchange) -> UpstreamTarget:
     """What is asked for at the upstream, with the path and the query as the client wrote them."""
     assert exchange.upstream is not None
     return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
@@ -424,10 +426,10 @@ def create_app(
     sessions: Sessions | None = None,
     environment: Mapping[str, str] | None = None,
     extra_routes: Sequence[BaseRoute] = (),
-    later: Later | None = None,
-) -> Front:
+    later: LateRoutes | None = None,
+) -> GatewayApplication:
     """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own.
 
     With `later` such routes are made when one of them is first asked for.
     """
-    return Front(Gateway(config, sessions, environment), extra_routes, later)
+    return GatewayApplication(Gateway(config, sessions, environment), extra_routes, later)

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Owner
-from midfold.gateway.weighing import ClientHistory
+from midfold.gateway.measuring import ClientHistory
 from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.intake import redact_json
@@ -72,7 +72,7 @@ def add_usage(one: Any, other: Any) -> Any:
     return both[-1] if both else None
 
 
-class Joined(ABC):
+class JoinedStream(ABC):
     """One stream. `feed` events of a turn; then either `rest` of it is sent too, or it is hidden and another comes."""
 
     dialect: ClassVar[str]
@@ -151,7 +151,7 @@ class Joined(ABC):
         """The end of a stream that cannot go on."""
 
 
-class JoinedAnthropic(Joined):
+class JoinedAnthropic(JoinedStream):
     dialect = "anthropic"
 
     def _begin(self) -> None:
@@ -187,7 +187,7 @@ class JoinedAnthropic(Joined):
         return event_bytes("error", {"type": "error", "error": error})
 
 
-class JoinedChat(Joined):
+class JoinedChat(JoinedStream):
     dialect = "openai-chat"
 
     def __init__(self) -> None:
@@ -242,7 +242,7 @@ class JoinedChat(Joined):
         return event_bytes("", {"error": error})
 
 
-class JoinedResponses(Joined):
+class JoinedResponses(JoinedStream):
     """A reasoning item must be followed by the item it belongs to, so it waits until it is known what that is."""
 
     dialect = "openai-responses"
@@ -315,7 +315,7 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-JOINED: dict[str, type[Joined]] = {one.dialect: one for one in (JoinedAnthropic, JoinedChat, JoinedResponses)}
+JOINED: dict[str, type[JoinedStream]] = {one.dialect: one for one in (JoinedAnthropic, JoinedChat, JoinedResponses)}
 
 MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
 """Of records in memory."""
@@ -328,7 +328,7 @@ class Record(msgspec.Struct, frozen=True):
     seen: tuple[ShownPart, ...] = ()
 
 
-class Hidden:
+class HiddenTurnMemory:
     """All hidden turns of all conversations."""
 
     def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:

@@ -62,7 +62,7 @@ class IdPlace(NamedTuple):
         return self.owner.bind(b"belonging", self.base.encode(), given.encode("utf-8", "surrogatepass"))
 
 
-class Belongings:
+class OwnedIds:
     """All of them; used on one event loop."""
 
     def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
@@ -248,7 +248,7 @@ def _fields(body: bytes) -> dict[str, Any]:
         return {}
 
 
-class Issued:
+class IssuedIds:
     """One answer on its way; `keep` is told the ids."""
 
     def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
@@ -461,13 +461,13 @@ class NotTheirs(MidfoldError):
     status = 404
 
 
-class Reach:
+class RouteAccess:
     """What is open to whom."""
 
     def __init__(self, sessions: Sessions | None, *, is_everything_open: bool) -> None:
         self._is_everything_open = is_everything_open
         store = None if sessions is None else sessions.store
-        self._belongings = Belongings(store) if sessions is None else Belongings(store, sessions.clock)
+        self._belongings = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
 
     def is_bounded(self, upstream: Upstream) -> bool:
         return upstream.key is not None and not self._is_everything_open
@@ -517,15 +517,15 @@ class Reach:
         days = STORED_DAYS if grant.made in ("response", "completion") else None
         keep = partial(self._belongings.add, IdPlace(exchange.owner, upstream.base), days=days)
         encoding = encoding_of(answer.headers)
-        answer.issued = Issued(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
+        answer.issued = IssuedIds(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
         return answer
 
 
-class _Storing(msgspec.Struct, gc=False):
+class _StoreField(msgspec.Struct, gc=False):
     store: Any = None
 
 
-_storing = msgspec.json.Decoder(_Storing)
+_storing = msgspec.json.Decoder(_StoreField)
 
 
 def _is_stored(grant: Grant, body: bytes) -> bool:

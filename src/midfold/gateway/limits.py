@@ -51,7 +51,7 @@ _BESIDE = re.compile(r"[\W_]+")
 _ENVELOPES = ("error", "detail", "Error")
 
 
-class Whose(NamedTuple):
+class LimitKey(NamedTuple):
     """What a limit holds for."""
 
     owner: str
@@ -59,39 +59,39 @@ class Whose(NamedTuple):
     model: str | None
 
 
-class _Seen(NamedTuple):
+class _LimitRecord(NamedTuple):
     limit: int = 0
     until: float = 0.0
     answered: int = 0
     """Tokens of the largest prompt that was answered."""
 
 
-class Learned:
+class LearnedLimits:
     """The newest of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: LRU[Whose, _Seen] = LRU(MOST)
+        self._seen: LRU[LimitKey, _LimitRecord] = LRU(MOST)
         self.is_any = False
         """Whether there has ever been a limit: mostly there is none."""
 
-    def window(self, whose: Whose) -> int:
+    def window(self, whose: LimitKey) -> int:
         """The size that was learned; 0 without one."""
         seen = self._seen.get(whose)
         return seen.limit if seen is not None and self._clock() < seen.until else 0
 
-    def learn(self, whose: Whose, limit: int) -> bool:
+    def learn(self, whose: LimitKey, limit: int) -> bool:
         """Whether this is believed."""
-        seen = self._seen.get(whose) or _Seen()
+        seen = self._seen.get(whose) or _LimitRecord()
         if limit <= seen.answered:
             return False
         self._seen.put(whose, seen._replace(limit=limit, until=self._clock() + LASTS))
         self.is_any = True
         return True
 
-    def note_answer(self, whose: Whose, tokens: int) -> None:
+    def note_answer(self, whose: LimitKey, tokens: int) -> None:
         """A prompt of this size was answered, so the window is not smaller."""
-        seen = self._seen.peek(whose) or _Seen()
+        seen = self._seen.peek(whose) or _LimitRecord()
         if tokens > seen.answered:
             self._seen.put(whose, seen._replace(answered=tokens, limit=seen.limit if seen.limit > tokens else 0))
 
@@ -210,10 +210,10 @@ class ModelLimits(NamedTuple):
         return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
 
 
-def whose(exchange: Exchange) -> Whose:
+def whose(exchange: Exchange) -> LimitKey:
     """What a limit that is learned from this request holds for."""
     place = exchange.upstream.place if exchange.upstream is not None else ""
-    return Whose(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
+    return LimitKey(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
 
 
 def is_scheduled(config: Config) -> bool:
@@ -244,7 +244,7 @@ class Policy:
         self.engine_config = self._engine_config()
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
-        self.learned = Learned()
+        self.learned = LearnedLimits()
 
     def _engine_config(self) -> Config:
         """The settings compactions run with: in hygiene mode the trigger is the threshold."""

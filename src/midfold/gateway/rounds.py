@@ -23,7 +23,7 @@ from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.fold.archive import Archive
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.hidden import JOINED, Hidden, Joined, ShownPart, raw_messages
+from midfold.gateway.hidden import JOINED, HiddenTurnMemory, JoinedStream, ShownPart, raw_messages
 from midfold.gateway.limits import may_be, overflow_of
 from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.prepare import LARGE
@@ -45,8 +45,8 @@ from midfold.transcript.tools import ToolSpec
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
+    from midfold.gateway.measuring import PreparedRequest
     from midfold.gateway.upstream import UpstreamAnswer
-    from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
 AT_ONCE = 4_096
@@ -86,7 +86,7 @@ def _quote(name: str) -> bytes:
     return f'"{name}"'.encode()
 
 
-class Rounds:
+class RecallRounds:
     """Conversations with hidden turns."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -94,8 +94,8 @@ class Rounds:
         self.gateway = gateway
         self.preparer = gateway.preparer
         self.sessions = gateway.sessions
-        self.hidden = Hidden(gateway.sessions.store, self.preparer.policy.redactor)
-        self.preparer.scales.put_back = self.hidden.put_back
+        self.hidden = HiddenTurnMemory(gateway.sessions.store, self.preparer.policy.redactor)
+        self.preparer.measurer.put_back = self.hidden.put_back
         self.decode = jsonio.decode
         """Reads an event of a stream, once for all who look at it."""
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
@@ -166,7 +166,7 @@ class Rounds:
         await self._relay_rest(exchange, prepared, answer, data, told, joined)
 
     async def _read(
-        self, exchange: Exchange, answer: UpstreamAnswer, joined: Joined
+        self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream
     ) -> tuple[bytes, bytes, ModelAnswer]:
         """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
 
@@ -182,7 +182,7 @@ class Rounds:
         joined.usage = turn.usage if answer.status == 200 else {}
         return data, told, turn
 
-    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: Joined) -> int:
+    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream) -> int:
         """Passes on what may be, and says how many bytes came."""
         events, issued, size = EventReader(self.decode), answer.issued, 0
 
@@ -216,15 +216,15 @@ class Rounds:
             await exchange.write(data)
 
     async def _smaller(
-        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, told: bytes
-    ) -> Prepared | None:
+        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer, told: bytes
+    ) -> PreparedRequest | None:
         """The request after an overflow, if it can be made smaller."""
         if not may_be(answer.status):
             return None
         found = overflow_of(answer.status, told[:MOST_OF_ERRORS])
         return None if found is None else await self.preparer.recover(exchange, prepared, found)
 
-    def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, last: bool) -> bytes:
+    def _body(self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, last: bool) -> bytes:
         body = prepared.body
         if hidden:
             document = read(body, dialect=exchange.route.dialect, name="the request")
@@ -235,21 +235,27 @@ class Rounds:
         return body
 
     async def _keep(
-        self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int, seen: list[ShownPart]
+        self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, status: int, seen: list[ShownPart]
     ) -> None:
         exchange.account.reason = f"recall: {len(hidden)} hidden messages"
-        if status != 200 or prepared.weighed is None:
+        if status != 200 or prepared.measured is None:
             return
         try:
-            weighed = prepared.weighed
-            session = weighed.name if weighed.checkpoint is None else weighed.checkpoint.session
-            sent = weighed.conversation.as_sent
+            measured = prepared.measured
+            session = measured.name if measured.checkpoint is None else measured.checkpoint.session
+            sent = measured.conversation.as_sent
             await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, hidden, seen, session)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
     async def _relay_rest(
-        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, data: bytes, told: bytes, joined: Joined
+        self,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        answer: UpstreamAnswer,
+        data: bytes,
+        told: bytes,
+        joined: JoinedStream,
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
         usage = exchange.account.usage = read_usage(joined.all_usage)
@@ -277,8 +283,8 @@ class Rounds:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _answers(self, turn: ModelAnswer, prepared: Prepared, names: frozenset[str]) -> list[tuple[str, str]]:
-        checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
+    def _answers(self, turn: ModelAnswer, prepared: PreparedRequest, names: frozenset[str]) -> list[tuple[str, str]]:
+        checkpoint = prepared.measured.checkpoint if prepared.measured else None
         return [(call.id, self._answer(call, checkpoint) if call.name in names else AGAIN) for call in turn.calls]
 
     def _answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:

@@ -107,21 +107,21 @@ LONGEST_SESSION = 200
 READABLE = ("gzip", "deflate", "identity")
 
 
-class Asked(NamedTuple):
+class RequestOptions(NamedTuple):
     """What a client asks of the gateway itself."""
 
     session: str | None
     bypass: bool
 
 
-def request_options(headers: Iterable[Raw]) -> Asked:
+def request_options(headers: Iterable[Raw]) -> RequestOptions:
     session, bypass = None, False
     for name, value in headers:
         if name == b"x-midfold-session":
             session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
-    return Asked(session, bypass)
+    return RequestOptions(session, bypass)
 
 
 def to_upstream(headers: Iterable[Raw], credential: tuple[str, str] | None = None) -> list[tuple[str, str]]:

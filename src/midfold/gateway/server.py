@@ -36,17 +36,17 @@ WARM_UP_AFTER = 0.2
 """Seconds; who asks earlier does not wait for it, but loads what is needed then and there."""
 
 
-class Later(NamedTuple):
+class LateRoutes(NamedTuple):
     """Starlette routes that are made when somebody asks for them; `own` is what their paths begin with."""
 
     own: tuple[str, ...]
     make: Callable[[], Sequence[BaseRoute]]
 
 
-class Front:
+class GatewayApplication:
     """The ASGI application: the gateway's own paths, and the gateway."""
 
-    def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: Later | None = None) -> None:
+    def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: LateRoutes | None = None) -> None:
         self.gateway = gateway
         self._routes, self._later = list(routes), later
         named = [first_of(path_of(route)) for route in routes]

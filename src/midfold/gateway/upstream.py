@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-    from midfold.gateway.ids import Issued
+    from midfold.gateway.ids import IssuedIds
 
 
 # Where a request goes: by the model it names, to the address that was configured, and nowhere else.
@@ -48,7 +48,7 @@ ANTHROPIC_HOSTS = frozenset(("api.anthropic.com",))
 NO_UPSTREAM = "no upstream is configured: give --upstream URL, or set gateway.upstream or upstreams in config.yaml"
 
 
-class Target(NamedTuple):
+class UpstreamTarget(NamedTuple):
     """What is asked for at an upstream: a path that begins with a slash, and a query, both as they are sent."""
 
     path: str
@@ -65,10 +65,10 @@ class Upstream(NamedTuple):
     timeout: float = 600.0
     key_header: str = "auto"
 
-    def target(self, path: str, query: bytes = b"") -> Target:
+    def target(self, path: str, query: bytes = b"") -> UpstreamTarget:
         """What a path of ours is here: /v1 is not doubled where the base has it already."""
         rest = path.removeprefix("/v1") if self.path.endswith("/v1") and path.startswith("/v1/") else path
-        return Target(self.path + rest, query.decode("latin-1"))
+        return UpstreamTarget(self.path + rest, query.decode("latin-1"))
 
     def credential(self, wire: str | None) -> tuple[str, str] | None:
         """The header with the key of this upstream, on a route of a wire; None sends the client's own."""
@@ -187,7 +187,7 @@ class UpstreamAnswer:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.issued: Issued | None = None
+        self.issued: IssuedIds | None = None
         """Sees the body as it passes."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
 
@@ -257,13 +257,13 @@ def _origin(base: str) -> URL:
     return URL(base)
 
 
-def _address(upstream: Upstream, target: Target) -> URL:
+def _address(upstream: Upstream, target: UpstreamTarget) -> URL:
     """The target at its upstream, and at nobody else's."""
     is_short = len(target.path) + len(target.query) <= SHORT
     return _known_address(upstream.base, target) if is_short else _build_url(upstream.base, target)
 
 
-def _build_url(base: str, target: Target) -> URL:
+def _build_url(base: str, target: UpstreamTarget) -> URL:
     from yarl import URL
 
     origin = _origin(base)
@@ -330,7 +330,7 @@ class Client:
         self,
         method: str,
         upstream: Upstream,
-        target: Target,
+        target: UpstreamTarget,
         headers: list[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
     ) -> UpstreamAnswer:
@@ -398,7 +398,7 @@ LIGHT = 50_000
 """Bytes of an encoded answer that are decoded in a moment."""
 
 
-class Tap:
+class UsageTap:
     """One answer as it passes by."""
 
     __slots__ = ("_encoding", "_head", "_kept", "_pieces", "_usage", "size")

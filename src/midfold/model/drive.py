@@ -64,7 +64,7 @@ def as_answer(given: Any) -> SummaryAnswer:
     return SummaryAnswer(failure="malformed")
 
 
-class Guard:
+class CooldownGuard:
     """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
 
     def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
@@ -106,11 +106,11 @@ class Guard:
 class Question(NamedTuple):
     """What a compaction waits with, and who answers it."""
 
-    guard: Guard
+    guard: CooldownGuard
     ask: SummaryAsk
 
 
-class _Done(NamedTuple):
+class _FlowResult(NamedTuple):
     value: object
 
 
@@ -135,7 +135,7 @@ async def run_async(steps: Generator[Question, SummaryAnswer, T]) -> T:
 
 async def _next_in_thread(
     steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None
-) -> Question | _Done:
+) -> Question | _FlowResult:
     """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
     work = asyncio.ensure_future(asyncio.to_thread(_next, steps, answer))
     try:
@@ -145,11 +145,11 @@ async def _next_in_thread(
         raise
 
 
-def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _Done:
+def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _FlowResult:
     try:
         return next(steps) if answer is None else steps.send(answer)
     except StopIteration as stop:
-        return _Done(stop.value)
+        return _FlowResult(stop.value)
 
 
 def clear_failures(state: CompactionState) -> CompactionState:

@@ -163,7 +163,7 @@ def resolve(
     config: Config, environment: Mapping[str, str], model: str | None = None, talking_to: Endpoint | None = None
 ) -> Resolution:
     """The model that the settings choose. `model` is the conversation's own, `talking_to` where it is being held."""
-    return _Choice(config, environment, model, talking_to).resolution()
+    return _EndpointChoice(config, environment, model, talking_to).resolution()
 
 
 def keys_present(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def provider_of(model: str | None) -> str | None:
     return "openai" if name.startswith(("gpt-", "o1", "o3", "o4", "chatgpt")) else None
 
 
-class _Choice:
+class _EndpointChoice:
     """Who summarises one conversation, by its settings."""
 
     def __init__(

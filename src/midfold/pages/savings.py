@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from midfold.cache.health import Health, Kind, Seen
+from midfold.cache.health import Health, Kind, RequestHashes
 from midfold.cache.prices import Prices
 from midfold.models import Model
 from midfold.pages.api_types import CacheUse, CauseFacts, Saved
@@ -243,7 +243,7 @@ def explain_turns(turns: Sequence[ReportedTurn], prices: PriceList) -> Iterator[
     """A cause for every turn."""
     health = Health()
     for turn in turns:
-        seen = Seen(model=turn.model or "", compaction=turn.compaction)
+        seen = RequestHashes(model=turn.model or "", compaction=turn.compaction)
         known = prices.prompts(turn.model) or UNPRICED
         health = health.observe(turn.usage, seen, at=turn.at / 1000, prices=known)
         last = health.last

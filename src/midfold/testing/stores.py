@@ -390,19 +390,19 @@ class StoreContract(StoreBase):
         self.begin(store, name, *texts)
         self.compact(store, name)
 
-        def found(query: str) -> list[int]:
+        def places(query: str) -> list[int]:
             return sorted(hit.position for hit in store.find(query, name=name))
 
-        assert found("src/midfold/core/words.py") == found("words.py") == [0]
-        assert found("parse_http_header") == found("parseHttpHeader") == found("HTTP header") == [1]
-        assert found("httpx._models") == [1]
-        assert found("版本") == found("版") == found("发布") == [2]
-        assert found("テキスト") == [4]
-        assert found("E1234") == found("10.0.0.17") == [3]
-        assert found("garden*") == [5] and found("garden") == []
-        assert found("parser gardening") == []
+        assert places("src/midfold/core/words.py") == places("words.py") == [0]
+        assert places("parse_http_header") == places("parseHttpHeader") == places("HTTP header") == [1]
+        assert places("httpx._models") == [1]
+        assert places("版本") == places("版") == places("发布") == [2]
+        assert places("テキスト") == [4]
+        assert places("E1234") == places("10.0.0.17") == [3]
+        assert places("garden*") == [5] and places("garden") == []
+        assert places("parser gardening") == []
         assert [hit.position for hit in store.find("parser gardening zebra", name=name, every=False)] == [5, 0]
-        assert found("") == found("!!!") == []
+        assert places("") == places("!!!") == []
 
     def test_filters(self, store: Store, name: str) -> None:
         datas = [raw("apple", "user"), raw("apple pie", "assistant"), raw("apple tart", "user")]
@@ -412,14 +412,14 @@ class StoreContract(StoreBase):
             entry.at = time_
         store.append(name, given, dialect=CHAT)
 
-        def found(**more: Any) -> list[int]:
+        def places(**more: Any) -> list[int]:
             return [hit.position for hit in store.find("apple", name=name, **more)]
 
-        assert found() == [2, 1, 0]
-        assert found(role="assistant") == [1]
-        assert found(since=2_000) == [2, 1]
-        assert found(until=2_000) == [0]
-        assert found(most=1) == [2]
+        assert places() == [2, 1, 0]
+        assert places(role="assistant") == [1]
+        assert places(since=2_000) == [2, 1]
+        assert places(until=2_000) == [0]
+        assert places(most=1) == [2]
 
     def test_a_large_message_is_found_by_any_of_its_words(self, store: Store, name: str) -> None:
         words = [f"word{number}x{digest_of(str(number).encode()).hex()}" for number in range(30_000)]

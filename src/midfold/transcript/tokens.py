@@ -244,14 +244,14 @@ class Count(NamedTuple):
     basis: Basis
 
 
-class Fixed(NamedTuple):
+class FixedSize(NamedTuple):
     """What stands beside the messages of a request, system prompt and tools: units, and the messages among them."""
 
     units: int = 0
     messages: int = 0
 
 
-NOTHING_FIXED = Fixed()
+NOTHING_FIXED = FixedSize()
 
 
 class TokenCounter(Protocol):
@@ -329,16 +329,16 @@ class Meter:
         """Units as tokens of this meter's model."""
         return round(units * self.factor) + messages * self.message_overhead
 
-    def fixed_size(self, system: Message | None, tools: Iterable[Tool] = ()) -> Fixed:
+    def fixed_size(self, system: Message | None, tools: Iterable[Tool] = ()) -> FixedSize:
         """What a system prompt and tools add to every request."""
         units = self.tool_units(tools)
-        return Fixed(units) if system is None else Fixed(units + self.units(system), 1)
+        return FixedSize(units) if system is None else FixedSize(units + self.units(system), 1)
 
-    def request(self, units: int, messages: int, fixed: Fixed) -> int:
+    def request(self, units: int, messages: int, fixed: FixedSize) -> int:
         """The size of a request, everything in it: the one sum that hosts, engines, the gateway and commands use."""
         return self.tokens(units + fixed.units, messages + fixed.messages)
 
-    def count(self, messages: Iterable[Message], fixed: Fixed = NOTHING_FIXED) -> Count:
+    def count(self, messages: Iterable[Message], fixed: FixedSize = NOTHING_FIXED) -> Count:
         """The estimated size of a request with these messages."""
         count = self.units
         default = self.counter is ESTIMATE
@@ -458,7 +458,7 @@ class Calibration(msgspec.Struct, frozen=True):
     anchor_tokens: int = 0
     anchor_fixed: int = 0
 
-    def observe(self, measured: Tally, prompt_tokens: int, *, fixed: Fixed, meter: Meter) -> Calibration:
+    def observe(self, measured: Tally, prompt_tokens: int, *, fixed: FixedSize, meter: Meter) -> Calibration:
         """A provider counted `prompt_tokens` for these messages and what stands beside them."""
         estimate = meter.request(measured.units, measured.count, fixed)
         if prompt_tokens <= 0:
@@ -484,7 +484,7 @@ class Calibration(msgspec.Struct, frozen=True):
             return None
         return min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
 
-    def predict(self, running: RunningTally, fixed: Fixed) -> Count:
+    def predict(self, running: RunningTally, fixed: FixedSize) -> Count:
         """The size of the next request: the last report plus what came after it, else the corrected estimate."""
         meter, now, anchor = running.meter, running.now, self.anchor
         if anchor is not None and running.starts_with(anchor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
-from midfold.conversation import Ahead
+from midfold.conversation import BackgroundFold
 from midfold.errors import SummaryFailed
 from midfold.fold.handoff import recognise
 from midfold.session import Session
@@ -81,7 +81,7 @@ def test_making_a_draft_changes_nothing_and_a_failed_summary_makes_none() -> Non
 
 
 def test_at_most_one_draft_is_made_at_a_time() -> None:
-    one, ahead = session(), Ahead()
+    one, ahead = session(), BackgroundFold()
     assert ahead.take() is None
     assert ahead.start(one)
     assert ahead.has_begun
@@ -91,4 +91,4 @@ def test_at_most_one_draft_is_made_at_a_time() -> None:
     ahead.start(one)
     ahead.drop()
     assert ahead.take() is None
-    assert Ahead().start(midfold.open("memory:").session("empty")) is False
+    assert BackgroundFold().start(midfold.open("memory:").session("empty")) is False

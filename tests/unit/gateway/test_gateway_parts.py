@@ -14,11 +14,11 @@ from midfold.config import Config
 from midfold.config.schema import Compression, GatewaySettings, PromptCaching, UpstreamSettings
 from midfold.errors import ConfigError
 from midfold.gateway.limits import Policy, overflow_of
+from midfold.gateway.measuring import PromptReports
 from midfold.gateway.peek import peek, peek_slowly
 from midfold.gateway.rounds import offer_tools
 from midfold.gateway.routes import request_options, route_of, to_client, to_upstream
-from midfold.gateway.upstream import Tap, Upstreams, decode_body
-from midfold.gateway.weighing import Anchors
+from midfold.gateway.upstream import Upstreams, UsageTap, decode_body
 from midfold.models import ModelOverride
 
 
@@ -101,15 +101,15 @@ def test_a_limit_that_was_learnt_replaces_the_window_and_never_enlarges_it() -> 
 
 
 def test_reports_are_bound_to_the_messages_and_the_checkpoint_they_measured() -> None:
-    anchors, chains = Anchors(), [b"a", b"b", b"c"]
-    assert anchors.size(chains, b"", 1_000) == (1_000, "estimated")
-    anchors.observe((b"b", b""), 1_500, 1_000)
-    assert anchors.size([b"a", b"b"], b"", 1_000) == (1_500, "reported")
-    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
-    assert anchors.size(chains, b"cp", 1_200) == (1_200, "estimated")
-    assert anchors.size([b"a", b"x"], b"", 1_200) == (1_200, "estimated")
-    anchors.observe((b"c", b""), 10, 90_000)
-    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
+    reports, chains = PromptReports(), [b"a", b"b", b"c"]
+    assert reports.size(chains, b"", 1_000) == (1_000, "estimated")
+    reports.observe((b"b", b""), 1_500, 1_000)
+    assert reports.size([b"a", b"b"], b"", 1_000) == (1_500, "reported")
+    assert reports.size(chains, b"", 1_200) == (1_800, "calibrated")
+    assert reports.size(chains, b"cp", 1_200) == (1_200, "estimated")
+    assert reports.size([b"a", b"x"], b"", 1_200) == (1_200, "estimated")
+    reports.observe((b"c", b""), 10, 90_000)
+    assert reports.size(chains, b"", 1_200) == (1_800, "calibrated")
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1_000_000])
@@ -120,7 +120,7 @@ def test_usage_is_found_in_any_pieces_of_any_length(chunk: int, filler: int) -> 
         b'{"content": ' + quoted.encode() + b', "pad": "' + b"x" * filler + b'", "usage": {"prompt_tokens": 12, '
         b'"completion_tokens": 3}}'
     )
-    tap = Tap()
+    tap = UsageTap()
     for start in range(0, len(data), chunk if filler == 0 or chunk > 1 else 1_000):
         step = chunk if filler == 0 or chunk > 1 else 1_000
         tap.feed(data[start : start + step])

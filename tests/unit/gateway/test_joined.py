@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.hidden import JOINED, SEPARATOR, Joined, ShownPart, add_usage, raw_messages, without_hidden
+from midfold.gateway.hidden import JOINED, SEPARATOR, JoinedStream, ShownPart, add_usage, raw_messages, without_hidden
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value
@@ -37,7 +37,7 @@ def stream(dialect: str, turn: Turn, number: int = 1) -> list[StreamEvent]:
     return [*reader.feed(b"".join(answer.pieces)), *reader.end()]
 
 
-def fed(joined: Joined, events: list[StreamEvent]) -> list[bytes]:
+def fed(joined: JoinedStream, events: list[StreamEvent]) -> list[bytes]:
     return [joined.feed(event) for event in events]
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import midfold
-from midfold.adapters.hermes.gauge import Gauge
-from midfold.adapters.hermes.memory import Shelf, memory_lines, notes_of, with_memory
+from midfold.adapters.hermes.gauge import HermesNumbers
+from midfold.adapters.hermes.memory import SessionArchives, memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.summarizer import Call, hermes_call, summarize_with
 from midfold.errors import ConfigError, SummaryFailed
 from midfold.fold.handoff import generated_messages, newest_handoff
@@ -50,7 +50,7 @@ TODO_FLAG, TODO_TEXT = "_todo_snapshot_synthetic", "[Your active task list was p
 _log = logging.getLogger("midfold.hermes")
 
 
-class HermesEngine(Gauge):
+class HermesEngine(HermesNumbers):
     """One conversation of a Hermes agent. `engine_class` adds Hermes' own base class where Hermes is present."""
 
     name = NAME
@@ -69,7 +69,7 @@ class HermesEngine(Gauge):
         self._host = EngineHost(config=settings, summarizer=self._summarize, clock=clock)
         self.quiet_mode = True
         self._session_id = ""
-        self._shelf: Shelf | None = None
+        self._shelf: SessionArchives | None = None
         self._loaded = False
         self._forget()
 
@@ -171,7 +171,7 @@ class HermesEngine(Gauge):
         """A new session, the same one again, or the continuation of one that was just compacted."""
         home = context.get("hermes_home")
         if home:
-            self._shelf = Shelf(Path(str(home)) / NAME)
+            self._shelf = SessionArchives(Path(str(home)) / NAME)
         session_id = str(session_id or "")
         parent = str(context.get("old_session_id") or "")
         goes_on = context.get("boundary_reason") == "compression" or bool(context.get("carry_over_context"))
