@@ -17,12 +17,13 @@ import pytest
 import midfold
 from midfold.engine import Compressor, ContextEngine
 from midfold.engine.contract import ToolSpec
+from midfold.fold.receipt import FAILURES
 from midfold.testing import FakeClock
 from midfold.testing.answers import value
 from midfold.testing.doubles import ScriptedProvider
 from support.build import SECRET, Asked, handoffs, setting, tool_run, work
 from support.build import ported as folded
-from support.fixtures import assistant, call, numbered, system, tool_results, user
+from support.fixtures import assistant, call, number_lines, system, tool_results, user
 from support.gateways import running
 
 PIECE = 10
@@ -84,7 +85,7 @@ def test_screenshots_in_old_tool_results_do_not_survive_a_compaction() -> None:
 
 
 def test_no_back_reference_leads_to_a_copy_that_became_a_digest_itself() -> None:
-    body = numbered("the same old line {n}", 80)
+    body = number_lines("the same old line {n}", 80)
     old = [message for number in range(6) for message in call(900 + number, "read_file", {"path": "a.py"}, body)]
     messages = [user("Go."), assistant("Yes."), *old, *tool_run(0, 30)]
     result = midfold.compact(messages, context_length=64_000, force=True, config=setting(protect_last_n=4))
@@ -99,7 +100,7 @@ def test_no_back_reference_leads_to_a_copy_that_became_a_digest_itself() -> None
 
 
 def test_the_tail_is_the_callers_own_messages_and_nothing_stands_behind_it() -> None:
-    ends = [*call(900, "read_file", {"path": "a"}, numbered("line {n}", 40)), assistant("Read."), user("And now?")]
+    ends = [*call(900, "read_file", {"path": "a"}, number_lines("line {n}", 40)), assistant("Read."), user("And now?")]
     messages = [system(), user("Go."), assistant("Yes."), *work(0), *ends]
     result = midfold.compact(messages, context_length=60_000)
     assert result.receipt.status == "compacted"
@@ -160,7 +161,11 @@ def test_the_engine_decides_whatever_the_size(calls: int, folds: bool) -> None:
 # The gateway's hygiene
 
 UNCOUNTED = value({"choices": []})
-HUGE = [user("Read the log."), *call(0, "read_file", {"path": "log"}, numbered("line {n} of it", 9_000)), user("And?")]
+HUGE = [
+    user("Read the log."),
+    *call(0, "read_file", {"path": "log"}, number_lines("line {n} of it", 9_000)),
+    user("And?"),
+]
 
 
 def sent_through(messages: list[Any], **settings: Any) -> tuple[str, Any]:
@@ -212,6 +217,23 @@ def test_a_session_asks_no_model_during_the_pause_and_asks_again_after_it() -> N
         clock.advance(1.5)
         assert sessions.session("s", context_length=40_000).compact().receipt.status == "aborted"
         assert asked == 2
+
+
+# Failures
+
+
+KEEPS = {"auth", "network"}
+ASKS_THE_CONVERSATIONS_MODEL = {"model_not_found", "unavailable", "timeout"}
+TRANSIENT = {"malformed", "timeout", "unavailable", "network"}
+
+
+def test_the_failures_of_the_documents_are_treated_as_they_say() -> None:
+    assert {kind for kind, row in FAILURES.items() if row.then == "keep"} == KEEPS
+    assert {kind for kind, row in FAILURES.items() if row.main_model} >= ASKS_THE_CONVERSATIONS_MODEL
+    assert not any(FAILURES[kind].main_model for kind in KEEPS), "no other model is asked where nothing is folded"
+    assert {FAILURES[kind].retry_class for kind in TRANSIENT} == {"transient"}
+    assert all(row.cooldown > 0 for row in FAILURES.values())
+    assert FAILURES["auth"].cooldown == 300
 
 
 # Leases
