@@ -52,7 +52,8 @@ class Pairing(NamedTuple):
     """Call -> result."""
     unanswered: tuple[Place, ...]
     waiting: tuple[Place, ...]
-    """Calls of the newest batch that nothing but results has followed: they may still be running."""
+    """Calls of the newest batch that nothing but results has followed: they may still be running. One before a call of
+    another message that was answered is not: it was lost."""
     orphans: tuple[Place, ...]
     """Results that answer no call of the batch before them."""
     reused: tuple[Place, ...]
@@ -61,6 +62,16 @@ class Pairing(NamedTuple):
     def calls(self) -> dict[Place, Place]:
         """Result -> call."""
         return {result: call for call, result in self.answers.items()}
+
+    def batches(self) -> list[range]:
+        """The messages from the first call of each batch to its last result."""
+        found: list[range] = []
+        for call, result in sorted(self.answers.items()):
+            if found and call.message < found[-1].stop:
+                found[-1] = range(found[-1].start, max(found[-1].stop, result.message + 1))
+            else:
+                found.append(range(call.message, result.message + 1))
+        return found
 
 
 def pair(messages: Transcript) -> Pairing:
@@ -90,6 +101,8 @@ class _PairingWalk:
         """Calls by id, none without any; the first is found in no time however many went before it."""
         self.interrupted = False
         self.moved_on = False
+        self.newest_answered = -1
+        """The message of the last call of this batch that was answered."""
 
     def turn(self, message: Message) -> None:
         """A user speaks, or the assistant goes on without calling: whatever is still open was given up."""
@@ -119,21 +132,30 @@ class _PairingWalk:
         if waiting is None:
             self.orphans.append(place)
             return
-        self.answers[waiting.popleft()] = place
+        answered = waiting.popleft()
+        self.answers[answered] = place
+        self.newest_answered = max(self.newest_answered, answered.message)
         if not waiting:
             del self.open[name]
 
     def close(self) -> None:
         """The batch is over: what is still open stays unanswered."""
         if self.open:
-            self.unanswered.extend(sorted(place for places in self.open.values() for place in places))
+            self.unanswered.extend(self._still_open())
             self.open.clear()
         self.interrupted = self.moved_on = False
+        self.newest_answered = -1
 
     def finish(self) -> tuple[Place, ...]:
         if self.moved_on:
             self.close()
-        return tuple(sorted(place for places in self.open.values() for place in places))
+        still_open = self._still_open()
+        lost = [place for place in still_open if place.message < self.newest_answered]
+        self.unanswered += lost
+        return tuple(still_open[len(lost) :])
+
+    def _still_open(self) -> list[Place]:
+        return sorted(place for places in self.open.values() for place in places)
 
 
 UNREADABLE = frozenset({"block", "content", "message", "item", "unreadable"})
@@ -151,22 +173,15 @@ class Law(Protocol):
 
 
 class CallsAnswered:
-    """Every result stands after its call, every call has its result: providers answer 400 to anything else.
+    """Every call is answered in the messages directly after it: providers answer 400 to anything else.
 
     Calls made together are answered together, so a batch is whole from its first call to its last result. The calls
     of the newest batch may still be waiting.
     """
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
-        start = 0
-        end = 0
-        for call, result in sorted(pairing.answers.items()):
-            if call.message < end:
-                end = max(end, result.message)
-            else:
-                _mark(forbidden, start, end)
-                start, end = call.message, result.message
-        _mark(forbidden, start, end)
+        for batch in pairing.batches():
+            _mark(forbidden, batch.start, batch.stop - 1)
         if pairing.waiting:
             _mark(forbidden, pairing.waiting[0].message, pairing.waiting[-1].message)
         follows_calls = False
@@ -179,6 +194,9 @@ class CallsAnswered:
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         found = [f"messages[{place.message}] answers no call" for place in pairing.orphans]
         found += [f"messages[{place.message}] has a call without a result" for place in pairing.unanswered]
+        for batch in pairing.batches():
+            between = [index for index in batch if not _is_of_batch(messages[index])]
+            found += [f"messages[{index}] stands between a call and its result" for index in between]
         return tuple(found)
 
 
@@ -202,7 +220,7 @@ class UserFirst:
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-        if first is None or opens(messages[first]):
+        if first is None or may_open(messages[first]):
             return ()
         return (f"messages[{first}] comes first and is not the user's",)
 
@@ -241,7 +259,7 @@ def violations(messages: Transcript) -> tuple[str, ...]:
     return tuple(found for law in LAWS for found in law.violations(messages, pairing))
 
 
-def opens(message: Message) -> bool:
+def may_open(message: Message) -> bool:
     """Whether a conversation may begin with this: the user's, and not only results."""
     return message.role == "user" and any(not isinstance(part, ToolResult) for part in message.parts)
 
@@ -263,6 +281,11 @@ def is_empty(message: Message) -> bool:
     return all(isinstance(part, Text) and not part.text.strip() for part in message.parts)
 
 
+def _is_of_batch(message: Message) -> bool:
+    """Whether a message may stand between a call and its result: other calls and results of the batch may."""
+    return message.role == "assistant" or bool(message.kinds & RESULT)
+
+
 def _mark(forbidden: bytearray, start: int, end: int) -> None:
     if end > start:
         forbidden[start + 1 : end + 1] = b"\1" * (end - start)
@@ -275,9 +298,11 @@ def _mark(forbidden: bytearray, start: int, end: int) -> None:
 #    the calls of the newest batch may still be waiting.
 # 2. Text is never lost with a call: a message that loses its calls keeps what it says.
 # 3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
-# 4. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
+# 4. Results stand directly after their calls: what stood between them comes after them, and calls of one batch in
+#    several messages are joined, unless the dialect has them as items.
+# 5. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
 #    the call has none.
-# 5. A transcript with nothing to repair comes back as the same object.
+# 6. A transcript with nothing to repair comes back as the same object.
 
 
 STUB = "[The result of this call was not recorded.]"
@@ -312,6 +337,8 @@ def sanitize(
     work.give_ids(pair(work.messages))
     for _ in range(MOST_PASSES):
         pairing = pair(work.messages)
+        if work.close_ranks(pairing, merges=not batches_of_items):
+            pairing = pair(work.messages)
         if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
             break
         work.remove_orphans(pairing)
@@ -392,6 +419,29 @@ class _Work:
         index, message = self.kept[number]
         parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
         self.kept[number] = (index, message.with_parts(parts))
+
+    def close_ranks(self, pairing: Pairing, *, merges: bool) -> bool:
+        """Brings each batch together: its calls, directly after them its results. Whether anything had to move."""
+        moved = False
+        for batch in reversed(pairing.batches()):
+            inner = self.kept[batch.start : batch.stop]
+            first = next(place for place, (_, message) in enumerate(inner) if message.kinds & RESULT)
+            is_call = [place < first and message.role == "assistant" for place, (_, message) in enumerate(inner)]
+            calls = [entry for place, entry in enumerate(inner) if is_call[place]]
+            results = [entry for entry in inner if entry[1].kinds & RESULT]
+            others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
+            if others and inner != [*calls, *results, *others]:
+                self.repairs += [
+                    Repair(index, "moved behind the results of the calls before it") for index, _ in others
+                ]
+                moved = True
+            if merges and len(calls) > 1:
+                parts = tuple(part for _, message in calls for part in message.parts)
+                self.repairs += [Repair(index, "joined the calls of one batch") for index, _ in calls[1:]]
+                calls = [(calls[0][0], calls[0][1].with_parts(parts))]
+                moved = True
+            self.kept[batch.start : batch.stop] = [*calls, *results, *others]
+        return moved
 
     def remove_orphans(self, pairing: Pairing) -> None:
         drop: dict[int, set[int]] = {}
