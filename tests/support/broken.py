@@ -71,7 +71,9 @@ def _responses(rng: random.Random) -> Messages:
     out: Messages = []
     for message in _chat(rng):
         if message["role"] == "tool":
-            out.append({"type": "function_call_output", "call_id": message["tool_call_id"] or "z", "output": "ok " * 90})
+            out.append(
+                {"type": "function_call_output", "call_id": message["tool_call_id"] or "z", "output": "ok " * 90}
+            )
             continue
         if message.get("content"):
             kind = "output_text" if message["role"] == "assistant" else "input_text"
