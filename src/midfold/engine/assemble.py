@@ -33,6 +33,7 @@ from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.transcript.jsonio import whole
+from midfold.transcript.laws import Repair
 from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.tokens import estimate_text
 
@@ -222,7 +223,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
     system, view = _with_note(job)
-    messages, repairs = make_legal(job, _join(view, plan, body, ask), view)
+    messages, repairs = _repair(job, _join(view, plan, body, ask), view)
     messages, repairs = let_user_open(_seamless(messages, ask), repairs, ask.fold)
     messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
@@ -254,6 +255,15 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     )
     state = _next_state(job, ask, answer, body, helps=helps)
     return make_outcome(job, messages, receipt, state, Archive(originals), system)
+
+
+def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+    """Legal messages and the repairs; no result behind the handoff answers a call before it."""
+    known = {id(message) for message in view}
+    end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
+    before, first = make_legal(job, messages[:end], view)
+    after, then = make_legal(job, messages[end:], view)
+    return (*before, *after), (*first, *then)
 
 
 def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
@@ -334,16 +344,26 @@ def with_note(system: Message) -> Message:
 
 
 def _join(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
-    before = [view[: plan.head_end], *(view[group.start : group.stop] for group in plan.pinned)]
-    tail = view[plan.tail_start :]
-    out: list[Message] = []
-    for segment in before:
-        _append(out, segment, ask)
+    """Head, what is pinned, handoff, tail. An answer that nobody's turn precedes comes behind the handoff."""
+    out: list[Message] = list(view[: plan.head_end])
+    behind: list[Transcript] = []
+    for group in plan.pinned:
+        segment = view[group.start : group.stop]
+        if segment[0].role in ("user", "system") or any(message.role == "user" for message in out):
+            _append(out, segment, ask)
+        else:
+            behind.append(segment)
+    behind = [segment for segment in (*behind, view[plan.tail_start :]) if segment]
     last = next((message.role for message in reversed(out) if message.role != "system"), None)
-    role = handoff_role(last, tail[0].role if tail else None)
-    _append(out, (handoff(body, ask.fold, role, terse=ask.dense),), ask)
-    _append(out, tail, ask)
+    role = handoff_role(last, behind[0][0].role if behind else None)
+    for segment in ((handoff(body, ask.fold, role, terse=ask.dense),), *behind):
+        _append(out, segment, ask)
     return tuple(out)
+
+
+def _is_handoff(message: Message) -> bool:
+    ours = recognise(message)
+    return ours is not None and ours.kind == "fold"
 
 
 def _append(out: list[Message], segment: Transcript, ask: SummaryAsk) -> None:

@@ -105,10 +105,12 @@ class _PairingWalk:
         """The message of the last call of this batch that was answered."""
 
     def turn(self, message: Message) -> None:
-        """A user speaks, or the assistant goes on without calling: whatever is still open was given up."""
+        """Somebody speaks, or the assistant goes on without calling: whatever is still open was given up."""
         if message.role == "user":
             if not message.kinds & RESULT:
                 self.interrupted = self.moved_on = True
+        elif message.role == "system":
+            self.interrupted = self.moved_on = True
         elif message.role == "assistant" and message.parts:
             self.moved_on = not message.kinds & (CALL | THINKING)
 
@@ -299,7 +301,7 @@ def _mark(forbidden: bytearray, start: int, end: int) -> None:
 # 2. Text is never lost with a call: a message that loses its calls keeps what it says.
 # 3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
 # 4. Results stand directly after their calls: what stood between them comes after them, and calls of one batch in
-#    several messages are joined, unless the dialect has them as items.
+#    several messages are joined, unless the dialect has them as items, and so are results that the user carries.
 # 5. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
 #    the call has none.
 # 6. A transcript with nothing to repair comes back as the same object.
@@ -336,9 +338,8 @@ def sanitize(
     work.mend_calls()
     work.give_ids(pair(work.messages))
     for _ in range(MOST_PASSES):
-        pairing = pair(work.messages)
-        if work.close_ranks(pairing, merges=not batches_of_items):
-            pairing = pair(work.messages)
+        work.close_ranks(pair(work.messages), result_role, batches_of_items=batches_of_items)
+        pairing = work.pairing(batches_of_items=batches_of_items)
         if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
             break
         work.remove_orphans(pairing)
@@ -377,6 +378,18 @@ class _Work:
     @property
     def messages(self) -> Transcript:
         return tuple(message for _, message in self.kept)
+
+    def pairing(self, *, batches_of_items: bool) -> Pairing:
+        """The pairing as a dialect sees it: where a batch is one message, no call waits before another message."""
+        messages = self.messages
+        pairing = pair(messages)
+        if batches_of_items or not pairing.waiting:
+            return pairing
+        last = max(index for index, message in enumerate(messages) if not message.kinds & RESULT)
+        lost = tuple(place for place in pairing.waiting if place.message < last)
+        return pairing._replace(
+            unanswered=tuple(sorted((*pairing.unanswered, *lost))), waiting=pairing.waiting[len(lost) :]
+        )
 
     def mend_calls(self) -> None:
         """Calls no provider takes: without a name, or without arguments."""
@@ -420,9 +433,8 @@ class _Work:
         parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
         self.kept[number] = (index, message.with_parts(parts))
 
-    def close_ranks(self, pairing: Pairing, *, merges: bool) -> bool:
-        """Brings each batch together: its calls, directly after them its results. Whether anything had to move."""
-        moved = False
+    def close_ranks(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
+        """Brings each batch together: its calls, directly after them its results."""
         for batch in reversed(pairing.batches()):
             inner = self.kept[batch.start : batch.stop]
             first = next(place for place, (_, message) in enumerate(inner) if message.kinds & RESULT)
@@ -430,18 +442,19 @@ class _Work:
             calls = [entry for place, entry in enumerate(inner) if is_call[place]]
             results = [entry for entry in inner if entry[1].kinds & RESULT]
             others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
-            if others and inner != [*calls, *results, *others]:
-                self.repairs += [
-                    Repair(index, "moved behind the results of the calls before it") for index, _ in others
-                ]
-                moved = True
-            if merges and len(calls) > 1:
-                parts = tuple(part for _, message in calls for part in message.parts)
-                self.repairs += [Repair(index, "joined the calls of one batch") for index, _ in calls[1:]]
-                calls = [(calls[0][0], calls[0][1].with_parts(parts))]
-                moved = True
+            self.repairs += [Repair(index, "moved behind the results of the calls before it") for index, _ in others]
+            if len(calls) > 1 and not batches_of_items:
+                calls = self._join(calls, "joined the calls of one batch")
+            if len(results) > 1 and result_role == "user":
+                results = self._join(results, "joined the results of one batch")
             self.kept[batch.start : batch.stop] = [*calls, *results, *others]
-        return moved
+
+    def _join(self, entries: list[tuple[int, Message]], what: str) -> list[tuple[int, Message]]:
+        """One message of several, its results before everything else."""
+        parts = [part for _, message in entries for part in message.parts]
+        self.repairs += [Repair(index, what) for index, _ in entries[1:]]
+        parts.sort(key=lambda part: not isinstance(part, ToolResult))
+        return [(entries[0][0], entries[0][1].with_parts(tuple(parts)))]
 
     def remove_orphans(self, pairing: Pairing) -> None:
         drop: dict[int, set[int]] = {}
