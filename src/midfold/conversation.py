@@ -29,7 +29,9 @@ import msgspec
 from midfold.cache.health import Health, RequestHashes
 from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
 from midfold.engine.assemble import with_note
-from midfold.engine.job import Job, carry_out, with_size
+from midfold.engine.job import Job, with_size
+from midfold.engine.outcomes import carry_out, leave
+from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
 from midfold.fold.receipt import Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
@@ -368,7 +370,7 @@ class Conversation(ABC, Generic[N]):
         return Compacted(outcome.receipt, self)
 
     def _refuse(self, request: CompactionRequest, refusal: Refusal) -> Compacted[Self]:
-        self.last = msgspec.structs.replace(Job(request).unchanged(refusal.reason).receipt, status=refusal.status)
+        self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
         return Compacted(self.last, self)
 
     def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold | None] | None:
@@ -410,8 +412,8 @@ class Conversation(ABC, Generic[N]):
 
     def has_content(self, messages: Any) -> bool:
         """Whether a compaction of these messages that is asked for would fold anything."""
-        job = Job(self.setup.request(read(messages), self.state))
-        return bool(job.new_turns(job.plan()))
+        job = Job(msgspec.structs.replace(self.setup.request(read(messages), self.state), force=True))
+        return bool(job.new_turns(plan_whole(job)))
 
     def _system(self, dialect: type[Dialect], *, noted: bool) -> Message | None:
         """The system prompt beside the messages, with the note that the compactions in force have left."""

@@ -37,7 +37,7 @@ from midfold.cache.markers import (
     tool_markers,
 )
 from midfold.cache.prefix import stable_prefix_cache_key
-from midfold.fold.handoff import HEAD, recognise
+from midfold.fold.handoff import HEAD, PINNED, recognise
 from midfold.models import ModelOverride, canonical, look_up
 from midfold.transcript.document import Document
 from midfold.transcript.message import Message, Tool, Transcript, plain
@@ -409,8 +409,8 @@ def _previous_end(messages: Transcript) -> int:
 
 
 def _handoff(messages: Transcript) -> int | None:
-    """The handoff of the last compaction; it stands right behind the head."""
-    near = range(min(len(messages), 2 * HEAD + 2))
+    """The handoff of the last compaction; it stands behind the head and what is pinned."""
+    near = range(min(len(messages), 2 * (HEAD + PINNED) + 2))
     return next(
         (i for i in reversed(near) if (ours := recognise(messages[i])) is not None and ours.kind == "fold"), None
     )
