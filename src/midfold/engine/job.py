@@ -249,9 +249,12 @@ class Job:
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """What the provider reported for this very prompt, else the estimate."""
-        reported = self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else None)
-        return reported or self.estimated_tokens
+        """What the host or the provider said of this very prompt, else the estimate."""
+        return self._told_tokens or self.estimated_tokens
+
+    @property
+    def _told_tokens(self) -> int:
+        return self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else 0)
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -259,8 +262,7 @@ class Job:
 
     @property
     def basis(self) -> Basis:
-        known = self.request.prompt_tokens or self.request.usage
-        return self.request.token_basis if known else "estimated"
+        return self.request.token_basis if self._told_tokens else "estimated"
 
     @cached_property
     def scale(self) -> float:
@@ -281,9 +283,9 @@ class Job:
     @cached_property
     def ours(self) -> dict[int, Generated]:
         """The messages we wrote in earlier compactions, by their places."""
-        head = self.request.options.protection.protect_first_n_messages
-        known = self.request.state.folds
-        found = generated(self.messages, max(head, HEAD), known)
+        protection = self.request.options.protection
+        head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
+        found = generated(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
@@ -299,7 +301,8 @@ class Job:
 
     def is_believed(self, handoff: Generated) -> bool:
         """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
-        return self.request.keeper is None or self.request.keeper.has_handoff(handoff)
+        keeper = self.request.keeper
+        return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
 
     def is_handle(self, handle: str) -> bool:
         """Whether a handle leads to originals."""
@@ -321,22 +324,22 @@ class Job:
 
     @cached_property
     def state(self) -> CompactionState:
-        """The state that belongs to these messages: a handoff in them is believed, a state without one is not."""
-        given, found = self.request.state, self.previous
-        fresh = CompactionState(
-            ineffective=given.ineffective, failure=given.failure, cooldown_until=given.cooldown_until
-        )
+        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        given, found, lineage = self.request.state, self.previous, self.request.lineage
+        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=())
         if found is None:
-            if given.summary:
-                self.notices.append("the state of another conversation was not used")
-            return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
+            if not given.summary or (lineage and lineage == given.lineage):
+                return msgspec.structs.replace(given, lineage=lineage or given.lineage)
+            self.notices.append("the state of another conversation was not used")
+            return fresh
         _, handoff = found
         if self._is_known(handoff):
             return msgspec.structs.replace(given, summary=handoff.body)
         if not self.is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
-            brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
-            return msgspec.structs.replace(fresh, count=1, summary=brought)
+            folds = [ours.body for ours in self.ours.values() if ours.kind == "fold"]
+            brought = handoff.body if handoff.is_foreign else "\n\n".join(folds)
+            return msgspec.structs.replace(fresh, count=1, summary=self.request.redact(brought))
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,))
@@ -593,4 +596,4 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     if not decision.fold:
         return Job(request).declined(decision)
     outcome = yield from engine.compress(decision.apply(request))
-    return decision.settle(outcome)
+    return decision.settle(outcome.with_recovery(request.messages))

@@ -43,6 +43,7 @@ from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.sync import Checkpoint
 from midfold.transcript.message import Transcript, Usage, plain
+from midfold.transcript.tokens import Count
 
 # Folding a client's history: brought into the store, compacted under a lease, kept as a checkpoint.
 #
@@ -54,6 +55,7 @@ from midfold.transcript.message import Transcript, Usage, plain
 
 
 MOST_SETUPS = 1_000
+NOTHING = Count(0, "estimated")
 
 
 class FoldResult(NamedTuple):
@@ -136,14 +138,14 @@ class HistoryFolder:
         )
 
     def fold(
-        self, weighed: Weighed, *, at_least: int = 0, force: bool = False, health: Health | None = None
+        self, weighed: Weighed, *, at_least: Count = NOTHING, force: bool = False, health: Health | None = None
     ) -> FoldResult:
         """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
-        conversation = weighed.conversation
+        conversation, size = weighed.conversation, larger(weighed.size, at_least)
         session = self.synced(conversation, weighed.name, weighed.limits)
         receipt = session.compact(
-            prompt_tokens=max(weighed.size.tokens, at_least),
-            token_basis="reported" if at_least else weighed.size.basis,
+            prompt_tokens=size.tokens,
+            token_basis=size.basis,
             measured_at=weighed.checkpoint.seq if weighed.checkpoint else 0,
             force=force,
             health=health,
@@ -173,6 +175,11 @@ class HistoryFolder:
             owner=space_of(name),
             most_messages=self.policy.most_messages,
         )
+
+
+def larger(one: Count, other: Count) -> Count:
+    """The larger size, with what it rests on."""
+    return other if other.tokens > one.tokens else one
 
 
 def _system_of(conversation: ClientHistory) -> Any:
@@ -361,7 +368,9 @@ class RequestPreparer:
     def _again(self, weighed: Weighed) -> Weighed:
         return self.scales.look_up(weighed.conversation, weighed.name, weighed.limits, fresh=True)
 
-    async def fold(self, exchange: Exchange, weighed: Weighed, *, at_least: int = 0, force: bool = False) -> Weighed:
+    async def fold(
+        self, exchange: Exchange, weighed: Weighed, *, at_least: Count = NOTHING, force: bool = False
+    ) -> Weighed:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
         ends = time.monotonic() + LONGEST_WAIT
         while True:
@@ -383,7 +392,7 @@ class RequestPreparer:
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
         return weighed
 
-    def _fold(self, weighed: Weighed, at_least: int, force: bool) -> FoldResult:
+    def _fold(self, weighed: Weighed, at_least: Count, force: bool) -> FoldResult:
         assert self.folder is not None
         folded = self.folder.fold(weighed, at_least=at_least, force=force, health=self.scales.health(weighed))
         if folded.checkpoint is None:
@@ -391,7 +400,7 @@ class RequestPreparer:
             if newest is not None and newest != weighed.checkpoint:
                 # Somebody else has folded it in the meantime.
                 return folded._replace(checkpoint=newest)
-        if at_least and folded.was_not_worth_it:
+        if at_least.tokens and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
             return self.folder.fold(weighed, at_least=at_least, force=True)
         return folded
@@ -448,10 +457,13 @@ class RequestPreparer:
         weighed = await self.in_thread(self.scales.weigh, exchange, limits)
         if weighed is None:
             return None
-        at_least = 0 if found.is_bytes else max(found.asked, found.limit + 1, limits.window + 1)
+        at_least = NOTHING
+        if not found.is_bytes:
+            beyond = Count(max(found.limit, limits.window) + 1, "estimated")
+            at_least = larger(beyond, Count(found.asked, "reported"))
         async with self._turn(weighed.identity):
             again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
-        exchange.account.tokens_before = max(weighed.size.tokens, at_least)
+        exchange.account.tokens_before = larger(weighed.size, at_least).tokens
         self.tell(exchange, again)
         smaller = await self.in_thread(again.prepared)
         if len(smaller.body) >= refused and self.shrink is not None:
