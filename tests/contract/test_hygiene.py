@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import midfold
+from midfold.gateway.measuring import ClientHistory, MeasuredRequest
 from midfold.gateway.prepare import RequestPreparer
-from midfold.gateway.weighing import ClientHistory, Weighed
 from midfold.transcript.document import read
 from midfold.transcript.tokens import Count
 from support.build import assistant, user
@@ -25,10 +25,10 @@ def talk(count: int, words: str = LONG) -> list[Any]:
     return [(assistant if n % 2 else user)(f"{n}: {words}") for n in range(count)]
 
 
-def weighed(preparer: RequestPreparer, messages: list[Any], reported: int) -> Weighed:
+def measured(preparer: RequestPreparer, messages: list[Any], reported: int) -> MeasuredRequest:
     body = json.dumps({"model": "m", "messages": messages}).encode()
     conversation = ClientHistory(read(body, dialect="openai-chat"))
-    found = preparer.scales.look_up(conversation, conversation.name, preparer.policy.limits("m", 0))
+    found = preparer.measurer.look_up(conversation, conversation.name, preparer.policy.limits("m", 0))
     return found._replace(size=Count(reported, "reported"))
 
 
@@ -38,14 +38,14 @@ def test_the_safety_net_fires_at_85_percent_of_the_context_length(window: int) -
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=window), sessions)
         trigger = window * 85 // 100
         for tokens, fires in ((trigger - 1, False), (trigger, True), (window, True)):
-            assert preparer.must_fold(weighed(preparer, talk(9), tokens)) is fires
+            assert preparer.must_fold(measured(preparer, talk(9), tokens)) is fires
 
 
 @pytest.mark.parametrize(("count", "fires"), [(1, False), (3, False), (4, True), (5, True)])
 def test_the_safety_net_fires_from_four_messages_on(count: int, fires: bool) -> None:
     with midfold.open("memory:") as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
-        assert preparer.must_fold(weighed(preparer, talk(count), WINDOW)) is fires
+        assert preparer.must_fold(measured(preparer, talk(count), WINDOW)) is fires
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -65,4 +65,4 @@ def test_5000_messages_are_folded_whatever_their_size() -> None:
     with midfold.open("memory:") as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=1_000_000), sessions)
         for count, fires in ((4_999, False), (5_000, True)):
-            assert preparer.must_fold(weighed(preparer, talk(count, "ok"), 100)) is fires
+            assert preparer.must_fold(measured(preparer, talk(count, "ok"), 100)) is fires

@@ -15,8 +15,8 @@ import midfold
 from midfold.engine import Compressor
 from midfold.fold.archive import Archive
 from midfold.fold.request import CompactionRequest, Flow
+from midfold.gateway.measuring import Anchors
 from midfold.gateway.prepare import NOTHING, larger
-from midfold.gateway.weighing import Anchors
 from midfold.transcript.tokens import Count
 from support.build import PORTING, WINDOW, assistant, call, user
 

@@ -9,7 +9,7 @@ import pytest
 import midfold
 from midfold.config import Config
 from midfold.config.schema import Compression
-from midfold.fold.handoff import END_MARKER, MARKER, generated
+from midfold.fold.handoff import END_MARKER, MARKER, generated_messages
 from midfold.fold.summary import parse_summary
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked, handoffs, work
@@ -55,7 +55,7 @@ def test_a_summary_that_a_client_wrote_is_the_previous_summary_and_no_words_of_t
 
 
 def test_the_sections_of_claude_codes_summary_are_ours() -> None:
-    found = generated(midfold.read([user(CLAUDE_CODE), assistant("Yes.")]).messages)
+    found = generated_messages(midfold.read([user(CLAUDE_CODE), assistant("Yes.")]).messages)
     known = parse_summary(found[0].body)
     assert (known.goal.strip(), known.pending.splitlines()[0].strip()) == ("Ship the frobnicator.", "- Polish it.")
     assert "think aloud" not in found[0].body
@@ -74,7 +74,7 @@ def test_the_sections_of_claude_codes_summary_are_ours() -> None:
     ids=["words after it", "quoted", "said by the model", "looks like ours", "words beside it"],
 )
 def test_what_holds_words_of_the_user_or_only_looks_like_a_summary_stays(message: dict[str, Any]) -> None:
-    assert generated(midfold.read([system(), message, assistant("Yes.")]).messages) == {}
+    assert generated_messages(midfold.read([system(), message, assistant("Yes.")]).messages) == {}
 
 
 def test_a_summary_among_the_newest_messages_stays_where_it_is() -> None:

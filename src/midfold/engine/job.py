@@ -22,7 +22,7 @@ from midfold.fold.boundary import (
 )
 from midfold.fold.budget import SUMMARY_MINIMUM
 from midfold.fold.digest.digest import shrink_arguments
-from midfold.fold.handoff import HEAD, Generated, filler, generated, newest_handoff
+from midfold.fold.handoff import HEAD, Generated, filler, generated_messages, newest_handoff
 from midfold.fold.ledger import HARDLY_SHORTER
 from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
 from midfold.fold.request import (
@@ -33,7 +33,9 @@ from midfold.fold.request import (
     PrefixRequest,
     SummaryAnswer,
     SummaryAsk,
+    told_tokens,
 )
+from midfold.fold.trail import Trail, follow, parse
 from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
 from midfold.transcript.message import (
     CALL,
@@ -48,14 +50,12 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_units
+from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
 # What is folded is measured only to know how much it is; where the tail starts must be known exactly. A rate per role
 # is taken from every n-th older message.
-
-
 MANY = 600
 NEWEST = 250
 EVERY = 5
@@ -109,8 +109,6 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 # How small messages can get when they are shown by beginning and end, and which results nobody has read yet.
-
-
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 
@@ -239,8 +237,8 @@ class Job:
         return legal_cuts(self.messages)
 
     @cached_property
-    def _fixed(self) -> Fixed:
-        return self.request.meter.fixed(self.request.system, self.request.tools)
+    def _fixed(self) -> FixedSize:
+        return self.request.meter.fixed_size(self.request.system, self.request.tools)
 
     @cached_property
     def fixed_tokens(self) -> int:
@@ -250,11 +248,7 @@ class Job:
     @cached_property
     def prompt_tokens(self) -> int:
         """What the host or the provider said of this very prompt, else the estimate."""
-        return self._told_tokens or self.estimated_tokens
-
-    @property
-    def _told_tokens(self) -> int:
-        return self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else 0)
+        return told_tokens(self.request) or self.estimated_tokens
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -262,7 +256,7 @@ class Job:
 
     @property
     def basis(self) -> Basis:
-        return self.request.token_basis if self._told_tokens else "estimated"
+        return self.request.token_basis if told_tokens(self.request) else "estimated"
 
     @cached_property
     def scale(self) -> float:
@@ -285,7 +279,7 @@ class Job:
         """The messages we wrote in earlier compactions, by their places."""
         protection = self.request.options.protection
         head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
-        found = generated(self.messages, head, known, protection.protect_last_n)
+        found = generated_messages(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
@@ -326,7 +320,7 @@ class Job:
     def state(self) -> CompactionState:
         """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
         given, found, lineage = self.request.state, self.previous, self.request.lineage
-        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=())
+        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
             if not given.summary or (lineage and lineage == given.lineage):
                 return msgspec.structs.replace(given, lineage=lineage or given.lineage)
@@ -334,15 +328,18 @@ class Job:
             return fresh
         _, handoff = found
         if self._is_known(handoff):
-            return msgspec.structs.replace(given, summary=handoff.body)
+            trail = parse(handoff.body) if given.trail.is_empty else given.trail
+            return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self.is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
-            folds = [ours.body for ours in self.ours.values() if ours.kind == "fold"]
-            brought = handoff.body if handoff.is_foreign else "\n\n".join(folds)
-            return msgspec.structs.replace(fresh, count=1, summary=self.request.redact(brought))
+            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            return msgspec.structs.replace(
+                fresh, count=1, summary=self.request.redact("\n\n".join(alike) or handoff.body)
+            )
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
-        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,))
+        trail = parse(handoff.body)
+        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
     @cached_property
     def tails(self) -> list[tuple[int, int]]:
@@ -394,7 +391,10 @@ class Job:
         return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends = self.ends(plan)
+        ends, start = self.ends(plan), self.previous[0] if self.previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.folded()) if at >= start and at not in self.ours]
+        folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
+        after = tuple(map(self.messages.__getitem__, self._behind(plan)))
         return SummaryAsk(
             messages=new,
             budget_tokens=self.summary_budget(plan),
@@ -405,7 +405,9 @@ class Job:
             prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
             prefix=self._prefix(plan),
             before=self.messages[: plan.head_end],
-            after=tuple(self.messages[index] for index in self._behind(plan)),
+            after=after,
+            trail=msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after)),
+            folded_trail=folded,
             dense=self.request.target_tokens is not None,
             shown_results=LONG if ends is None else ends.results,
             shown_texts=0 if ends is None else ends.texts,

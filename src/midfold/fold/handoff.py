@@ -166,7 +166,7 @@ def _without_hermes_opening(text: str) -> str:
     return text.partition("\n")[2] if text.startswith(_HERMES_OPENING) else text
 
 
-def unwrapped(text: str) -> str:
+def bare_summary(text: str) -> str:
     """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
     for tag in THINKING_TAGS:
         text = _without_tag(text, tag)
@@ -193,7 +193,7 @@ def _without_tag(text: str, tag: str) -> str:
         text = rest.partition(end)[2]
 
 
-def generated(
+def generated_messages(
     messages: Transcript, head: int = HEAD, known: Container[str] = (), recent: int = RECENT
 ) -> dict[int, Generated]:
     """The messages of ours, by their places; handoffs of a known fold, or behind no more than a head of messages.
