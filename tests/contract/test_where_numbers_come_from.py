@@ -15,7 +15,7 @@ import midfold
 from midfold.engine import Compressor
 from midfold.fold.archive import Archive
 from midfold.fold.request import CompactionRequest, Flow
-from midfold.gateway.measuring import Anchors
+from midfold.gateway.measuring import PromptReports
 from midfold.gateway.prepare import NOTHING, larger
 from midfold.transcript.tokens import Count
 from support.build import PORTING, WINDOW, assistant, call, user
@@ -58,7 +58,7 @@ def test_a_session_says_what_the_size_of_its_view_rests_on() -> None:
 
 
 def test_the_gateway_has_a_report_for_this_very_request_or_calibrates() -> None:
-    anchors = Anchors()
+    anchors = PromptReports()
     anchors.observe((b"one", b""), 1_200, 1_000)
     assert anchors.size([b"zero", b"one"], b"", 1_000) == Count(1_200, "reported")
     assert anchors.size([b"zero", b"one", b"two"], b"", 1_000) == Count(1_200, "calibrated"), "there is a message more"

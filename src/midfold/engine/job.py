@@ -323,7 +323,7 @@ class Job:
         fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
             if not given.summary or (lineage and lineage == given.lineage):
-                return msgspec.structs.replace(given, lineage=lineage or given.lineage)
+                return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
             self.notices.append("the state of another conversation was not used")
             return fresh
         _, handoff = found
@@ -333,9 +333,8 @@ class Job:
         if not self.is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
             alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
-            return msgspec.structs.replace(
-                fresh, count=1, summary=self.request.redact("\n\n".join(alike) or handoff.body)
-            )
+            brought = self.request.redact("\n\n".join(alike) or handoff.body)
+            return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
         trail = parse(handoff.body)
