@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import midfold
-from midfold.agent.events import Event, unwatched
+from midfold.agent.events import Event, ignore
 from midfold.agent.room import Room
 from midfold.fold.receipt import FAILURES
 from midfold.gateway.prepare import REST
@@ -116,7 +116,7 @@ def test_the_agent_goes_on_without_a_word_about_it_to_the_model() -> None:
         session = sessions.session("s", context_length=WINDOW)
         filled(session, 1.01)
         before = session.view().messages
-        Room(session, unwatched).before(first=False)
+        Room(session, ignore).before(first=False)
         assert session.view().messages == before
 
 
