@@ -235,9 +235,10 @@ class Compressor(ContextEngine):
             return leave(job, "there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)
         answer = yield ask
-        failure = answer.failure or rejection(answer.text, ask) if answer.source == "model" else answer.failure
-        if answer.source == "model" and failure:
-            if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
+        by_model, lossy = answer.source == "model", request.options.lossy_fallback
+        failure = answer.failure or (rejection(answer.text, ask) if by_model else "" if lossy else "no_provider")
+        if failure and (by_model or not lossy):
+            if failure in KEEPS_HISTORY or not lossy:
                 job.notices += answer.notes
                 return abort(job, failure, answer, plan)
             text, book = local_summary(ask)

@@ -12,8 +12,8 @@ from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle
 from midfold.fold.boundary import Plan, replace_historical_media
 from midfold.fold.budget import SUMMARY_MINIMUM
 from midfold.fold.handoff import HEAD, Generated, generated_messages, newest_handoff
-from midfold.fold.request import CompactionRequest, CompactionState, PrefixRequest, SummaryAsk
-from midfold.fold.trail import follow, parse
+from midfold.fold.request import CompactionRequest, CompactionState, PrefixRequest, SummaryAsk, told_tokens
+from midfold.fold.trail import Trail, follow, parse
 from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import (
     CALL,
@@ -140,9 +140,8 @@ class Job:
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """What the provider reported for this very prompt, else the estimate."""
-        reported = self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else None)
-        return reported or self.estimated_tokens
+        """What the host or the provider said of this very prompt, else the estimate."""
+        return told_tokens(self.request) or self.estimated_tokens
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -150,8 +149,7 @@ class Job:
 
     @property
     def basis(self) -> Basis:
-        known = self.request.prompt_tokens or self.request.usage
-        return self.request.token_basis if known else "estimated"
+        return self.request.token_basis if told_tokens(self.request) else "estimated"
 
     @cached_property
     def scale(self) -> float:
@@ -191,9 +189,9 @@ class Job:
     @cached_property
     def ours(self) -> dict[int, Generated]:
         """The messages we wrote in earlier compactions, by their places."""
-        head = self.request.options.protection.protect_first_n_messages
-        known = self.request.state.folds
-        found = generated_messages(self.messages, max(head, HEAD), known)
+        protection = self.request.options.protection
+        head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
+        found = generated_messages(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
@@ -209,7 +207,8 @@ class Job:
 
     def _is_believed(self, handoff: Generated) -> bool:
         """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
-        return self.request.keeper is None or self.request.keeper.has_handoff(handoff)
+        keeper = self.request.keeper
+        return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
 
     def is_handle(self, handle: str) -> bool:
         """Whether a handle leads to originals."""
@@ -227,22 +226,22 @@ class Job:
 
     @cached_property
     def state(self) -> CompactionState:
-        """The state that belongs to these messages: a handoff in them is believed, a state without one is not."""
-        given, found = self.request.state, newest_handoff(self.ours)
-        fresh = CompactionState(
-            ineffective=given.ineffective, failure=given.failure, cooldown_until=given.cooldown_until
-        )
+        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        given, found, lineage = self.request.state, newest_handoff(self.ours), self.request.lineage
+        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
-            if given.summary:
-                self.notices.append("the state of another conversation was not used")
-            return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
+            if not given.summary or (lineage and lineage == given.lineage):
+                return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
+            self.notices.append("the state of another conversation was not used")
+            return fresh
         _, handoff = found
         if self._is_known(handoff):
             trail = parse(handoff.body) if given.trail.is_empty else given.trail
             return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self._is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
-            brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
+            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            brought = self.request.redact("\n\n".join(alike) or handoff.body)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
