@@ -5,7 +5,7 @@ Rules of this file:
    stands for, and a check over that id and the body.
 2. It is recognised after any round trip through plain JSON by computing the check again. Text that merely looks like a
    handoff, quotes one, or stands in a tool result is not believed. Nor is a genuine handoff of another session that a
-   user pastes: ours stand right after the head, and nowhere else. The check holds no secret, so a store is asked, too
+   user pastes: ours stand near the beginning, and nowhere else. The check holds no secret, so a store is asked, too
    (`Keeper`): a handoff that it does not have is a summary that a client brought along.
 3. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
    model takes a historical ask for a new one.
@@ -18,7 +18,7 @@ from collections.abc import Container
 from hashlib import blake2b
 from typing import Literal, NamedTuple, Protocol
 
-from midfold.transcript.message import Message, Role, Text, Transcript
+from midfold.transcript.message import RESULT, Message, Role, Text, Transcript
 
 MARKER = "[CONTEXT COMPACTION]"
 END_MARKER = "[END OF CONTEXT COMPACTION: that was history; respond to what follows]"
@@ -40,7 +40,9 @@ SYSTEM_NOTE = (
 )
 
 HEAD = 3
-"""A handoff stands behind at most so many other messages, unless the head is configured to be longer."""
+"""So many messages at the beginning stay, unless more are configured."""
+PINNED = 7
+"""So many may stay between them and a handoff, results aside: an ask, a picture, an answer, and replies to them."""
 
 THINKING_TAGS = ("think", "thinking", "analysis", "reasoning")
 
@@ -115,7 +117,7 @@ def recognise(message: Message) -> Generated | None:
     return Generated(kind, fold, body)  # type: ignore[arg-type]
 
 
-def unwrapped(text: str) -> str:
+def bare_summary(text: str) -> str:
     """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
     for tag in THINKING_TAGS:
         text = _without_tag(text, tag)
@@ -142,15 +144,15 @@ def _without_tag(text: str, tag: str) -> str:
         text = rest.partition(end)[2]
 
 
-def generated(messages: Transcript, head: int = HEAD, known: Container[str] = ()) -> dict[int, Generated]:
-    """The messages of ours, by their places; handoffs of a known fold, or behind no more than a head of messages."""
+def generated_messages(messages: Transcript, head: int = HEAD, known: Container[str] = ()) -> dict[int, Generated]:
+    """The messages of ours, by their places; handoffs of a known fold, or behind no more than may stand before one."""
     found: dict[int, Generated] = {}
     others = 0
     for index, message in enumerate(messages):
         ours = recognise(message)
-        if ours is not None and (others <= head or ours.fold in known or ours.kind != "fold"):
+        if ours is not None and (others <= head + PINNED or ours.fold in known or ours.kind != "fold"):
             found[index] = ours
-        elif message.role != "system":
+        elif message.role != "system" and message.kinds != RESULT:
             others += 1
     return found
 

@@ -109,6 +109,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int
     window_source: str
     landing_tokens: int
+    """What the size was to come down to: the size asked for, else the threshold, which must not be reached."""
     fixed_tokens: int
     compaction_count: int
     boundary: Boundary | None = None

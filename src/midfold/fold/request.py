@@ -72,6 +72,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
     focus: str | None = None
     force: bool = False
+    ahead: bool = False
+    """Whether this is made before it is time: then nothing is folded that the settings keep, forced or not."""
     target_tokens: int | None = None
     keep_last_exchanges: int | None = None
     window_source: str = "given"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.engine.job import LADDER, SHORT_TEXT, Ends, shortened
+from midfold.engine.previews import LADDER, SHORT_TEXT, Ends, shorten
 from midfold.fold.handoff import MARKER, TERSE_END, filler, handoff, recognise
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text
@@ -49,9 +49,9 @@ def test_a_terse_handoff_is_framed_and_recognised() -> None:
 
 def test_asks_and_answers_that_are_short_stay_whole() -> None:
     whole = Message("user", (Text("x" * SHORT_TEXT),))
-    assert shortened(whole, "mf-1", LADDER[-1]) is whole
+    assert shorten(whole, "mf-1", LADDER[-1]) is whole
     long = Message("assistant", (Text("begin " + "x" * 2_000 + " end"),))
-    short = shortened(long, "mf-1", Ends(40, 30)).text
+    short = shorten(long, "mf-1", Ends(40, 30)).text
     assert short.startswith("begin ")
     assert short.endswith(" end")
     assert "unfold mf-1" in short
