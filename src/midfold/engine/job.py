@@ -20,7 +20,6 @@ from midfold.fold.boundary import (
     split_for_partial_compaction,
     with_anchors,
 )
-from midfold.fold.budget import SUMMARY_MINIMUM
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.handoff import HEAD, Generated, filler, generated, newest_handoff
 from midfold.fold.ledger import HARDLY_SHORTER
@@ -209,6 +208,8 @@ STAYING_OF_TARGET = 0.2
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
+PROMPT_OF_WINDOW, MOST_CHARACTERS_PER_TOKEN = 0.85, 4
+"""Of the conversation's window: what a summary model may be shown, where its own window is not known."""
 TERSE_FRAME_TOKENS = 105
 """The same without the note, where a size was asked for."""
 
@@ -399,24 +400,22 @@ class Job:
             redact=self.request.redact,
             previous=self.state.summary,
             focus=self.request.focus,
-            prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
+            prompt_characters=self._prompt_characters(plan),
             prefix=self._prefix(plan),
             before=self.messages[: plan.head_end],
             after=tuple(self.messages[index] for index in self._behind(plan)),
             dense=self.request.target_tokens is not None,
             shown_results=LONG if ends is None else ends.results,
             shown_texts=0 if ends is None else ends.texts,
-            prose_tokens=self.prose_tokens,
         )
 
-    @property
-    def prose_tokens(self) -> int:
-        """What a model writes where a size was asked for: lines of the fold say more, and cost nothing.
-
-        Without the audit nothing would fill the rest; then the model writes all of it.
-        """
-        request = self.request
-        return SUMMARY_MINIMUM if request.target_tokens is not None and request.options.verify else 0
+    def _prompt_characters(self, plan: Plan) -> int:
+        """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
+        folded = plan.folded()
+        length = sum(characters(self.messages[index].parts) for index in folded)
+        rate = length / max(sum(self.sizes[index] for index in folded), 1)
+        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 3 // 2
+        return max(int(room * min(rate, MOST_CHARACTERS_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""

@@ -33,7 +33,7 @@ from midfold.errors import FailureKind, ModelFailed, SummaryFailed
 from midfold.fold.audit import rejection
 from midfold.fold.receipt import FAILURES, waiting_time
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import MOST_CHUNKS, build_prompt, chunks, instruction
+from midfold.fold.summary import MOST_CHUNKS, Reference, build_prompt, chunks, instruction
 from midfold.model.client import ModelClient
 from midfold.model.drive import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint, resolve
@@ -59,6 +59,8 @@ SMALLEST_PART = 100
 REASONING_TOKENS = 4_000
 CHARACTERS_PER_TOKEN = 4
 MOST_ROUNDS = 5
+REFERENCE_OF_ROOM = 8
+"""One part in so many of each call is for what stays, where a summary is made in pieces."""
 LABEL = 12
 """What the line above a part takes."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
@@ -186,17 +188,20 @@ class _SummaryWork:
         return ""
 
     def _from_turns(self) -> Texts:
-        """One call if the turns fit beside the previous summary; else pieces, and the pieces merged."""
+        """One call if the turns fit beside the previous summary and what stays; else pieces, and the pieces merged."""
         ask, room, previous = self.ask, self._room(), self.ask.previous
         taken, known = estimate_text(previous), list[str]()
         if taken <= _half_of(room):
-            pieces = _pieces_of(ask, room - taken)
+            reference = self._reference(room // 2)
+            pieces = _pieces_of(ask, room - taken - _tokens_of(reference))
             if len(pieces) <= 1:
-                return (yield from self._one("".join(pieces), ask.asked_tokens, previous))
+                return (yield from self._one("".join(pieces), ask.asked_tokens, previous, reference))
         else:
             previous, known = "", _split(previous, _half_of(room))
         if len(known) > MOST_CHUNKS:
             raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
+        reference = self._reference(room // REFERENCE_OF_ROOM)
+        room -= _tokens_of(reference)
         pieces = _pieces_of(ask, room)
         if len(pieces) > 1:
             self.notes.append(f"summarised in {len(pieces)} pieces")
@@ -204,14 +209,24 @@ class _SummaryWork:
         budget = self._budget(max(room - taken, room // 2) // max(len(pieces), 1))
         parts = known
         for piece in pieces:
-            parts.append((yield from self._part(piece, budget, room)))
-        parts = yield from self._fewer(parts, previous, room)
+            parts.append((yield from self._part(piece, budget, room, reference)))
+        parts = yield from self._fewer(parts, previous, room, reference)
         self._tell()
-        text = yield from self._one(_label(parts), ask.asked_tokens, previous, of_parts=True)
+        text = yield from self._one(_label(parts), ask.asked_tokens, previous, reference, of_parts=True)
         self._tell()
         return text
 
-    def _fewer(self, parts: list[str], previous: str, room: int) -> Merging:
+    def _reference(self, room: int) -> Reference:
+        """What stays, in at most so many tokens; nothing where they are too few to say anything."""
+        characters = room * CHARACTERS_PER_TOKEN
+        for _ in range(MOST_ROUNDS):
+            found = self.ask.reference(characters)
+            if (size := _tokens_of(found)) <= room:
+                return found
+            characters = int(characters * room / size * 0.9)
+        return Reference()
+
+    def _fewer(self, parts: list[str], previous: str, room: int, reference: Reference) -> Merging:
         """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
         room_for_all = room - estimate_text(previous)
         while len(parts) > 1 and _size_of(parts) > room_for_all:
@@ -221,32 +236,49 @@ class _SummaryWork:
             parts = []
             for group in groups:
                 alone = len(group) == 1
-                parts.append(group[0] if alone else (yield from self._part(_label(group), budget, room, True)))
+                merged = group[0] if alone else (yield from self._part(_label(group), budget, room, reference, True))
+                parts.append(merged)
         return parts
 
-    def _part(self, turns: str, budget: int, room: int, of_parts: bool = False) -> Texts:
+    def _part(self, turns: str, budget: int, room: int, reference: Reference, of_parts: bool = False) -> Texts:
         """A partial summary, small enough that two of them fit one call."""
         self._tell()
         most = _half_of(room)
-        text = yield from self._one(turns, budget, "", of_parts=of_parts, enough=most)
+        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
         part = _cut_to(text, most)
         if part != text:
             self._note("a partial summary was longer than could be merged and was cut")
         return part
 
     def _one(
-        self, turns: str, budget: int, previous: str, *, of_parts: bool = False, enough: int | None = None
+        self,
+        turns: str,
+        budget: int,
+        previous: str,
+        reference: Reference,
+        *,
+        of_parts: bool = False,
+        enough: int | None = None,
     ) -> Texts:
         """One text from the model, whole, or `enough` tokens of it; a rejected one is asked for again."""
-        prompt = build_prompt(turns, budget_tokens=budget, previous=previous, focus=self._focus(), of_parts=of_parts)
-        attempt = 0
+        attempt, missing = 0, self.ask.missing
         while True:
+            prompt = build_prompt(
+                turns,
+                budget_tokens=budget,
+                previous=previous,
+                focus=self._focus(),
+                of_parts=of_parts,
+                reference=reference,
+                missing=missing,
+            )
             reply = yield from self._whole(prompt, budget, enough)
-            kind = _rejection(reply, self.ask)
+            kind = _rejection(reply, self.ask) if enough is None else _rejection_of_part(reply, self.ask)
             if not kind:
                 return reply.text
             if waiting_time(kind, attempt) is None:
                 raise SummaryFailed(kind)
+            missing = lacking(reply.text, self.ask) or missing
             attempt += 1
 
     def _whole(self, prompt: str, budget: int, enough: int | None) -> Sent:
@@ -396,6 +428,10 @@ def _pieces_of(ask: SummaryAsk, room: int) -> list[str]:
             break
         characters = int(characters * room / largest * 0.95)
     return pieces
+
+
+def _tokens_of(reference: Reference) -> int:
+    return sum(map(estimate_text, reference))
 
 
 def _split(text: str, room: int) -> list[str]:
