@@ -10,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import ClassVar
 
+import msgspec
+
 from midfold.decide import decide, situation_of
 from midfold.engine.assemble import WELL_BELOW, assemble, fits, without_fold
 from midfold.engine.contract import ContextEngine
 from midfold.engine.job import Job
 from midfold.fold.archive import Archive, fold_id, handle_of
-from midfold.fold.audit import rejection
+from midfold.fold.audit import lacking, rejection
 from midfold.fold.boundary import Plan
 from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
@@ -211,7 +213,13 @@ class Compressor(ContextEngine):
             return job.unchanged("there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)
         answer = yield ask
-        failure = answer.failure or rejection(answer.text, ask) if answer.source == "model" else answer.failure
+        missing = "" if answer.free_form or answer.source != "model" or answer.failure else lacking(answer.text, ask)
+        if missing:
+            ask = msgspec.structs.replace(ask, missing=missing)
+            answer = yield ask
+        failure = answer.failure
+        if answer.source == "model" and not failure:
+            failure = rejection(answer.text, ask, is_whole=not answer.free_form)
         if answer.source == "model" and failure:
             if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
                 job.notices += answer.notes

@@ -204,7 +204,7 @@ def unread(messages: Transcript) -> int:
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 HEAD_OF_TARGET = 0.04
-STAYING_OF_TARGET = 0.2
+STAYING_OF_TARGET = 0.15
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""

@@ -13,7 +13,7 @@ from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Receipt
-from midfold.fold.summary import Reference, Room, WHOLE, build_prompt, serialize_turns, turn_text
+from midfold.fold.summary import WHOLE, Reference, Room, build_prompt, serialize_turns, turn_text
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Role, Text, Tool, ToolResult, Transcript, Usage
 from midfold.transcript.tokens import Basis, Meter, estimate_text
@@ -173,6 +173,8 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     facts: tuple[int, int, float] | None = None
     """Names kept, names behind the handle, and the estimated share of what is needed; where the summarizer knows."""
+    free_form: bool = False
+    """Whether its author vouches for it: it need not name a task, work and a state, nor have a length."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,8 +75,8 @@ SECTIONS = (
         "decisions",
         "Key Decisions",
         2,
-        "What was decided, and why; what was tried or considered and rejected, and why; what was found out (causes, how "
-        "things work)",
+        "What was decided, and why; what was tried or considered and rejected, and why; what was found out (causes, "
+        "how things work)",
     ),
     Section("resolved", "Resolved Questions", 2, "Questions that were answered, with the answers"),
     Section("pending", f"Pending Asks{HISTORICAL}", 2, "What was asked and is not done; nothing that was carried out"),
@@ -172,6 +172,11 @@ def _normal(heading: str) -> str:
 _KEYS = {_normal(section.heading): section.key for section in SECTIONS} | _ALIASES
 
 
+def has_known_heading(text: str) -> bool:
+    """Whether a text uses the template at all."""
+    return any(_normal(match.group(1)) in _KEYS for match in _HEADING.finditer(text))
+
+
 def parse_summary(text: str) -> StructuredSummary:
     """The sections of a summary text. What stands under no heading, or under one we do not know, is critical."""
     found: dict[str, list[str]] = {}
@@ -205,6 +210,9 @@ class Reference(NamedTuple):
     appended: str = ""
 
 
+NOTHING = Reference()
+
+
 def build_prompt(
     turns: str,
     *,
@@ -212,7 +220,7 @@ def build_prompt(
     previous: str = "",
     focus: str | None = None,
     of_parts: bool = False,
-    reference: Reference = Reference(),
+    reference: Reference = NOTHING,
     missing: str = "",
 ) -> str:
     """What a model is asked: a first summary, or an update of the previous one with the new turns only.

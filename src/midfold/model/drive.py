@@ -44,7 +44,7 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
 def answer_of(summarize: Summarizer, ask: SummaryAsk) -> SummaryAnswer:
     """What a summarizer says, or how it failed."""
     try:
-        return as_answer(summarize(ask))
+        return as_answer(summarize(ask), summarize)
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return failure_of(error)
 
@@ -55,13 +55,15 @@ def failure_of(error: Exception) -> SummaryAnswer:
     return SummaryAnswer(failure="other")
 
 
-def as_answer(given: Any) -> SummaryAnswer:
-    """What a summarizer returned, as an answer."""
+def as_answer(given: Any, summarize: Summarizer | None = None) -> SummaryAnswer:
+    """What a summarizer returned, as an answer. One with a true `free_form` writes what it likes."""
+    answer = SummaryAnswer(failure="malformed")
     if isinstance(given, SummaryAnswer):
-        return given
-    if isinstance(given, str) and given.strip():
-        return SummaryAnswer(text=given)
-    return SummaryAnswer(failure="malformed")
+        answer = given
+    elif isinstance(given, str) and given.strip():
+        answer = SummaryAnswer(text=given)
+    is_free = answer.free_form or bool(getattr(summarize, "free_form", False))
+    return msgspec.structs.replace(answer, free_form=is_free)
 
 
 class Guard:
@@ -83,7 +85,7 @@ class Guard:
         if self._decision.pause or awaited is None:
             return await asyncio.to_thread(self, ask)
         try:
-            self._asked = as_answer(await awaited(ask))
+            self._asked = as_answer(await awaited(ask), self._summarize)
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
             self._asked = failure_of(error)
         return self._asked

@@ -30,10 +30,10 @@ import msgspec
 
 from midfold.config import Config
 from midfold.errors import FailureKind, ModelFailed, SummaryFailed
-from midfold.fold.audit import rejection
+from midfold.fold.audit import lacking, rejection
 from midfold.fold.receipt import FAILURES, waiting_time
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import MOST_CHUNKS, Reference, build_prompt, chunks, instruction
+from midfold.fold.summary import MOST_CHUNKS, NOTHING, Reference, build_prompt, chunks, instruction
 from midfold.model.client import ModelClient
 from midfold.model.drive import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint, resolve
@@ -224,7 +224,7 @@ class _SummaryWork:
             if (size := _tokens_of(found)) <= room:
                 return found
             characters = int(characters * room / size * 0.9)
-        return Reference()
+        return NOTHING
 
     def _fewer(self, parts: list[str], previous: str, room: int, reference: Reference) -> Merging:
         """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
@@ -273,7 +273,7 @@ class _SummaryWork:
                 missing=missing,
             )
             reply = yield from self._whole(prompt, budget, enough)
-            kind = _rejection(reply, self.ask) if enough is None else _rejection_of_part(reply, self.ask)
+            kind = _rejection(reply, self.ask, is_whole=enough is None)
             if not kind:
                 return reply.text
             if waiting_time(kind, attempt) is None:
@@ -370,11 +370,11 @@ class _SummaryWork:
         self.done += 1
 
 
-def _rejection(reply: ModelAnswer, ask: SummaryAsk) -> FailureKind:
+def _rejection(reply: ModelAnswer, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
     """Why an answer is no summary; nothing if it is one."""
     if reply.finish == "filter":
         return "filtered"
-    return "malformed" if reply.calls else rejection(reply.text, ask)
+    return "malformed" if reply.calls else rejection(reply.text, ask, is_whole=is_whole)
 
 
 def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
