@@ -19,7 +19,7 @@ from midfold.fold.summary import parse_summary
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
-from support.build import handoff_of, work
+from support.build import free, handoff_of, work
 from support.fixtures import assistant, call, user
 from support.summaries import ASK, GOOD, ask_of
 
@@ -194,7 +194,7 @@ def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
 def test_the_receipt_counts_what_was_marked_and_taken_out() -> None:
     text = "## Goal\nSee make 5 and ticket 987654.\n\n## Relevant Files\n- src/nowhere/none.go"
     result = midfold.compact(
-        [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=lambda ask: text
+        [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=free(lambda ask: text)
     )
     facts = result.receipt.summary
     assert (facts.unverified, facts.removed) == (1, 1)

@@ -27,7 +27,7 @@ from midfold.fold.handoff import unwrapped
 from midfold.fold.hostile import Source, grounded, harmless, identifiers, quoted
 from midfold.fold.ledger import Book, ledger
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
-from midfold.fold.summary import CHARACTERS_PER_TOKEN, SECTIONS, StructuredSummary, has_known_heading, parse_summary
+from midfold.fold.summary import CHARACTERS_PER_TOKEN, SECTIONS, StructuredSummary, follows_template, parse_summary
 from midfold.transcript.message import TEXT, Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
@@ -94,7 +94,7 @@ def lacking(text: str, ask: SummaryAsk) -> str:
     size = estimate_text(body)
     if size < warranted * LEAST:
         return f"it was far too short, about {size:,} tokens of {ask.asked_tokens:,}"
-    if not has_known_heading(body):
+    if not follows_template(body):
         return ""
     summary = parse_summary(body)
     kinds = (("the task", TASK), ("what was done", WORK), ("the present state", STATE))

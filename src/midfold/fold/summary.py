@@ -172,9 +172,9 @@ def _normal(heading: str) -> str:
 _KEYS = {_normal(section.heading): section.key for section in SECTIONS} | _ALIASES
 
 
-def has_known_heading(text: str) -> bool:
-    """Whether a text uses the template at all."""
-    return any(_normal(match.group(1)) in _KEYS for match in _HEADING.finditer(text))
+def follows_template(text: str) -> bool:
+    """Whether a text has sections of the template, so that one can tell what it does not say."""
+    return len({_KEYS[normal] for match in _HEADING.finditer(text) if (normal := _normal(match.group(1))) in _KEYS}) > 1
 
 
 def parse_summary(text: str) -> StructuredSummary:
@@ -260,8 +260,10 @@ def _rules(budget_tokens: int, focus: str | None) -> str:
         "each fact once. State finished work as finished, so that nobody does it again. Keep uncertainty as it is: "
         "what was called probable, assumed or not verified is written as that, never as a fact. Write in the language "
         f"the user writes in. Write about {budget_tokens:,} tokens (about {budget_tokens * CHARACTERS_PER_TOKEN:,.0f} "
-        "characters): all of that room is yours, a summary much shorter loses facts, a longer one is cut. Use exactly "
-        f"this structure, leaving out empty sections:{topic}\n\n{template()}"
+        "characters): all of that room is yours, a summary much shorter loses facts, a longer one is cut. Most of it "
+        "belongs to what was done, found out, decided and verified, and to the files; task, goal, asks and next steps "
+        "take a few lines each. Use exactly this structure, leaving out sections that are empty or would only repeat:"
+        f"{topic}\n\n{template()}"
     )
 
 

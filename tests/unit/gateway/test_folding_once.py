@@ -14,7 +14,7 @@ from midfold.gateway.prepare import RequestPreparer
 from midfold.gateway.routes import route_of
 from midfold.gateway.weighing import ClientHistory, Weighed
 from midfold.transcript.document import read
-from support.fixtures import assistant, user
+from support.fixtures import assistant, free, user
 from support.gateways import settings
 
 WINDOW = 8_000
@@ -39,6 +39,7 @@ def weighed(preparer: RequestPreparer) -> Weighed:
 def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
     asked: list[SummaryAsk] = []
 
+    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser."
@@ -55,7 +56,7 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
 
 
 def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() -> None:
-    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
+    with midfold.open("memory:", summarizer=free(lambda ask: "## Goal\nPort the parser.")) as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         one = weighed(preparer)
         assert preparer.folder is not None
@@ -66,7 +67,7 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
 
 
 def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_hand() -> None:
-    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
+    with midfold.open("memory:", summarizer=free(lambda ask: "## Goal\nPort the parser.")) as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         database, asked = sessions.store.database, []
         rows = database.rows
