@@ -33,6 +33,7 @@ from midfold.fold.request import (
     SummaryAnswer,
     SummaryAsk,
 )
+from midfold.fold.trail import follow, parse, render
 from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
 from midfold.transcript.message import (
     CALL,
@@ -53,8 +54,6 @@ from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_
 #
 # What is folded is measured only to know how much it is; where the tail starts must be known exactly. A rate per role
 # is taken from every n-th older message.
-
-
 MANY = 600
 NEWEST = 250
 EVERY = 5
@@ -108,8 +107,6 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 # How small messages can get when they are shown by beginning and end, and which results nobody has read yet.
-
-
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 
@@ -210,6 +207,8 @@ FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, MOST_CHARACTERS_PER_TOKEN = 0.85, 4
 """Of the conversation's window: what a summary model may be shown, where its own window is not known."""
+TRAIL_SHARE = 0.1
+"""Of a summary's budget: what was made and changed, as its calls and results tell it."""
 TERSE_FRAME_TOKENS = 105
 """The same without the note, where a size was asked for."""
 
@@ -333,14 +332,16 @@ class Job:
             return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
         _, handoff = found
         if self._is_known(handoff):
-            return msgspec.structs.replace(given, summary=handoff.body)
+            trail = parse(handoff.body) if given.trail.is_empty else given.trail
+            return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self.is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
             brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
-        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,))
+        trail = parse(handoff.body)
+        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
     @cached_property
     def tails(self) -> list[tuple[int, int]]:
@@ -392,10 +393,15 @@ class Job:
         return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends = self.ends(plan)
+        ends, start = self.ends(plan), self.previous[0] if self.previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.folded()) if at >= start and at not in self.ours]
+        folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
+        after = tuple(map(self.messages.__getitem__, self._behind(plan)))
+        budget = self.summary_budget(plan)
+        trail = msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after))
         return SummaryAsk(
             messages=new,
-            budget_tokens=self.summary_budget(plan),
+            budget_tokens=budget,
             fold=fold_id(tuple(self.messages[index] for index in plan.folded())),
             redact=self.request.redact,
             previous=self.state.summary,
@@ -403,7 +409,10 @@ class Job:
             prompt_characters=self._prompt_characters(plan),
             prefix=self._prefix(plan),
             before=self.messages[: plan.head_end],
-            after=tuple(self.messages[index] for index in self._behind(plan)),
+            after=after,
+            trail=trail,
+            trail_lines=render(trail, int(budget * TRAIL_SHARE)),
+            folded_trail=folded,
             dense=self.request.target_tokens is not None,
             shown_results=LONG if ends is None else ends.results,
             shown_texts=0 if ends is None else ends.texts,

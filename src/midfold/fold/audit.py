@@ -16,7 +16,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +27,15 @@ from midfold.fold.handoff import unwrapped
 from midfold.fold.hostile import Source, grounded, harmless, identifiers, quoted
 from midfold.fold.ledger import Book, ledger
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
-from midfold.fold.summary import CHARACTERS_PER_TOKEN, SECTIONS, StructuredSummary, follows_template, parse_summary
+from midfold.fold.summary import (
+    CHARACTERS_PER_TOKEN,
+    SECTIONS,
+    StructuredSummary,
+    follows_template,
+    parse_summary,
+    sections_text,
+)
+from midfold.fold.trail import without_trail
 from midfold.transcript.message import TEXT, Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
@@ -119,21 +127,28 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
 def audited(ask: SummaryAsk, text: str) -> Audit:
     """The summary as it may be trusted."""
     known = (*ask.before, *ask.messages, *ask.after)
-    checked = grounded(ask.redact(unwrapped(text)), Source(known, ask.previous, ask.focus or ""))
+    written = ask.redact(without_trail(unwrapped(text)))
+    checked = grounded(written, Source(known, ask.previous, ask.focus or ""))
     quiet = quoted(parse_summary(checked.text).render(), known, ask.redact)
-    added = [*_forgotten(ask, quiet.text), *([ask.appended] if ask.appended else [])]
-    room = ask.budget_tokens - sum(map(estimate_text, added))
-    body = _fitted(parse_summary(quiet.text), room).render()
-    book = ledger(_newest(ask), 0, [body, *added], SCANNED_FOR_MODEL)
-    whole = "\n\n".join([body, *added])
-    return Audit(ask.redact(harmless(whole)), checked.marked, checked.removed, quiet.lines, book)
+    trail = sections_text(ask.trail_lines)
+    added = _forgotten(ask, f"{quiet.text}\n{trail}")
+    room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
+    summary = _with_lines(_fitted(parse_summary(quiet.text), room), ask.trail_lines)
+    body = "\n\n".join(filter(None, [summary.render(), added]))
+    book = ledger(_newest(ask), 0, [body], SCANNED_FOR_MODEL)
+    return Audit(ask.redact(harmless(body)), checked.marked, checked.removed, quiet.lines, book)
 
 
 # What a model forgets, added word for word below its text.
 
 
 ADDED = "## Word for Word"
-LONGEST_SAID = 400
+QUOTE, QUOTE_TOKENS = '- The user said: "', 7
+MOST_ADDED = 0.15
+"""Of the budget, where the text leaves room."""
+LONGEST_SAID, PASTED = 300, 2_000
+TOLERANCE = 1.05
+"""Times its room: a text that is only so much longer is left as it is."""
 ENOUGH_WORDS = 0.7
 """Of a sentence's longer words: a text that has so many of them tells it."""
 LAST_STEPS, MOST_NAMES = 8, 8
@@ -147,21 +162,26 @@ _SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|\n+")
 _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 
 
-def _forgotten(ask: SummaryAsk, told: str) -> list[str]:
-    """What the user said and a text has not, and names of the last steps that it lacks, in a section of their own."""
-    room = int(ask.budget_tokens * ADDED_SHARE)
+def _forgotten(ask: SummaryAsk, told: str) -> str:
+    """What the user said and a text has not, and names of the last steps that it lacks, in a section of their own.
+
+    Demands come first, then the newest. Room that the text leaves may be used, more than its share is never taken.
+    """
+    left = min(ask.budget_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
+    room = max(left, int(ask.budget_tokens * ADDED_SHARE))
     words = set(_WORDS.findall(told.lower()))
-    lines: list[str] = []
-    for sentence in reversed([*_said_before(ask), *_said(ask)]):
-        line = f'- User: "{sentence}"'
-        cost = estimate_text(line) + 1
-        if cost <= room and not _is_told(sentence, words) and line not in lines:
-            lines.insert(0, line)
+    said = list(dict.fromkeys([*_said_before(ask), *_said(ask)]))
+    kept: set[int] = set()
+    for place in sorted(range(len(said)), key=lambda place: (not DEMAND.search(said[place]), -place)):
+        cost = estimate_text(said[place]) + QUOTE_TOKENS
+        if cost <= room and not _is_told(said[place], words):
+            kept.add(place)
             room -= cost
+    lines = [f'{QUOTE}{said[place]}"' for place in sorted(kept)]
     names = _open_names(ask, told)
     while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
         names.pop()
-    return [f"{ADDED}\n" + "\n".join([*lines, *([line] if names else [])])] if lines or names else []
+    return "\n".join([ADDED, *lines, *([line] if names else [])]) if lines or names else ""
 
 
 def _is_told(sentence: str, words: set[str]) -> bool:
@@ -170,21 +190,26 @@ def _is_told(sentence: str, words: set[str]) -> bool:
 
 
 def _said(ask: SummaryAsk) -> Iterator[str]:
-    """What the user typed: short messages whole, of longer ones the sentences that demand something."""
+    """What the user typed: short messages whole, of longer ones the sentences that demand something.
+
+    What is longer still was pasted: a document of somebody else's.
+    """
     for message in ask.messages:
         words = user_words(message) if speaks(message) else ""
-        flat = " ".join(ask.redact(words).split()) if len(words) <= LONGEST_SAID else ""
-        if flat:
-            yield flat
-        elif words:
-            pieces = (_BULLET.sub("", piece).strip() for piece in _SENTENCE.split(ask.redact(words[:LONGEST_READ])))
-            yield from (piece for piece in pieces if 8 <= len(piece) <= LONGEST_SAID and DEMAND.search(piece))
+        if not words or len(words) > PASTED:
+            continue
+        text = ask.redact(words)
+        if len(text) <= LONGEST_SAID:
+            yield " ".join(text.split())
+            continue
+        pieces = (_BULLET.sub("", piece).strip() for piece in _SENTENCE.split(text))
+        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and DEMAND.search(piece))
 
 
 def _said_before(ask: SummaryAsk) -> list[str]:
     """What an earlier summary had of the user's words."""
     lines = ask.previous.split("\n") if ask.previous else []
-    quotes = [line[9:-1] for line in lines if line.startswith('- User: "') and line.endswith('"')]
+    quotes = [line[len(QUOTE) : -1] for line in lines if line.startswith(QUOTE) and line.endswith('"')]
     demands = parse_summary(ask.previous).constraints.split("\n") if ask.previous else []
     return [*(line for piece in demands if (line := _BULLET.sub("", piece).strip())), *quotes]
 
@@ -197,7 +222,7 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
             text = part.text if isinstance(part, Text) else part.arguments if isinstance(part, ToolCall) else ""
             for name in {item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if item.kind in _NAMING}:
                 counts[name] = counts.get(name, 0) + 1
-    known = "\n".join([told, ask.appended, *(_text_of(message) for message in (*ask.before, *ask.after))])
+    known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
     return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]
 
 
@@ -213,6 +238,14 @@ def _text_of(message: Message) -> str:
     )
 
 
+def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) -> StructuredSummary:
+    """A summary with lines at the end of its sections."""
+    return msgspec.structs.replace(
+        summary,
+        **{key: "\n".join([*filter(None, [getattr(summary, key).strip()]), *more]) for key, more in lines.items()},
+    )
+
+
 LEFT_OUT = "- […]"
 
 
@@ -220,7 +253,7 @@ def _fitted(summary: StructuredSummary, room: int) -> StructuredSummary:
     """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
     sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
     over = estimate_text(summary.render()) - room
-    if over <= 0:
+    if over <= room * (TOLERANCE - 1):
         return summary
     low, high = 0, max(sizes.values())
     while high - low > 1:

@@ -22,6 +22,7 @@ from midfold.fold.digest.look import Action
 from midfold.fold.ledger import SCANNED, Book, ledger, seen_of
 from midfold.fold.request import Redactor, SummaryAsk
 from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.fold.trail import render, without_trail
 from midfold.transcript import jsonio
 from midfold.transcript.laws import is_human, pair
 from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
@@ -52,6 +53,7 @@ LINE_CHARACTERS = 260
 LONGEST_READ = 20_000
 LONGEST_SENTENCE = 400
 TERSE_NOTICE = "Made locally, may be incomplete."
+TRAIL_TOKENS = 1_000
 FRAME_TOKENS, TERSE_FRAME_TOKENS = 60, 20
 """The notice and the headings."""
 ASKS_SHARE, RULES_SHARE, TIGHT_RULES_SHARE = 0.06, 0.3, 0.18
@@ -111,7 +113,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     )
     left -= used
     for key, budget in _shares(int(room * _sections_share(ask, room))):
-        carried = [] if key == "critical" else lines_of(getattr(old, key))
+        carried = [] if key == "critical" else lines_of(without_trail(getattr(old, key)))
         known, spent = fit(carried, budget // 2, topic)
         new, used = fit(
             [line for line in dict.fromkeys(facts.lines(key)) if line not in carried], budget - spent, topic
@@ -161,6 +163,7 @@ class Findings:
         self.fold = ask.fold
         self.humans = [message for message in self.messages if speaks(message)]
         self.redact = ask.redact
+        self.trail = ask.trail
         self.hidden = _hidden_demands(ask)
         self.asks = [text for message in self.humans if (text := clip(self.safe(message.text), ASK_CHARACTERS))]
         self.actions, self.untold = _actions(self.messages, self.safe)
@@ -188,14 +191,9 @@ class Findings:
         return told
 
     def _files(self) -> list[str]:
-        newest: dict[str, str] = {}
-        for action in self.actions:
-            for path in action.paths:
-                newest.pop(path, None)
-                newest[path] = f"- {path}: {_happened(action)}"
-        for path in [*self.named_paths, *self._mentioned()]:
-            newest.setdefault(path, f"- {path}: mentioned")
-        return list(newest.values())
+        told = render(self.trail, TRAIL_TOKENS).get("files", [])
+        paths = dict.fromkeys([*self.named_paths, *self._mentioned()])
+        return [*(f"- {path}: mentioned" for path in paths if not any(path in line for line in told)), *reversed(told)]
 
     def _mentioned(self) -> list[str]:
         """Path-like words in what was run and said, not in tool output: those are many, and the tools name theirs."""
@@ -330,12 +328,6 @@ def _safe_result(result: ToolResult, safe: Redactor) -> ToolResult:
 def _told(action: Action) -> str:
     detail = f" -> {action.detail}" if action.detail else ""
     return _line(f"{action.did}{detail}")
-
-
-def _happened(action: Action) -> str:
-    verb = {"read": "read", "write": "written", "patch": "edited", "search": "searched", "list": "listed"}
-    what = verb.get(action.family, "used")
-    return f"{what} ({action.detail})" if action.outcome == "failed" and action.detail else what
 
 
 def _said(message: Message) -> str:

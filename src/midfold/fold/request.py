@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,12 +13,13 @@ from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Receipt
-from midfold.fold.summary import WHOLE, Reference, Room, build_prompt, serialize_turns, turn_text
+from midfold.fold.summary import WHOLE, Reference, Room, build_prompt, sections_text, serialize_turns, turn_text
+from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Role, Text, Tool, ToolResult, Transcript, Usage
 from midfold.transcript.tokens import Basis, Meter, estimate_text
 
-ADDED_SHARE = 0.06
+ADDED_SHARE = 0.03
 """Of a summary's budget: what the user said and a model left out, added word for word."""
 BY_ENDS = "(Of the next message only the beginning and the end stay:)"
 Redactor = Callable[[str], str]
@@ -34,6 +35,8 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     summary: str = ""
     folds: tuple[str, ...] = ()
+    trail: Trail = Trail()
+    """What the folded messages did."""
     ineffective: int = 0
     failure: FailureKind = ""
     """Why the newest summary failed; empty after one that did not."""
@@ -96,34 +99,40 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     before: Transcript = ()
     """What stays before the fold, and after it: a summary need not repeat it."""
     after: Transcript = ()
+    trail: Trail = Trail()
+    """What was done so far, the messages that stay included: a summary may show it (`midfold.fold.trail.render`)."""
+    folded_trail: Trail = Trail()
+    """The same up to the end of the fold: what the next compaction goes on with."""
     shown_results: int = 0
     """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
     shown_texts: int = 0
     """The same of other long texts that stay."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
-    appended: str = ""
-    """What is added below the summary as it is: the trail of what was made and changed."""
+    trail_lines: Mapping[str, Sequence[str]] = {}
+    """What of the trail is added to the sections of a summary, as it is."""
     missing: str = ""
     """What an answer to the same question lacked; empty where it is asked for the first time."""
 
     @property
     def asked_tokens(self) -> int:
         """How long a model's answer should be: all of the budget but what is added to it."""
-        added = estimate_text(self.appended) + int(self.budget_tokens * ADDED_SHARE)
+        trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
+        added = trail + int(self.budget_tokens * ADDED_SHARE)
         return max(self.budget_tokens - added, self.budget_tokens // 2)
 
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""
         most = self.prompt_characters
         reference = self.reference(most // 4)
-        left = most - sum(map(len, reference)) - len(self.previous)
+        previous = without_trail(self.previous)
+        left = most - sum(map(len, reference)) - len(previous)
         turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
         focus = self.redact(self.focus) if self.focus else None
         return build_prompt(
             turns,
             budget_tokens=self.asked_tokens,
-            previous=self.previous,
+            previous=previous,
             focus=focus,
             reference=reference,
             missing=self.missing,
@@ -135,7 +144,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         if len(before) + len(after) > characters:
             before = serialize_turns(_spoken(self.before), self.redact, characters // 4)
             after = serialize_turns(_spoken(self.after), self.redact, characters * 3 // 4)
-        return Reference(before, after, self.appended)
+        return Reference(before, after, sections_text(self.trail_lines))
 
     def _staying(self, messages: Transcript) -> str:
         texts = ((message, turn_text(message, Room(WHOLE, WHOLE), self.redact)) for message in _spoken(messages))

@@ -34,6 +34,7 @@ from midfold.fold.audit import lacking, rejection
 from midfold.fold.receipt import FAILURES, waiting_time
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import MOST_CHUNKS, NOTHING, Reference, build_prompt, chunks, instruction
+from midfold.fold.trail import without_trail
 from midfold.model.client import ModelClient
 from midfold.model.drive import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint, resolve
@@ -61,6 +62,9 @@ CHARACTERS_PER_TOKEN = 4
 MOST_ROUNDS = 5
 REFERENCE_OF_ROOM = 8
 """One part in so many of each call is for what stays, where a summary is made in pieces."""
+SMALL_WINDOW = 6_000
+LONGEST_MISSING = 160
+"""Characters of what an answer lacked."""
 LABEL = 12
 """What the line above a part takes."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
@@ -189,7 +193,7 @@ class _SummaryWork:
 
     def _from_turns(self) -> Texts:
         """One call if the turns fit beside the previous summary and what stays; else pieces, and the pieces merged."""
-        ask, room, previous = self.ask, self._room(), self.ask.previous
+        ask, room, previous = self.ask, self._room(), without_trail(self.ask.previous)
         taken, known = estimate_text(previous), list[str]()
         if taken <= _half_of(room):
             reference = self._reference(room // 2)
@@ -271,6 +275,7 @@ class _SummaryWork:
                 of_parts=of_parts,
                 reference=reference,
                 missing=missing,
+                is_brief=self.is_brief,
             )
             reply = yield from self._whole(prompt, budget, enough)
             kind = _rejection(reply, self.ask, is_whole=enough is None)
@@ -336,9 +341,22 @@ class _SummaryWork:
                 call = msgspec.structs.replace(call, stream=False)
             yield Pause(pause)
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether the model can read little more than what it is asked for."""
+        return self.limit < SMALL_WINDOW
+
     def _room(self) -> int:
         """Tokens for what the model reads, by an estimate that may be too low for its tokenizer."""
-        empty = build_prompt("", budget_tokens=self.ask.asked_tokens, previous=" ", focus=self._focus())
+        empty = build_prompt(
+            "",
+            budget_tokens=self.ask.asked_tokens,
+            previous=" ",
+            focus=self._focus(),
+            reference=Reference(" ", " ", " "),
+            missing=" " * LONGEST_MISSING,
+            is_brief=self.is_brief,
+        )
         left = self._left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
         return max(int(left / DOUBT), SMALLEST_ROOM)
 
