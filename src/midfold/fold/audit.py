@@ -24,7 +24,7 @@ import msgspec
 from midfold.errors import FailureKind
 from midfold.fold.boundary import speaks
 from midfold.fold.handoff import unwrapped
-from midfold.fold.hostile import Source, grounded, harmless, identifiers, quoted
+from midfold.fold.hostile import Identifier, Source, grounded, harmless, identifiers, quoted
 from midfold.fold.ledger import Book, ledger
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
@@ -220,13 +220,19 @@ def _open_names(ask: SummaryAsk, told: str) -> list[str]:
     for message in ask.messages[-LAST_STEPS:]:
         for part in message.parts if message.role == "assistant" else ():
             text = part.text if isinstance(part, Text) else part.arguments if isinstance(part, ToolCall) else ""
-            for name in {item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if item.kind in _NAMING}:
+            for name in {item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if _is_telling(item)}:
                 counts[name] = counts.get(name, 0) + 1
     known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
     return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]
 
 
-_NAMING = frozenset({"url", "path", "hash", "id"})
+def _is_telling(item: Identifier) -> bool:
+    """Whether a name says something of the work: not a device, a folder of everybody's, or a file without a folder."""
+    if item.kind != "path":
+        return item.kind in ("url", "hash", "id")
+    return item.text.count("/") > 1 and not item.text.startswith(("/dev/", "/bin/", "/usr/", "/etc/", "/proc/"))
+
+
 LONGEST_READ = 20_000
 
 
