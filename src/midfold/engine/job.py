@@ -21,7 +21,7 @@ from midfold.fold.boundary import (
     with_anchors,
 )
 from midfold.fold.digest.digest import shrink_arguments
-from midfold.fold.handoff import HEAD, Generated, filler, generated, newest_handoff
+from midfold.fold.handoff import HEAD, Generated, filler, generated_messages, newest_handoff
 from midfold.fold.ledger import HARDLY_SHORTER
 from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
 from midfold.fold.request import (
@@ -48,7 +48,7 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_units
+from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
@@ -239,8 +239,8 @@ class Job:
         return legal_cuts(self.messages)
 
     @cached_property
-    def _fixed(self) -> Fixed:
-        return self.request.meter.fixed(self.request.system, self.request.tools)
+    def _fixed(self) -> FixedSize:
+        return self.request.meter.fixed_size(self.request.system, self.request.tools)
 
     @cached_property
     def fixed_tokens(self) -> int:
@@ -283,7 +283,7 @@ class Job:
         """The messages we wrote in earlier compactions, by their places."""
         head = self.request.options.protection.protect_first_n_messages
         known = self.request.state.folds
-        found = generated(self.messages, max(head, HEAD), known)
+        found = generated_messages(self.messages, max(head, HEAD), known)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}

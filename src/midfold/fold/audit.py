@@ -23,8 +23,8 @@ import msgspec
 
 from midfold.errors import FailureKind
 from midfold.fold.boundary import speaks
-from midfold.fold.handoff import unwrapped
-from midfold.fold.hostile import Identifier, Source, grounded, harmless, identifiers, quoted
+from midfold.fold.handoff import bare_summary
+from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, quote_orders
 from midfold.fold.ledger import Book, ledger
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
@@ -79,7 +79,7 @@ class Audit(NamedTuple):
 
 def rejection(text: str, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
     """Why this is no summary; empty if it may be one. A part of one (not `is_whole`) need not say everything."""
-    body = unwrapped(text)
+    body = bare_summary(text)
     if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
         return "malformed"
     headings = body.count("\n#") + body.startswith("#")
@@ -98,7 +98,7 @@ def lacking(text: str, ask: SummaryAsk) -> str:
     warranted = int(min(ask.asked_tokens, source_tokens(ask, int(ask.asked_tokens / DESERVED)) * DESERVED))
     if warranted < WARRANTING * DESERVED:
         return ""
-    body = unwrapped(text)
+    body = bare_summary(text)
     size = estimate_text(body)
     if size < warranted * LEAST:
         return f"it was far too short, about {size:,} tokens of {ask.asked_tokens:,}"
@@ -127,9 +127,9 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
 def audited(ask: SummaryAsk, text: str) -> Audit:
     """The summary as it may be trusted."""
     known = (*ask.before, *ask.messages, *ask.after)
-    written = ask.redact(without_trail(unwrapped(text)))
-    checked = grounded(written, Source(known, ask.previous, ask.focus or ""))
-    quiet = quoted(parse_summary(checked.text).render(), known, ask.redact)
+    written = ask.redact(without_trail(bare_summary(text)))
+    checked = ground(written, Source(known, ask.previous, ask.focus or ""))
+    quiet = quote_orders(parse_summary(checked.text).render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _forgotten(ask, f"{quiet.text}\n{trail}")
     room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
@@ -304,12 +304,12 @@ def _newest(ask: SummaryAsk) -> SummaryAsk:
 
 def trusted(ask: SummaryAsk, text: str) -> Audit:
     """A summary as its author wrote it, for callers who check their summaries themselves."""
-    return Audit(ask.redact(harmless(unwrapped(text))))
+    return Audit(ask.redact(harmless(bare_summary(text))))
 
 
 def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quoted(unwrapped(answer.text), ask.messages, ask.redact)
+    quiet = quote_orders(bare_summary(answer.text), ask.messages, ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)

@@ -13,7 +13,7 @@ from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Receipt
-from midfold.fold.summary import WHOLE, Reference, Room, build_prompt, sections_text, serialize_turns, turn_text
+from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
 from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Role, Text, Tool, ToolResult, Transcript, Usage
@@ -138,16 +138,18 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
             missing=self.missing,
         )
 
-    def reference(self, characters: int) -> Reference:
+    def reference(self, characters: int) -> StayingText:
         """What stays before and after the fold, redacted, in at most about so many characters."""
         before, after = self._staying(self.before), self._staying(self.after)
         if len(before) + len(after) > characters:
-            before = serialize_turns(_spoken(self.before), self.redact, characters // 4)
-            after = serialize_turns(_spoken(self.after), self.redact, characters * 3 // 4)
-        return Reference(before, after, sections_text(self.trail_lines))
+            before = serialize_turns(_without_prompt(self.before), self.redact, characters // 4)
+            after = serialize_turns(_without_prompt(self.after), self.redact, characters * 3 // 4)
+        return StayingText(before, after, sections_text(self.trail_lines))
 
     def _staying(self, messages: Transcript) -> str:
-        texts = ((message, turn_text(message, Room(WHOLE, WHOLE), self.redact)) for message in _spoken(messages))
+        texts = (
+            (message, turn_text(message, TextRoom(WHOLE, WHOLE), self.redact)) for message in _without_prompt(messages)
+        )
         return "\n\n".join(f"{BY_ENDS}\n{text}" if self._loses(message) else text for message, text in texts if text)
 
     def _loses(self, message: Message) -> bool:
@@ -163,7 +165,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
         return any(texts)
 
 
-def _spoken(messages: Transcript) -> Transcript:
+def _without_prompt(messages: Transcript) -> Transcript:
     return tuple(message for message in messages if message.role != "system")
 
 

@@ -211,7 +211,7 @@ def sections_text(lines: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-class Reference(NamedTuple):
+class StayingText(NamedTuple):
     """What a summary model is shown beside the turns: what stays before and after them, and what we add ourselves."""
 
     before: str = ""
@@ -219,7 +219,7 @@ class Reference(NamedTuple):
     appended: str = ""
 
 
-NOTHING = Reference()
+NOTHING = StayingText()
 
 
 def build_prompt(
@@ -229,7 +229,7 @@ def build_prompt(
     previous: str = "",
     focus: str | None = None,
     of_parts: bool = False,
-    reference: Reference = NOTHING,
+    reference: StayingText = NOTHING,
     missing: str = "",
     is_brief: bool = False,
 ) -> str:
@@ -307,28 +307,28 @@ def _sealed(turns: str) -> str:
 Redact = Callable[[str], str]
 
 
-class Room(NamedTuple):
+class TextRoom(NamedTuple):
     """Characters that one text may take, and one result or one call's arguments."""
 
     text: int
     other: int
 
     @property
-    def larger(self) -> Room:
+    def larger(self) -> TextRoom:
         """What the newest messages get."""
-        return Room(self.text * 4, self.other * 4)
+        return TextRoom(self.text * 4, self.other * 4)
 
-    def within(self, most: int) -> Room:
-        return Room(min(self.text, most), min(self.other, most))
+    def within(self, most: int) -> TextRoom:
+        return TextRoom(min(self.text, most), min(self.other, most))
 
 
 WHOLE = 10**9
 ROOMS = (
-    Room(WHOLE, WHOLE),
-    *(Room(WHOLE, room) for room in (60_000, 30_000, 16_000, 8_000)),
-    *(Room(8 * room, room) for room in (5_000, 3_000, 2_000, 1_300, 800, 500)),
-    *(Room(4 * room, room) for room in (300, 200, 120, 80)),
-    Room(60, 60),
+    TextRoom(WHOLE, WHOLE),
+    *(TextRoom(WHOLE, room) for room in (60_000, 30_000, 16_000, 8_000)),
+    *(TextRoom(8 * room, room) for room in (5_000, 3_000, 2_000, 1_300, 800, 500)),
+    *(TextRoom(4 * room, room) for room in (300, 200, 120, 80)),
+    TextRoom(60, 60),
 )
 """The longer the fold, the less of each message is shown."""
 NEWEST_SHARE = 8
@@ -424,7 +424,7 @@ def trouble(text: str, start: int, end: int) -> int:
     return first
 
 
-def turn_texts(messages: Transcript, room: Room, redact: Redact) -> list[str]:
+def turn_texts(messages: Transcript, room: TextRoom, redact: Redact) -> list[str]:
     """Messages as texts. Our own rules look at many pieces at once; only what has a credential is written again."""
     rooms = _rooms(len(messages), room)
     if redact is not our_rules:
@@ -435,7 +435,7 @@ def turn_texts(messages: Transcript, room: Room, redact: Redact) -> list[str]:
     return texts
 
 
-def _searched_together(messages: Transcript, rooms: list[Room]) -> list[str]:
+def _searched_together(messages: Transcript, rooms: list[TextRoom]) -> list[str]:
     pieces: list[str] = []
     ends: list[int] = []
     texts: list[str] = []
@@ -452,18 +452,18 @@ def _searched_together(messages: Transcript, rooms: list[Room]) -> list[str]:
     return texts
 
 
-def _rooms(count: int, room: Room) -> list[Room]:
+def _rooms(count: int, room: TextRoom) -> list[TextRoom]:
     """What each message gets."""
     newest = count // NEWEST_SHARE
     return [room] * (count - newest) + [room.larger] * newest
 
 
-def turn_text(message: Message, room: Room, redact: Redact) -> str:
+def turn_text(message: Message, room: TextRoom, redact: Redact) -> str:
     """One message as text."""
     return "\n\n".join(part_texts(message, room, redact))
 
 
-def part_texts(message: Message, room: Room, redact: Redact) -> Iterator[str]:
+def part_texts(message: Message, room: TextRoom, redact: Redact) -> Iterator[str]:
     """The parts of one message as texts."""
     who = message.role.upper()
     for part in message.parts:
@@ -520,7 +520,7 @@ def _packed(pieces: Iterator[Piece], characters: int) -> list[Piece]:
     return [Piece(group[0].start, "\n\n".join(piece.text for piece in group)) for group in out]
 
 
-def _groups(messages: Transcript, room: Room, redact: Redact, characters: int) -> Iterator[Piece]:
+def _groups(messages: Transcript, room: TextRoom, redact: Redact, characters: int) -> Iterator[Piece]:
     """The texts of what belongs together; of a group that does not fit into a piece, the texts of its parts."""
     rooms = [own.within(max(characters - 2 * FRAME, ROOMS[-1].other)) for own in _rooms(len(messages), room)]
     for start, end in pairwise(legal_cuts(messages)):
@@ -547,7 +547,7 @@ class _Lengths:
                 kinds = self.texts if isinstance(part, Text) else self.others
                 kinds[index >= newest].append(_length(part))
 
-    def total(self, room: Room) -> int:
+    def total(self, room: TextRoom) -> int:
         """What the texts take at most, where each has so much room."""
         larger = room.larger
         rows = [

@@ -33,7 +33,7 @@ from midfold.errors import FailureKind, ModelFailed, SummaryFailed
 from midfold.fold.audit import lacking, rejection
 from midfold.fold.receipt import FAILURES, waiting_time
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import MOST_CHUNKS, NOTHING, Reference, build_prompt, chunks, instruction
+from midfold.fold.summary import MOST_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
 from midfold.fold.trail import without_trail
 from midfold.model.client import ModelClient
 from midfold.model.drive import Summarizer, local_summarizer
@@ -220,7 +220,7 @@ class _SummaryWork:
         self._tell()
         return text
 
-    def _reference(self, room: int) -> Reference:
+    def _reference(self, room: int) -> StayingText:
         """What stays, in at most so many tokens; nothing where they are too few to say anything."""
         characters = room * CHARACTERS_PER_TOKEN
         for _ in range(MOST_ROUNDS):
@@ -230,7 +230,7 @@ class _SummaryWork:
             characters = int(characters * room / size * 0.9)
         return NOTHING
 
-    def _fewer(self, parts: list[str], previous: str, room: int, reference: Reference) -> Merging:
+    def _fewer(self, parts: list[str], previous: str, room: int, reference: StayingText) -> Merging:
         """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
         room_for_all = room - estimate_text(previous)
         while len(parts) > 1 and _size_of(parts) > room_for_all:
@@ -244,7 +244,7 @@ class _SummaryWork:
                 parts.append(merged)
         return parts
 
-    def _part(self, turns: str, budget: int, room: int, reference: Reference, of_parts: bool = False) -> Texts:
+    def _part(self, turns: str, budget: int, room: int, reference: StayingText, of_parts: bool = False) -> Texts:
         """A partial summary, small enough that two of them fit one call."""
         self._tell()
         most = _half_of(room)
@@ -259,7 +259,7 @@ class _SummaryWork:
         turns: str,
         budget: int,
         previous: str,
-        reference: Reference,
+        reference: StayingText,
         *,
         of_parts: bool = False,
         enough: int | None = None,
@@ -353,7 +353,7 @@ class _SummaryWork:
             budget_tokens=self.ask.asked_tokens,
             previous=" ",
             focus=self._focus(),
-            reference=Reference(" ", " ", " "),
+            reference=StayingText(" ", " ", " "),
             missing=" " * LONGEST_MISSING,
             is_brief=self.is_brief,
         )
@@ -448,7 +448,7 @@ def _pieces_of(ask: SummaryAsk, room: int) -> list[str]:
     return pieces
 
 
-def _tokens_of(reference: Reference) -> int:
+def _tokens_of(reference: StayingText) -> int:
     return sum(map(estimate_text, reference))
 
 
