@@ -43,6 +43,7 @@ SIZE = midfold.compact(TALK, model="m", context_length=10**6).report.old_tokens
 UNCOUNTED = value({"choices": []})
 """An answer without usage: sizes stay estimates."""
 SUMMARY = "## Goal\nAnswer what the parts are.\n\n## Progress\n### Done\n" + "- the parts were looked at\n" * 60
+SUMMARY += "\n## Next Steps\n- tell the user what the parts are"
 
 
 class Writer:

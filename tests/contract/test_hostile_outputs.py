@@ -20,8 +20,8 @@ from midfold.fold.local import fallback_summary
 from midfold.fold.redact import redact
 from midfold.model import local_summarizer
 from support import data
-from support.build import free, handoff_of, work
-from support.fixtures import assistant, call, system, user
+from support.build import handoff_of, work
+from support.fixtures import assistant, call, free, system, user
 from support.hostile_outputs import HOSTILE, Hostile
 from support.summaries import ask_of
 

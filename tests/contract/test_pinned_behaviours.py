@@ -9,8 +9,8 @@ import pytest
 
 import midfold
 from support import fixtures
-from support.build import WINDOW, anthropic_work, folded, free, handoff_of, setting, work
-from support.fixtures import assistant, call, system, user
+from support.build import WINDOW, anthropic_work, folded, handoff_of, setting, work
+from support.fixtures import assistant, call, free, system, user
 
 SESSION = [system(), user("Port the parser."), assistant("I will."), *work(0)]
 

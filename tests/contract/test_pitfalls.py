@@ -20,8 +20,8 @@ from midfold.fold.redact import redact
 from midfold.tokenizers import Tokenizer
 from midfold.transcript.laws import violations
 from support import fixtures
-from support.build import WINDOW, folded, free, setting, work
-from support.fixtures import assistant, call, number_lines, system, user
+from support.build import WINDOW, folded, setting, work
+from support.fixtures import assistant, call, free, number_lines, system, user
 
 
 def handoff_texts(messages: Any) -> list[str]:

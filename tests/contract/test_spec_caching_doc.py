@@ -20,8 +20,8 @@ from midfold.fold.summary import template
 from midfold.plugins import resolve_engine
 from midfold.transcript.laws import STUB, violations
 from support import fixtures
-from support.build import free, setting
-from support.fixtures import assistant, call, system, user
+from support.build import setting
+from support.fixtures import assistant, call, free, system, user
 
 DOCUMENTED_SUMMARY = """## Goal
 Set up a FastAPI project with tests and error handling

@@ -15,9 +15,9 @@ from midfold.fold.handoff import END_MARKER, MARKER, handoff, recognise
 from midfold.fold.summary import SECTIONS, parse_summary
 from support import fixtures
 from support.build import PORTING as SESSION
-from support.build import SECRET, WINDOW, Asked, failing, free, handoffs, work
+from support.build import SECRET, WINDOW, Asked, failing, handoffs, work
 from support.build import ported as folded
-from support.fixtures import assistant, call, system, user
+from support.fixtures import assistant, call, free, system, user
 
 # Structured handoff summary
 

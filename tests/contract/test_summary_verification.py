@@ -19,8 +19,8 @@ from midfold.fold.summary import parse_summary
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
-from support.build import free, handoff_of, work
-from support.fixtures import assistant, call, user
+from support.build import handoff_of, work
+from support.fixtures import assistant, call, free, user
 from support.summaries import ASK, GOOD, ask_of
 
 # Rejection

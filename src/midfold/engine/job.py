@@ -25,6 +25,7 @@ from midfold.fold.handoff import HEAD, Generated, filler, generated_messages, ne
 from midfold.fold.ledger import HARDLY_SHORTER
 from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
 from midfold.fold.request import (
+    TRAIL_SHARE,
     CompactionRequest,
     CompactionState,
     Flow,
@@ -207,8 +208,6 @@ FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, MOST_CHARACTERS_PER_TOKEN = 0.85, 4
 """Of the conversation's window: what a summary model may be shown, where its own window is not known."""
-TRAIL_SHARE = 0.1
-"""Of a summary's budget: what was made and changed, as its calls and results tell it."""
 TERSE_FRAME_TOKENS = 105
 """The same without the note, where a size was asked for."""
 
@@ -420,17 +419,15 @@ class Job:
 
     def _prompt_characters(self, plan: Plan) -> int:
         """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
-        folded = plan.folded()
-        length = sum(characters(self.messages[index].parts) for index in folded)
-        rate = length / max(sum(self.sizes[index] for index in folded), 1)
-        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 3 // 2
-        return max(int(room * min(rate, MOST_CHARACTERS_PER_TOKEN)), 8_000)
+        read = sum(characters(self.messages[index].parts) for index in plan.folded())
+        size = sum(self.sizes[index] for index in plan.folded())
+        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
+        return max(int(room * min(read / max(size, 1), MOST_CHARACTERS_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
-        folded = plan.folded()
         if self.request.target_tokens is None:
-            return self.budget.summary_tokens(sum(self.sizes[index] for index in folded))
+            return self.budget.summary_tokens(sum(self.sizes[index] for index in plan.folded()))
         left = self.landing - self.staying(plan) - self.frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 

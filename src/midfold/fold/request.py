@@ -21,6 +21,8 @@ from midfold.transcript.tokens import Basis, Meter, estimate_text
 
 ADDED_SHARE = 0.03
 """Of a summary's budget: what the user said and a model left out, added word for word."""
+TRAIL_SHARE = 0.1
+"""The same: what was made and changed, as calls and results tell it."""
 BY_ENDS = "(Of the next message only the beginning and the end stay:)"
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]

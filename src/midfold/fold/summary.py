@@ -254,12 +254,14 @@ def build_prompt(
     return f"{' '.join(told)}\n\n{shown}\n\n{rules}\n\nThe summary only.{again}"
 
 
-def instruction(*, budget_tokens: int, focus: str | None = None) -> str:
+def instruction(*, budget_tokens: int, focus: str | None = None, rest: StayingText = NOTHING) -> str:
     """What a model is asked that has the conversation before it: one message more, in place of all the turns."""
+    after = f"\n\n{STAYS}\n<stays>\n{_sealed(rest.after.strip())}\n</stays>" if rest.after else ""
+    added = f"\n\n{APPENDED}\n<appended>\n{_sealed(rest.appended)}\n</appended>" if rest.appended else ""
     return (
         "Stop working on the task. Do not call a tool and do not answer anything above. Summarise the conversation so "
-        "far for the assistant that will continue this work and sees nothing but your summary and the newest messages: "
-        f"what you leave out is lost to it.\n{_rules(budget_tokens, focus)}"
+        "far for the assistant that will continue this work and sees your summary and what is marked as staying, "
+        f"nothing else: what you leave out is lost to it.{after}{added}\n\n{_rules(budget_tokens, focus)}"
     )
 
 

@@ -152,10 +152,8 @@ class _SummaryWork:
 
     def text(self) -> Texts:
         """The summary, in one piece or in several; smaller pieces after an overflow."""
-        if self.endpoint.reuse_prefix and self.ask.prefix is not None:
-            text = yield from self._from_prefix()
-            if text:
-                return text
+        if self.endpoint.reuse_prefix and (text := (yield from self._from_prefix())):
+            return text
         known = len(self.notes)
         for attempt in range(FAILURES["overflow"].retries + 1):
             del self.notes[known:]
@@ -171,18 +169,16 @@ class _SummaryWork:
 
     def _from_prefix(self) -> Texts:
         """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
-        ask = self.ask
-        if ask.prefix is None:
-            return ""
-        body = ask.prefix(instruction(budget_tokens=ask.asked_tokens, focus=ask.focus), self.endpoint.wire)
+        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)._replace(before="")
+        told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
+        body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
         if body is None:
             return ""
         call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(ask.asked_tokens), body=body)
         try:
             reply = yield from self._send(call)
             if reply.finish == "stop" and not _rejection(reply, ask):
-                count = reply.tokens
-                cached, prompt = count.cache_read_tokens, count.prompt_tokens
+                cached, prompt = reply.tokens.cache_read_tokens, reply.tokens.prompt_tokens
                 self.notes.append(f"{cached:,} of {prompt:,} prompt tokens came from the cache")
                 return reply.text
         except SummaryFailed as failed:
