@@ -206,7 +206,7 @@ STAYING_OF_TARGET = 0.15
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
-PROMPT_OF_WINDOW, MOST_CHARACTERS_PER_TOKEN = 0.85, 4
+PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
 """Of the conversation's window: what a summary model may be shown, where its own window is not known."""
 TERSE_FRAME_TOKENS = 105
 """The same without the note, where a size was asked for."""
@@ -420,9 +420,9 @@ class Job:
     def _prompt_characters(self, plan: Plan) -> int:
         """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
         read = sum(characters(self.messages[index].parts) for index in plan.folded())
-        size = sum(self.sizes[index] for index in plan.folded())
+        size = sum(map(self.sizes.__getitem__, plan.folded()))
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
-        return max(int(room * min(read / max(size, 1), MOST_CHARACTERS_PER_TOKEN)), 8_000)
+        return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""

@@ -127,9 +127,9 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
 def audited(ask: SummaryAsk, text: str) -> Audit:
     """The summary as it may be trusted."""
     known = (*ask.before, *ask.messages, *ask.after)
-    written = ask.redact(without_trail(bare_summary(text)))
+    written = ask.redact(_without_added(without_trail(bare_summary(text))))
     checked = ground(written, Source(known, ask.previous, ask.focus or ""))
-    quiet = quote_orders(parse_summary(checked.text).render(), known, ask.redact)
+    quiet = quote_orders(_with_task(parse_summary(checked.text), ask).render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _forgotten(ask, f"{quiet.text}\n{trail}")
     room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
@@ -149,6 +149,8 @@ MOST_ADDED = 0.15
 LONGEST_SAID, PASTED = 300, 2_000
 TOLERANCE = 1.05
 """Times its room: a text that is only so much longer is left as it is."""
+LEAST_SPOKEN, LONGEST_TASK = 0.1, 600
+"""Of a task's longer words: what users must have said of it, in any message; and characters of one of theirs."""
 ENOUGH_WORDS = 0.7
 """Of a sentence's longer words: a text that has so many of them tells it."""
 LAST_STEPS, MOST_NAMES = 8, 8
@@ -182,6 +184,25 @@ def _forgotten(ask: SummaryAsk, told: str) -> str:
     while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
         names.pop()
     return "\n".join([ADDED, *lines, *([line] if names else [])]) if lines or names else ""
+
+
+def _without_added(text: str) -> str:
+    """A text without the section of ours that a model copied from the summary before: it is written anew."""
+    before, there, rest = text.partition(f"{ADDED}\n")
+    return f"{before}{rest[rest.find(chr(10) + '#') + 1 :] if chr(10) + '#' in rest else ''}" if there else text
+
+
+def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
+    """A task that no user ever spoke of gives way to what the user said last."""
+    said = [words for message in (*ask.messages, *ask.after) if speaks(message) and (words := user_words(message))]
+    spoken = set(_WORDS.findall(" ".join([*said, ask.previous, *map(_text_of, ask.before)]).lower()))
+    own = set(_WORDS.findall(summary.task_snapshot.lower()))
+    if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
+        return summary
+    newest = " ".join(ask.redact(said[-1]).split())
+    return msgspec.structs.replace(
+        summary, task_snapshot=f"{newest[:LONGEST_TASK]}{'…' * (len(newest) > LONGEST_TASK)}"
+    )
 
 
 def _is_told(sentence: str, words: set[str]) -> bool:

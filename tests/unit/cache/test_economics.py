@@ -360,6 +360,7 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 def test_early_folds_can_be_summarised_for_free_and_the_threshold_by_the_model() -> None:
     asked: list[str] = []
 
+    @free
     def model(ask: Any) -> str:
         asked.append(ask.fold)
         return "## Goal\nAnswer why.\n"
