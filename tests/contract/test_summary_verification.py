@@ -19,7 +19,7 @@ from midfold.fold.summary import parse_summary
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
-from support.build import handoff_of, work
+from support.build import handoff_of, setting, work
 from support.fixtures import assistant, call, free, user
 from support.summaries import ASK, GOOD, ask_of
 
@@ -121,7 +121,7 @@ def test_a_thin_summary_is_asked_for_once_more_and_then_made_locally(second: str
     kept = second.startswith("##")
     assert result.receipt.summary.source == ("model" if kept else "local")
     assert result.receipt.summary.failure == ("" if kept else "malformed")
-    strict = midfold.Config.from_dict({"compression": {"lossy_fallback": False}})
+    strict = setting(lossy_fallback=False)
     asks.clear()
     again = midfold.compact(messages, context_length=25_000, summarizer=summarize, config=strict)
     assert again.changed is kept

@@ -110,7 +110,6 @@ def characters(parts: tuple[Part, ...]) -> int:
 # How small messages can get when they are shown by beginning and end, and which results nobody has read yet.
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-
 SHORT_TEXT = 360
 """Characters of an ask or an answer that always stays whole."""
 

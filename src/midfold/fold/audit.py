@@ -200,9 +200,8 @@ def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary
     if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
         return summary
     newest = " ".join(ask.redact(said[-1]).split())
-    return msgspec.structs.replace(
-        summary, task_snapshot=f"{newest[:LONGEST_TASK]}{'…' * (len(newest) > LONGEST_TASK)}"
-    )
+    shown = newest if len(newest) <= LONGEST_TASK else f"{newest[:LONGEST_TASK]}…"
+    return msgspec.structs.replace(summary, task_snapshot=shown)
 
 
 def _is_told(sentence: str, words: set[str]) -> bool:

@@ -62,9 +62,8 @@ CHARACTERS_PER_TOKEN = 4
 MOST_ROUNDS = 5
 REFERENCE_OF_ROOM = 8
 """One part in so many of each call is for what stays, where a summary is made in pieces."""
-SMALL_WINDOW = 6_000
-LONGEST_MISSING = 160
-"""Characters of what an answer lacked."""
+SMALL_WINDOW, LONGEST_MISSING = 6_000, 160
+"""Tokens of a window that holds little more than the question; characters of what an answer lacked."""
 LABEL = 12
 """What the line above a part takes."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"

@@ -29,6 +29,7 @@ from midfold.model import local_summarizer
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock
 from midfold.transcript.tokens import Tally
+from support.fixtures import free
 
 ANTHROPIC = Prices(read=0.1, write=1.25, base=3.0, output=15.0, ttl_seconds=300)
 
