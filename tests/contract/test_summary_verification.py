@@ -12,7 +12,7 @@ import pytest
 
 import midfold
 from midfold import read
-from midfold.fold.audit import audited, lacking, rejection
+from midfold.fold.audit import HEDGE, UNCERTAIN, audited, lacking, mark_doubts, rejection
 from midfold.fold.hostile import MARK, Source, ground, identifiers
 from midfold.fold.local import cover
 from midfold.fold.summary import parse_summary
@@ -316,6 +316,50 @@ def test_folders_and_files_of_one_real_project_put_together_wrongly_are_mostly_n
                 noticed += ground(f"see {wrong}", source).marked + ground(f"see {wrong}", source).removed > 0
     assert total > 100
     assert noticed > total * 0.6, (noticed, total)
+
+
+# Uncertainty
+
+
+DOUBTFUL = "The timeout in `fetch_page` is probably caused by the proxy in src/net/pool.py."
+
+
+@pytest.mark.parametrize(
+    ("line", "later", "marked"),
+    [
+        ("- The timeout in `fetch_page` is caused by the proxy in src/net/pool.py.", "", True),
+        ("- The timeout in `fetch_page` is probably caused by the proxy in src/net/pool.py.", "", False),
+        ("- Cause of the `fetch_page` timeout: the proxy (src/net/pool.py), not verified.", "", False),
+        ("- `fetch_page` got a retry in src/net/pool.py.", "", False),
+        (
+            "- The timeout in `fetch_page` is caused by the proxy in src/net/pool.py.",
+            "Confirmed with a trace: `fetch_page` waits for the proxy in src/net/pool.py.",
+            False,
+        ),
+    ],
+)
+def test_what_was_only_supposed_is_not_told_as_a_fact(line: str, later: str, marked: bool) -> None:
+    turns = [user("Why is it slow?"), assistant(DOUBTFUL), *work(0, 1), *([assistant(later)] if later else [])]
+    checked = audited(ask_of(turns), f"## Key Decisions\n{line}")
+    assert (UNCERTAIN in checked.text) is marked
+    assert checked.unverified == marked
+
+
+def test_sentences_of_real_sessions_are_marked_only_where_their_doubt_was_taken_away() -> None:
+    whole = bare = seen = 0
+    for conversation in islice(data.conversations("claude_code_entire"), 12):
+        messages = [m for m in conversation["messages"] if m["role"] != "system"]
+        ask = ask_of(
+            [{key: m[key] for key in ("role", "content", "tool_calls", "tool_call_id") if key in m} for m in messages]
+        )
+        said = [line for m in ask.messages if m.role == "assistant" for line in m.text.split("\n") if line.strip()]
+        whole += mark_doubts("\n".join(said), ask)[1]
+        doubtful = [line for line in said if HEDGE.search(line) and "`" in line]
+        seen += len(doubtful)
+        bare += mark_doubts("\n".join(HEDGE.sub("", line) for line in doubtful), ask)[1]
+    assert seen > 20
+    assert bare > seen * 0.2, (bare, seen)
+    assert whole <= bare * 0.1, (whole, bare)
 
 
 # Coverage, asks, redaction

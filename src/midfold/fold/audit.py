@@ -9,8 +9,9 @@ Rules of this file:
    that names no task, nothing done or no state, or is far shorter than its fold deserves.
 2. The room is the model's. What is added below its text is what models forget and we know word for word: demands and
    asks of the user, names from the last steps, the trail. Nothing is added to fill room.
-3. A model's text that is too long loses lines of its longest sections, not its end.
-4. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
+3. What the source is not certain of is not told as a fact: the line says so.
+4. A model's text that is too long loses lines of its longest sections, not its end.
+5. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
 """
 
 from __future__ import annotations
@@ -129,14 +130,72 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     known = (*ask.before, *ask.messages, *ask.after)
     written = ask.redact(_without_added(without_trail(bare_summary(text))))
     checked = ground(written, Source(known, ask.previous, ask.focus or ""))
-    quiet = quote_orders(_with_task(parse_summary(checked.text), ask).render(), known, ask.redact)
+    certain, doubted = mark_doubts(checked.text, ask)
+    quiet = quote_orders(_with_task(parse_summary(certain), ask).render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _forgotten(ask, f"{quiet.text}\n{trail}")
     room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
     summary = _with_lines(_fitted(parse_summary(quiet.text), room), ask.trail_lines)
     body = "\n\n".join(filter(None, [summary.render(), added]))
     book = ledger(_newest(ask), 0, [body], SCANNED_FOR_MODEL)
-    return Audit(ask.redact(harmless(body)), checked.marked, checked.removed, quiet.lines, book)
+    return Audit(ask.redact(harmless(body)), checked.marked + doubted, checked.removed, quiet.lines, book)
+
+
+# What the assistant only supposed is not told as a fact: by rule, so that few true lines are marked.
+#
+# A line is marked that has a name and most of the words of the last sentence about that name, where that sentence says
+# that it is not certain, and the line does not.
+
+
+UNCERTAIN = " [not certain in the source]"
+SAME_CLAIM = 0.75
+"""Of the longer words of a sentence: a line that has so many of them makes the same claim."""
+MOST_TURNS = 600
+"""Newest messages whose doubts are looked for."""
+HEDGE = re.compile(
+    r"\b(?:probabl[ey]|likely|perhaps|maybe|might|may be|could be|seems?|appears? to|presumably|i think|not sure|"
+    r"unsure|unverified|untested|unclear|unconfirmed|not (?:yet )?(?:been )?(?:verified|confirmed|tested|checked)|"
+    r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?",
+    re.I,
+)
+_SPAN = re.compile(r"`([^`\n]{3,80})`")
+
+
+def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
+    """A summary whose lines say where the source is not certain, and how many were marked."""
+    lines = text.split("\n")
+    certain = {
+        place: names
+        for place, line in enumerate(lines)
+        if not line.startswith("#") and (names := _names(line)) and not HEDGE.search(line)
+    }
+    doubts = _doubts(ask, set().union(*certain.values()))
+    marked = 0
+    for place, names in certain.items():
+        told = frozenset(_WORDS.findall(lines[place].lower()))
+        if any(len(doubts[name] & told) >= SAME_CLAIM * len(doubts[name]) for name in names if name in doubts):
+            lines[place] += UNCERTAIN
+            marked += 1
+    return "\n".join(lines), marked
+
+
+def _doubts(ask: SummaryAsk, names: set[str]) -> dict[str, frozenset[str]]:
+    """By name: the words of the last sentence the assistant said of it, where that was not certain."""
+    found: dict[str, frozenset[str]] = {}
+    for message in (*ask.messages, *ask.after)[-MOST_TURNS:]:
+        for part in message.parts if message.role == "assistant" else ():
+            text = part.text[:LONGEST_READ] if isinstance(part, Text) else ""
+            for sentence in _SENTENCE.split(text) if HEDGE.search(text) else [text]:
+                words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence).lower())) if HEDGE.search(sentence) else ()
+                if len(words) >= FEWEST_WORDS:
+                    found.update((name, frozenset(words)) for name in names if name in sentence)
+                else:
+                    found = {name: doubt for name, doubt in found.items() if name not in sentence}
+    return found
+
+
+def _names(line: str) -> set[str]:
+    return {*_SPAN.findall(line), *(item.text for item in identifiers(line))}
 
 
 # What a model forgets, added word for word below its text.
@@ -149,6 +208,7 @@ MOST_ADDED = 0.15
 LONGEST_SAID, PASTED = 300, 2_000
 TOLERANCE = 1.05
 """Times its room: a text that is only so much longer is left as it is."""
+FEWEST_WORDS = 4
 LEAST_SPOKEN, LONGEST_TASK = 0.1, 600
 """Of a task's longer words: what users must have said of it, in any message; and characters of one of theirs."""
 ENOUGH_WORDS = 0.7
