@@ -56,7 +56,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary model failed with before the conversation's own model wrote this."""
     updated_previous: bool = False
     unverified: int = 0
-    """Identifiers marked because the source does not know them."""
+    """Identifiers marked because the source does not know them, and lines because it is not certain of them."""
     removed: int = 0
     """Lines taken out because they rested on nothing the source knows."""
     quoted: int = 0

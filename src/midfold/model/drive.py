@@ -45,7 +45,7 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
 def answer_of(summarize: Summarizer, ask: SummaryAsk, clock: Callable[[], float]) -> SummaryAnswer:
     """What a summarizer says, or how it failed."""
     try:
-        return as_answer(summarize(ask))
+        return as_answer(summarize(ask), summarize)
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
         return failed_answer(error, clock())
 
@@ -61,13 +61,15 @@ def failed_answer(error: Exception, now: float) -> SummaryAnswer:
     return SummaryAnswer(failure=error.kind, retry_after=error.retry_after)
 
 
-def as_answer(given: Any) -> SummaryAnswer:
-    """What a summarizer returned, as an answer."""
+def as_answer(given: Any, summarize: Summarizer | None = None) -> SummaryAnswer:
+    """What a summarizer returned, as an answer. One with a true `free_form` writes what it likes."""
+    answer = SummaryAnswer(failure="malformed")
     if isinstance(given, SummaryAnswer):
-        return given
-    if isinstance(given, str) and given.strip():
-        return SummaryAnswer(text=given)
-    return SummaryAnswer(failure="malformed")
+        answer = given
+    elif isinstance(given, str) and given.strip():
+        answer = SummaryAnswer(text=given)
+    is_free = answer.free_form or bool(getattr(summarize, "free_form", False))
+    return msgspec.structs.replace(answer, free_form=is_free)
 
 
 class CooldownGuard:
@@ -89,7 +91,7 @@ class CooldownGuard:
         if self._decision.pause or awaited is None:
             return await asyncio.to_thread(self, ask)
         try:
-            self._asked = as_answer(await awaited(ask))
+            self._asked = as_answer(await awaited(ask), self._summarize)
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
             self._asked = failed_answer(error, self._clock())
         return self._asked
