@@ -23,7 +23,6 @@ from midfold.fold.boundary import (
 from midfold.fold.budget import SUMMARY_MINIMUM
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.handoff import HEAD, Generated, filler, generated, newest_handoff
-from midfold.fold.ledger import HARDLY_SHORTER
 from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
 from midfold.fold.request import (
     CompactionRequest,
@@ -34,6 +33,7 @@ from midfold.fold.request import (
     SummaryAnswer,
     SummaryAsk,
 )
+from midfold.fold.steps import HARDLY_SHORTER
 from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
 from midfold.transcript.message import (
     CALL,

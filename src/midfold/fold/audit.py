@@ -20,8 +20,7 @@ import msgspec
 from midfold.errors import FailureKind
 from midfold.fold.handoff import unwrapped
 from midfold.fold.hostile import Source, grounded, harmless, quoted
-from midfold.fold.ledger import Book
-from midfold.fold.local import cover, said_by_user
+from midfold.fold.local import Book, cover, said_by_user
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.transcript.message import TEXT, Text, ToolCall, ToolResult

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
-from midfold.fold.facts import CHUNK, judged
+from midfold.fold.names import CHUNK, judged
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.lab.trajectory_settings import TrajectorySettings
 

@@ -1,10 +1,12 @@
-"""Lines around names: verbatim, short, with the words that say what the names are.
+"""Names in text: words that mean one thing in this project and that nobody can guess, and how likely each is needed.
 
 Rules of this file:
-1. A snippet is one contiguous piece of one text: the line of the name, or a window of it where the line is long. Where
-   a line was cut stands an ellipsis: nobody must take it for the whole.
-2. Where the line does not tell what the name is, the nearest lines before or after it come along, as far as `REACH`.
-3. Nothing else is rewritten but the space around a line.
+1. A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen,
+   a capital in the middle, a `#` before a number, or it is a long number.
+2. Text is cut into chunks by one linear pattern; each chunk is judged once and remembered.
+3. How likely a later turn needs a name is a logistic model with a few dozen constants, learned offline by
+   `python -m bench.fit_ledger` from the real future of half of the shared conversations. What is judged here is what
+   a summary selects by; the measure that judges it has a definition of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +15,13 @@ import re
 from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
+from math import exp, log1p
 from typing import NamedTuple
 
-from midfold.fold.hostile import is_suspicious
 from midfold.transcript import jsonio
-from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 
 # Words of prose: what says what a name is.
-#
-# A content word is three or more letters, no piece of a name, no function word of English, no keyword of the usual
-# programming languages. Two of them near a name, or a label before it, tell a reader what the name is about. So does
-# the path behind a row of figures, as `wc`, `du` and `sha256sum` print it.
-
 
 _ENGLISH = (
     "the and for are but not you all any can had her was one our out has him his how its may new now old see two way "
@@ -67,126 +64,6 @@ def _is_row(text: str) -> bool:
     return 0 < len(figures) <= MOST_FIGURES and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))
 
 
-LONGEST_LINE = 150
-GOES_ON = "…"
-"""Not counted when lines are weighed: a mark must not decide which of two is kept."""
-MARGIN, WIDE_MARGIN, NARROW_MARGIN = 45, 110, 30
-LONG_ENOUGH = 60
-"""Characters; shorter pieces have no narrower one."""
-REACH = 130
-NEAR = 500
-"""Characters on either side of a name in which an order stands that the name is part of."""
-
-
-class Snippet(NamedTuple):
-    """A piece of a text, and whether it says what the names in it are."""
-
-    text: str
-    bound: bool
-
-
-def snippet(text: str, at: int, length: int) -> Snippet:
-    """The piece of `text` around a name of `length` characters that begins at `at`."""
-    start = text.rfind("\n", 0, at) + 1
-    end = text.find("\n", at + length)
-    end = len(text) if end < 0 else end
-    if end - start > LONGEST_LINE:
-        return _window(text, start, end, at, length)
-    line = text[start:end].strip()
-    if binds(line):
-        return Snippet(line, True)
-    return _with_neighbours(text, start, end, line)
-
-
-def may_be_order(piece: str, text: str, at: int) -> bool:
-    """Whether a piece of a text, or the line that it was cut from, may be taken for an order."""
-    is_cut = GOES_ON in (piece[:1], piece[-1:])
-    return is_suspicious(piece) or (is_cut and is_suspicious(_line_at(text, at)))
-
-
-def _line_at(text: str, at: int) -> str:
-    """The line in which a place stands, as far as it is near."""
-    start = max(text.rfind("\n", 0, at) + 1, at - NEAR)
-    end = text.find("\n", at, at + NEAR)
-    return text[start : at + NEAR if end < 0 else end]
-
-
-def narrow(text: str, at: int, length: int, than: int) -> str:
-    """The words right beside a name, where that is clearly shorter and still says what the name is; else nothing."""
-    if than <= LONG_ENOUGH:
-        return ""
-    start = text.rfind("\n", 0, at) + 1
-    end = text.find("\n", at + length)
-    end = len(text) if end < 0 else end
-    piece = _around(text, start, end, at, length, NARROW_MARGIN)
-    return piece if len(piece) < than and binds(piece) else ""
-
-
-def _window(text: str, start: int, end: int, at: int, length: int) -> Snippet:
-    for margin in (MARGIN, WIDE_MARGIN):
-        piece = _around(text, start, end, at, length, margin)
-        if binds(piece):
-            return Snippet(piece, True)
-    return Snippet(piece, False)
-
-
-def _around(text: str, start: int, end: int, at: int, length: int, margin: int) -> str:
-    """The words of a line that are not farther than `margin` from a name."""
-    first = _word_start(text, max(at - margin, start), start, at)
-    last = _word_end(text, min(at + length + margin, end), end, at + length)
-    before = GOES_ON if text[start:first].strip() else ""
-    after = GOES_ON if text[last:end].strip() else ""
-    return f"{before}{text[first:last].strip()}{after}"
-
-
-def _word_start(text: str, place: int, start: int, at: int) -> int:
-    if place <= start:
-        return start
-    space = text.find(" ", place, at)
-    return space + 1 if space >= 0 else place
-
-
-def _word_end(text: str, place: int, end: int, after: int) -> int:
-    if place >= end:
-        return end
-    space = text.rfind(" ", after, place)
-    return space if space >= 0 else place
-
-
-def _with_neighbours(text: str, start: int, end: int, line: str) -> Snippet:
-    """The line and the nearest ones before it, or after it, until there are words enough."""
-    above, below = start, end
-    while above > 0 or below < len(text):
-        if above > 0:
-            above = text.rfind("\n", 0, above - 1) + 1
-            if end - above <= REACH + len(line) and binds(text[above:end]):
-                return Snippet(_tidy(text[above:end]), True)
-        if below < len(text):
-            below = text.find("\n", below + 1)
-            below = len(text) if below < 0 else below
-            if below - start <= REACH + len(line) and binds(text[start:below]):
-                return Snippet(_tidy(text[start:below]), True)
-        if end - above > REACH + len(line) and below - start > REACH + len(line):
-            break
-        above = 0 if end - above > REACH + len(line) else above
-        below = len(text) if below - start > REACH + len(line) else below
-    return Snippet(line, False)
-
-
-def _tidy(text: str) -> str:
-    """Lines without the space around them, empty ones left out."""
-    return "\n".join(line for raw in text.split("\n") if (line := raw.strip()))
-
-
-# Names in text: words that mean one thing in this project and that nobody can guess.
-#
-# Rules:
-# 1. A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or
-#    hyphen, a capital in the middle, or it is a long number.
-# 2. Text is cut into chunks by one linear pattern; each chunk is judged once and remembered.
-# 3. What is judged here is what the ledger selects by. The measure that judges the ledger has a definition of its own.
-
-
 class Shape(IntEnum):
     """What a name looks like."""
 
@@ -211,10 +88,11 @@ class Name(NamedTuple):
 
 SHORTEST, LONGEST = 4, 200
 CHUNK = re.compile(
-    r"(?<![\w~/@.+-])[A-Za-z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{1,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
+    r"#[0-9]{1,7}+(?!\w)|(?<![\w~/@.+-])[A-Za-z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{1,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
     re.ASCII,
 )
-"""A run of characters that names are made of, with one that ordinary words do not have behind their first letter."""
+"""A run of characters that names are made of, with one that ordinary words do not have behind their first letter; or
+the number of an issue."""
 _NUMBER = re.compile(r"[0-9]{4,}")
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){1,3}(?:[-+.]?[a-z][\w.]*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}\w*")
 _HEX = re.compile(r"[0-9a-f]{7,64}")
@@ -242,6 +120,8 @@ def judged(chunk: str) -> Name | None:
     """The name a chunk of text is, without the punctuation around it; None for words of prose."""
     if chunk.startswith("http") and "://" in chunk:
         return Name(chunk.rstrip(".:!?*_~/"), Shape.URL)
+    if chunk.startswith("#"):
+        return Name(chunk, Shape.NUMBER)
     text = chunk.rstrip(".-+/@~")
     if not text.startswith("--"):
         text = text.lstrip("+-@")
@@ -298,18 +178,10 @@ def parts(name: str) -> Iterator[str]:
 
 
 # Who said which name, how often, and when last: the counts that a name's worth is made of.
-#
-# Rules:
-# 1. One pass; a text is cut into chunks once, and each chunk that was seen before costs one look-up.
-# 2. Very long folds are read by the beginning and the end of each text.
 
 
 USER, SAID, CALLED, RESULT = range(4)
 """Who speaks: a user, the assistant, the assistant in the arguments of a call, a tool."""
-PLACES_KEPT = 3
-RECENT = 12
-"""Messages at the end whose words tell what the conversation is about now."""
-RECENT_CHARACTERS = 4_000
 LONGEST_TEXT = 200_000
 LONGEST_CUT = 200
 """Characters of half a line that are left out where a text is cut."""
@@ -319,63 +191,97 @@ _SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
 class NameCounts:
     """What is known about one name."""
 
-    __slots__ = ("assistant", "counts", "last", "messages", "places", "shape")
+    __slots__ = ("assistant", "counts", "last", "messages", "shape", "text")
 
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
+    def __init__(self, name: Name) -> None:
+        self.text = name.text
+        self.shape = name.shape
         self.messages = 0
         self.last = -1
         self.assistant = -1
         self.counts = [0, 0, 0, 0]
-        self.places: list[tuple[int, int]] = []
-        """The newest texts that have it: the message, and which of its texts."""
 
 
 class Census:
-    """The names of a conversation."""
+    """The names of a conversation, counted as it is read."""
 
-    def __init__(self, messages: Transcript, room: int = LONGEST_TEXT) -> None:
-        self.length = len(messages)
+    def __init__(self) -> None:
         self.entries: dict[str, NameCounts] = {}
         self._known: dict[str, NameCounts | None] = {}
-        self.texts: list[list[tuple[int, str]]] = []
-        recent: set[str] = set()
-        for index, message in enumerate(messages):
-            texts = [] if message.role == "system" else list(readable(message, room))
-            self.texts.append(texts)
-            for number, (who, text) in enumerate(texts):
-                self._count(index, number, who, text)
-                if index >= self.length - RECENT:
-                    recent.update(subwords(text[: RECENT_CHARACTERS // 2] + text[-RECENT_CHARACTERS // 2 :]))
-        self.recent = frozenset(recent)
-        del self._known
 
-    def _count(self, index: int, number: int, who: int, text: str) -> None:
-        known = self._known
-        by_assistant = who in (SAID, CALLED)
-        place = (index, number)
-        for chunk in dict.fromkeys(CHUNK.findall(text)):
-            entry = known[chunk] if chunk in known else self._entry(chunk)
-            if entry is None:
-                continue
+    def find(self, chunk: str) -> NameCounts | None:
+        """The entry of a chunk of text; None for words of prose."""
+        if chunk in self._known:
+            return self._known[chunk]
+        name = judged(chunk)
+        entry = None if name is None else self.entries.get(name.text)
+        if name is not None and entry is None:
+            entry = self.entries[name.text] = NameCounts(name)
+        self._known[chunk] = entry
+        return entry
+
+    def count(self, entries: set[NameCounts], index: int, who: int) -> None:
+        """Notes that the text of a message has these names."""
+        for entry in entries:
             if entry.last != index:
                 entry.last = index
                 entry.messages += 1
             entry.counts[who] += 1
-            if by_assistant:
+            if who in (SAID, CALLED):
                 entry.assistant = index
-            places = entry.places
-            places.append(place)
-            if len(places) > PLACES_KEPT:
-                del places[0]
 
-    def _entry(self, chunk: str) -> NameCounts | None:
-        name = judged(chunk)
-        entry = None if name is None else self.entries.get(name.text)
-        if name is not None and entry is None:
-            entry = self.entries[name.text] = NameCounts(name.shape)
-        self._known[chunk] = entry
-        return entry
+
+INTERCEPT = -3.19
+SINCE_LAST = -0.25
+"""Learned: -0.40. The newest names are the tail's, which the ledger need not tell; with less weight on what is new it
+keeps as much in all, and more of what was last said long ago."""
+NEVER_BY_ASSISTANT = -1.21
+MORE_MESSAGES = -0.18
+BY_COUNT = {USER: 0.14, SAID: 0.67, CALLED: 0.65, RESULT: 0.22}
+BY_USER = 0.54
+IN_RESULT = -1.07
+TOPICAL = 0.38
+LENGTH = 0.59
+REPEATED = 0.71
+BY_SHAPE = {
+    Shape.PATH: 0.16,
+    Shape.URL: -0.29,
+    Shape.NUMBER: 0.77,
+    Shape.HASH: -0.10,
+    Shape.SNAKE: -0.45,
+    Shape.CAMEL: 0.27,
+    Shape.DOTTED: -0.16,
+    Shape.KEBAB: -0.30,
+    Shape.CONSTANT: 0.24,
+    Shape.FLAG: -0.14,
+    Shape.MIXED: -0.06,
+    Shape.VERSION: -0.17,
+}
+_LOGS = [log1p(number) for number in range(4_096)]
+
+
+def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
+    """How likely a name is needed after so many messages, of which the newest have these words."""
+    counts, name = entry.counts, entry.text
+    score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * _log(length - entry.last) + LENGTH * _log(len(name))
+    for who, weight in BY_COUNT.items():
+        if counts[who]:
+            score += weight * _log(counts[who])
+    if entry.assistant < 0:
+        score += NEVER_BY_ASSISTANT
+    if entry.messages > 1:
+        score += REPEATED + MORE_MESSAGES * _log(entry.messages - 1)
+    if counts[USER]:
+        score += BY_USER
+    if counts[RESULT]:
+        score += IN_RESULT
+    if recent.issuperset(subwords(name)):
+        score += TOPICAL
+    return 1.0 / (1.0 + exp(-score))
+
+
+def _log(number: int) -> float:
+    return _LOGS[number] if number < len(_LOGS) else log1p(number)
 
 
 def subwords(text: str) -> Iterator[str]:
