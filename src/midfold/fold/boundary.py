@@ -35,17 +35,8 @@ from midfold.transcript.message import (
     kinds_of,
 )
 from midfold.transcript.tokens import Meter, media_units
+from midfold.transcript.wrappers import user_words
 
-NOTICE_TAGS = (
-    "system-reminder",
-    "task-notification",
-    "system-notification",
-    "background-task",
-    "todo-snapshot",
-    "local-command-caveat",
-    "local-command-stdout",
-    "local-command-stderr",
-)
 SMALLEST_FLOOR = 2
 """The messages that stay at the end when the usual floor would leave nothing to fold."""
 
@@ -210,13 +201,10 @@ def latest_human(messages: Transcript, ours: Container[int] | None = None) -> in
 
 
 def speaks(message: Message) -> bool:
-    """Whether a person wrote this, and not the harness, whose notices come as user messages in tags."""
-    return is_human(message) and not _is_notice(message)
-
-
-def _is_notice(message: Message) -> bool:
-    text = message.text.strip()
-    return any(text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>") for tag in NOTICE_TAGS)
+    """Whether a person wrote this, and not a client by itself."""
+    return is_human(message) and (
+        any(not isinstance(part, Text) for part in message.parts) or bool(user_words(message))
+    )
 
 
 def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:
