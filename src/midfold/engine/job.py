@@ -33,7 +33,7 @@ from midfold.fold.request import (
     SummaryAnswer,
     SummaryAsk,
 )
-from midfold.fold.steps import HARDLY_SHORTER
+from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT
 from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
 from midfold.transcript.message import (
     CALL,
@@ -113,9 +113,6 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-
-SHORT_TEXT = 360
-"""Characters of an ask or an answer that always stays whole."""
 
 
 class Ends(NamedTuple):

@@ -23,15 +23,16 @@ W = float(os.environ.get("W", "1"))
 LINE_TOKENS = 1.0
 """A line break and what stands before a line."""
 UNBOUND = 0.4
+PROSE_SHARE = 0.4
+"""Of the budget, for what the agent said for its own sake; beyond that its sentences count by their names."""
 OLDEST, NEWEST = 0.6, 1.4
 """What the age of a step makes of its worth."""
 SHORT_ASK = 600
 """Characters; a longer message of the user's is told by its beginning and by what it demands."""
 CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 0.2, "demand": 0.08, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
-HEADS = {"wrote": 0.35, "failed": 0.25, "ended": 0.2, "agent": 0.2, "other": 0.12, "shell": 0.06, "web": 0.06}
-ADDED, ERROR, SHORT_RESULT_LINE = 0.05, 0.15, 0.12
-SHORT_RESULT = 4
+HEADS = {"wrote": 0.35, "failed": 0.25, "ended": 0.2, "agent": 0.2, "other": 0.12, "shell": 0.1, "web": 0.06}
+ADDED, ERROR, DEFINES = 0.12, 0.15, 0.12
 
 DEMAND = re.compile(
     r"\b(must|never|always|don't|do not|prefer|only|should not|shouldn't|avoid|make sure|instead of|no need)\b", re.I
@@ -42,6 +43,7 @@ _INTENT = re.compile(
     r"checking|looking|here's what i'll|i want to|i should)\b",
     re.I,
 )
+_DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z", re.I)
 _EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait)\W{0,3}", re.I)
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
@@ -52,6 +54,9 @@ _FINDING = re.compile(
     re.I,
 )
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback", re.I)
+_TWO_WORDS = re.compile(r"[A-Za-z]{3}[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
+_DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
+"""A constant and its value."""
 _DIGITS = re.compile(r"[0-9]+")
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 
@@ -62,6 +67,7 @@ class Choice:
     def __init__(self, reading: Reading, steps: list[Step], budget: int, told: str = "") -> None:
         self.reading = reading
         self.left = float(budget)
+        self._prose_left = budget * PROSE_SHARE
         recent = frozenset(reading.recent)
         self.worths = {entry: worth(entry, reading.length, recent) for entry in reading.census.entries.values()}
         self.covered: set[NameCounts] = set()
@@ -119,7 +125,8 @@ class Choice:
     def _gain(self, line: Line) -> float:
         covered, worths = self.covered, self.worths
         named = sum(worths[entry] for entry in line.names if entry not in covered)
-        return line.base + W * (named if line.binds else named * UNBOUND)
+        base = line.base if self._prose_left > 0 or line.step.kind is not Kind.SAID else 0.0
+        return base + W * (named if line.binds else named * UNBOUND)
 
     def _price(self, line: Line) -> tuple[float, float]:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
@@ -152,6 +159,8 @@ class Choice:
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
             return
         self.left -= cost
+        if line.step.kind is Kind.SAID:
+            self._prose_left -= cost
         self._told.update(map(_skeleton, rows))
         self._cover(line.names)
         self._cover(line.step.head_names)
@@ -192,10 +201,12 @@ def _base(line: Line, length: int) -> float:
             return 0.0
         if _INTENT.match(text):
             return PER_TOKEN["intent"] * tokens
+        if _DOUBT.match(text) and not step.is_answer:
+            return PER_TOKEN["said"] * tokens
         is_finding = _FINDING.search(text) is not None
         return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
     if text.startswith("+ "):
-        return ADDED if line.names and step.action is not None and step.action.family == "patch" else 0.0
+        return ADDED if step.action is not None and step.action.family == "patch" and _TWO_WORDS.search(text) else 0.0
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text):
         return ERROR
-    return SHORT_RESULT_LINE if len(step.lines) <= SHORT_RESULT and step.kind is Kind.CALL else 0.0
+    return DEFINES if _DEFINES.search(text) else 0.0

@@ -21,7 +21,7 @@ import msgspec
 
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.digest.look import Action
-from midfold.fold.names import SAID, USER
+from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import SCANNED, Kind, Reading, Step, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
@@ -30,12 +30,14 @@ from midfold.transcript.wrappers import user_words
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, may be incomplete."
+TYPED = "User said: "
 STORY = "What happened, in order:"
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, FILES_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.12, 0.06
+INSTRUCTIONS_SHARE = 0.1
 """Of the budget, at most; what they leave over is for what happened."""
-MOST_BLOCKERS, BLOCKED_BY = 3, 12
+MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls they are looked for."""
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 DONE = ("completed", "complete", "done", "finished")
@@ -118,22 +120,28 @@ def story(steps: Sequence[Step], choice: Choice, root: str) -> str:
             bare.append(step.head)
             continue
         if bare:
-            out.append(f"- {'; '.join(bare)}")
+            out.append(_together(bare))
             bare = []
         if step.kind is Kind.CALL:
             out += [f"- {step.head}", *(f"  {line}" for line in lines)]
         else:
-            out.append(("USER: " if step.kind is Kind.USER else "") + _paragraph(lines))
+            out.append((TYPED if step.kind is Kind.USER else "") + _paragraph(lines))
     if bare:
-        out.append(f"- {'; '.join(bare)}")
+        out.append(_together(bare))
     text = "\n".join(out)
     return f"{STORY}\n{text.replace(root, '') if root else text}" if text else ""
+
+
+def _together(heads: list[str]) -> str:
+    """Calls in one line, each once."""
+    counts = Counter(heads)
+    return "- " + "; ".join(f"{head} ({count}x)" if count > 1 else head for head, count in counts.items())
 
 
 def _paragraph(lines: Iterable[str]) -> str:
     text = ""
     for line in lines:
-        gap = "" if not text else " " if text[-1] in ".!?:" and line[:1].isalnum() else "\n"
+        gap = "" if not text else " " if text[-1] in ".!?:" and line[:1].isalpha() else "\n"
         text += gap + line.lstrip("#").lstrip()
     return text
 
@@ -142,11 +150,11 @@ def carried(old: str, reading: Reading) -> list[Step]:
     """The steps of an earlier story."""
     steps: list[Step] = []
     for raw in old.split("\n"):
-        text = raw.removeprefix("- ").removeprefix("USER: ").strip()
+        text = raw.removeprefix("- ").removeprefix(TYPED).strip()
         if not text:
             continue
         if not raw.startswith("  ") or not steps:
-            kind = Kind.USER if raw.startswith("USER: ") else Kind.CALL if raw.startswith("- ") else Kind.SAID
+            kind = Kind.USER if raw.startswith(TYPED) else Kind.CALL if raw.startswith("- ") else Kind.SAID
             steps.append(Step(kind, reading.fold.start))
         step = steps[-1]
         names = reading.names(text)
@@ -193,7 +201,15 @@ class State:
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
-            constraints=self._fit([*_lines(self.old.constraints), *self._demands()], DEMANDS_SHARE),
+            constraints="\n".join(
+                filter(
+                    None,
+                    [
+                        self._fit([*_lines(self.old.constraints), *self._demands()], DEMANDS_SHARE),
+                        self._fit(self._instructions(), INSTRUCTIONS_SHARE),
+                    ],
+                )
+            ),
             done=self.old.done.strip(),
             blocked=self._fit(self._blockers(), OPEN_SHARE),
             active_state=self._fit(self._active(), OPEN_SHARE),
@@ -248,9 +264,21 @@ class State:
         found: list[str] = []
         for step in self.reading.steps:
             is_long = step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK
-            if step.kind is Kind.NOTE or (step.kind is Kind.USER and is_long):
+            if step.kind is Kind.USER and is_long:
                 found += [f"- {line.lstrip('-*# ')}" for line in step.rows if DEMAND.search(line)]
         return found
+
+    def _instructions(self) -> list[str]:
+        """Lines of instructions around the user's words: those first that are about what is being done now."""
+        recent = self.reading.recent
+        ranked: list[tuple[float, str]] = []
+        for step in self.reading.steps:
+            for line in step.rows if step.kind is Kind.NOTE else ():
+                words = set(subwords(line))
+                if len(words) > 3:
+                    about = len(words & recent) / len(words) ** 0.5
+                    ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), f"- {line.lstrip('-*# ')}"))
+        return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
 
     def _plan(self) -> list[str]:
         """The steps of the newest plan; done ones are counted where all are."""
@@ -324,7 +352,7 @@ def _task(item: object) -> list[str]:
 
 def _targets(step: Step, action: Action) -> set[str]:
     """What a later success must be about, to mend a failure: the same file or the same program."""
-    words = _WORD.findall(step.head)[:2] if action.family == "shell" else [action.tool]
+    words = _WORD.findall(step.head)[:1] if action.family == "shell" else [action.tool]
     return {*action.paths, " ".join(words)}
 
 

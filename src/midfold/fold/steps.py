@@ -36,16 +36,18 @@ MARGIN = 256
 MOST_DESCRIBED = 400
 """Newest calls whose outcome is told; older ones are told by what was called."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
-LONGEST_COMMAND = 90
+LONGEST_COMMAND, SHORT_OUTPUT = 110, 200
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
+SHORT_TEXT = 360
+"""Characters of an ask or an answer that always stays whole."""
 HARDLY_SHORTER = 120
 """Characters; no text is shortened that is only so much longer than what would be left of it."""
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS = 12, 2_000
 
-_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+(?=[A-Z0-9`*\"'(\[])|(?<=[.!?])[ \t]+(?=[^\x00-\x7f])")
+_SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t]+(?=[A-Z`*\"(])|(?<=[.!?。])[ \t]+(?=[^\x00-\x7f])")
 _SEAM = re.compile(r"(?<=[.;!?]) +|(?<=,)(?=[\"{])| *(?:&&|\|\|) *|(?<=,) +|\\\\n|\\n")
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 _NOTE = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
@@ -187,7 +189,7 @@ class Reading:
         for unit in rows(text) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
-            if not is_whole and (shown is text or unit not in shown):
+            if not is_whole and unit not in step.head and (shown is text or who == USER or unit not in shown):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -209,12 +211,14 @@ class Reading:
             given = step.look.given if step.look is not None else {}
             told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
             yield CALLED, self.safe(step, told)
-        if step.result is not None:
+        if step.result is not None and not _is_echo(step):
             text = step.look.body.text if step.look is not None else step.result.text
             yield RESULT, self.safe(step, _NOTE.sub("", text) if "<system-reminder>" in text else text)
 
     def _shown(self, who: int, text: str) -> str:
         """What a reader sees of a text that stays."""
+        if who != RESULT and len(text) <= SHORT_TEXT:
+            return text
         shown = self.ask.shown_results if who == RESULT else self.ask.shown_texts
         return text if who == RESULT and len(text) <= 3 * shown else seen_of(text, shown)
 
@@ -272,6 +276,12 @@ def _texts(step: Step) -> Iterator[str]:
         yield step.result.text
 
 
+def _is_echo(step: Step) -> bool:
+    """Whether a result only says that a file was written, or shows what was written into it."""
+    action = step.action
+    return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
+
+
 def head_of(step: Step) -> str:
     """A call in a few words, with its outcome."""
     action, look = step.action, step.look
@@ -283,13 +293,26 @@ def head_of(step: Step) -> str:
     if action.outcome == "failed":
         return f"{_did(action, look)} → FAILED: {action.error or action.detail}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
+    if action.family == "shell":
+        closing = _short_output(look) or closing
     return f"{_did(action, look)} → {closing}" if closing else _did(action, look)
+
+
+def _short_output(look: Look) -> str:
+    """All that a command printed, if it is little."""
+    text = look.body.text.strip()
+    if not text:
+        return "no matches" if look.body.exit_code == 1 else "no output"
+    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
 
 
 def _did(action: Action, look: Look) -> str:
     if action.family == "shell":
         command = telling_part(command_of(look)).strip()
-        return f"$ {look.say(command.partition(chr(10))[0], LONGEST_COMMAND)}" if command else "ran a command"
+        first, _, rest = command.partition("\n")
+        if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
+            first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
+        return f"$ {look.say(first, LONGEST_COMMAND)}" if command else "ran a command"
     if action.family == "other":
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
     did = action.did
