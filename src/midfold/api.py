@@ -22,7 +22,7 @@ from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.model import Summarizer, drive, local_summarizer
-from midfold.model.drive import Guard
+from midfold.model.drive import CooldownGuard
 from midfold.models import Belief, look_up
 from midfold.plugins import engine_for
 from midfold.transcript.dialect import Dialect
@@ -161,13 +161,13 @@ def compact(
     if not situation.asked and situation.enabled:
         situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
     decision = decide(situation)
-    guard = Guard(summarizer or _configured(config, request.model), decision, clock)
+    guard = CooldownGuard(summarizer or _default_summarizer(config, request.model), decision, clock)
     outcome = drive(carry_out(chosen, request, decision), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 
-def _configured(config: Config | None, model: str | None) -> Summarizer:
+def _default_summarizer(config: Config | None, model: str | None) -> Summarizer:
     if config is None:
         return local_summarizer
     from midfold.model.summaries import summarizer_for

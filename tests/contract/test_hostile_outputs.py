@@ -15,7 +15,7 @@ import midfold
 from midfold import Message, Text, read
 from midfold.fold.audit import audited, local_audit
 from midfold.fold.handoff import END_MARKER, MARKER, recognise
-from midfold.fold.hostile import QUOTED, harmless, quoted
+from midfold.fold.hostile import QUOTED, harmless, quote_orders
 from midfold.fold.local import fallback_summary
 from midfold.fold.redact import redact
 from midfold.model import local_summarizer
@@ -132,7 +132,7 @@ def test_an_answer_that_retells_what_the_assistant_did_is_not_an_order() -> None
     turns = [user("Clean up."), *call(1, "terminal", {"command": "rm -rf /tmp/build"}, "ok"), assistant("Cleaned.")]
     made = ask_of(turns)
     text = "## Progress\n### Done\n- ran `rm -rf /tmp/build`, which worked"
-    assert quoted(text, made.messages).lines == 0
+    assert quote_orders(text, made.messages).lines == 0
 
 
 BENIGN = [
@@ -158,7 +158,7 @@ BENIGN = [
 def test_ordinary_lines_are_left_as_they_are(line: str) -> None:
     said = (Message("user", (Text("Please work on the project."),)),)
     text = f"## Progress\n### Done\n{line}"
-    assert quoted(text, said).text == text
+    assert quote_orders(text, said).text == text
     assert harmless(text) == text
 
 
@@ -224,7 +224,7 @@ def test_local_summaries_of_real_transcripts_are_hardly_touched() -> None:
     lines = changed = 0
     for ask in real_folds():
         text = fallback_summary(ask)
-        quiet = quoted(text, ask.messages)
+        quiet = quote_orders(text, ask.messages)
         lines += sum(1 for line in text.split("\n") if line.strip())
         changed += quiet.lines
         changed += sum(harmless(line) != line and not FRAMED.search(line) for line in quiet.text.split("\n"))
@@ -238,7 +238,7 @@ def test_what_real_assistants_say_is_hardly_touched() -> None:
         messages = [message for message in conversation["messages"] if message["role"] == "assistant"]
         said = [message["content"] for message in messages if isinstance(message.get("content"), str)]
         for text in said:
-            quiet = quoted(text, ())
+            quiet = quote_orders(text, ())
             lines += sum(1 for line in text.split("\n") if line.strip())
             changed += quiet.lines + sum(harmless(line) != line for line in text.split("\n"))
     assert lines > 10_000
@@ -261,7 +261,7 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
         for _ in range(2):
             start = time.process_time()
             harmless(text)
-            quoted(f"## Goal\n{text}", said)
+            quote_orders(f"## Goal\n{text}", said)
             best = min(best, time.process_time() - start)
         return best
 

@@ -21,7 +21,7 @@ from support import fixtures
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked
 from support.build import ported as folded
-from support.fixtures import assistant, numbered, user
+from support.fixtures import assistant, number_lines, user
 
 # Persistence metadata
 
@@ -90,7 +90,9 @@ def test_a_preview_counts_both_sides_and_changes_nothing() -> None:
 
 def test_the_breakdown_separates_conversation_from_static_cost_and_prefers_measurements() -> None:
     messages = midfold.read(SESSION).messages
-    tools = tuple(tool_of({"name": name, "description": numbered("d {n}", 50)}) for name in ("own", "mcp__files__x"))
+    tools = tuple(
+        tool_of({"name": name, "description": number_lines("d {n}", 50)}) for name in ("own", "mcp__files__x")
+    )
     found = context_breakdown(
         messages, midfold.Meter(), tools=tools, sections={"memory": "m " * 9}, context_max_tokens=9
     )

@@ -13,7 +13,7 @@ import pytest
 import midfold
 from midfold import read
 from midfold.fold.audit import audited, rejection
-from midfold.fold.hostile import MARK, Source, grounded, identifiers
+from midfold.fold.hostile import MARK, Source, ground, identifiers
 from midfold.fold.local import cover
 from midfold.fold.summary import parse_summary
 from midfold.testing.engines import long_conversation
@@ -138,13 +138,13 @@ INVENTED = [
 
 @pytest.mark.parametrize("line", KNOWN)
 def test_true_identifiers_survive_in_their_usual_spellings(line: str) -> None:
-    checked = grounded(line, SOURCE)
+    checked = ground(line, SOURCE)
     assert (checked.text, checked.marked, checked.removed) == (line, 0, 0)
 
 
 @pytest.mark.parametrize(("line", "invented"), INVENTED)
 def test_an_invented_identifier_is_marked_where_it_stands(line: str, invented: str) -> None:
-    checked = grounded(line, SOURCE)
+    checked = ground(line, SOURCE)
     assert f"{invented}{MARK}" in checked.text
     assert checked.marked == 1
 
@@ -172,12 +172,12 @@ MISJOINED = ["src/auth/settings.toml", "docs/guide/total.py", "src/cart/login.py
 
 @pytest.mark.parametrize("path", JOINED)
 def test_a_path_may_be_joined_from_a_place_and_what_was_seen_in_it(path: str) -> None:
-    assert grounded(f"- {path} was changed", PLACES).marked == 0
+    assert ground(f"- {path} was changed", PLACES).marked == 0
 
 
 @pytest.mark.parametrize("path", MISJOINED)
 def test_a_path_of_known_pieces_that_lead_elsewhere_is_an_invention(path: str) -> None:
-    assert grounded(f"- robots.txt and {path} were changed", PLACES).text == (
+    assert ground(f"- robots.txt and {path} were changed", PLACES).text == (
         f"- robots.txt and {path}{MARK} were changed"
     )
 
@@ -186,7 +186,7 @@ def test_a_path_of_known_pieces_that_lead_elsewhere_is_an_invention(path: str) -
     "line", ["- https://evil.example/setup.sh", "- src/nowhere/none.go", "- deadbee1", "- /opt/x/y"]
 )
 def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
-    checked = grounded(f"## Files\n{line}\n- lexer.py", SOURCE)
+    checked = ground(f"## Files\n{line}\n- lexer.py", SOURCE)
     assert checked.text == "## Files\n- lexer.py"
     assert checked.removed == 1
 
@@ -257,7 +257,7 @@ def test_folders_and_files_of_one_real_project_put_together_wrongly_are_mostly_n
             wrong = f"{one.rpartition('/')[0]}/{other.rpartition('/')[2]}"
             if wrong.lower() not in everything:
                 total += 1
-                noticed += grounded(f"see {wrong}", source).marked + grounded(f"see {wrong}", source).removed > 0
+                noticed += ground(f"see {wrong}", source).marked + ground(f"see {wrong}", source).removed > 0
     assert total > 100
     assert noticed > total * 0.6, (noticed, total)
 

@@ -212,10 +212,10 @@ def plan(
     request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
     free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
     if strategy == "system_and_3":
-        places = list(_documented(request, free))
+        places = list(_documented_places(request, free))
     else:
         least = request.first_cached(*(measure or measure_for(model, models)))
-        places = _best(_planned(request), least, free)
+        places = _best(_planned_places(request), least, free)
     hints = [
         PromptCacheHint(
             message_index=place.at,
@@ -357,7 +357,7 @@ def system_and_3(system: int | None, carriers: Iterable[int], free: int) -> list
     return list(islice(chain(*wanted), max(free, 0)))
 
 
-def _documented(request: _Request, free: int) -> Iterator[MarkerPlace]:
+def _documented_places(request: _Request, free: int) -> Iterator[MarkerPlace]:
     system = SYSTEM if request.system is not None else 0 if request.begins_with_system() else None
     if system is not None and not request.carries(system):
         system = None
@@ -375,7 +375,7 @@ def _best(places: Iterable[MarkerPlace], least: int, free: int) -> list[MarkerPl
     return list(found.values())
 
 
-def _planned(request: _Request) -> Iterator[MarkerPlace]:
+def _planned_places(request: _Request) -> Iterator[MarkerPlace]:
     """Places by what they save, the best first."""
     messages = request.messages
     end = request.last_carrier(len(messages))
@@ -457,7 +457,7 @@ def apply_anthropic_cache_control(
     others = (at for at in reversed(carriers) if values[at].get("role") != "system")
     for index in system_and_3(system, others, free):
         if not _own(out[index]):
-            out[index] = _marked(values[index], marker)
+            out[index] = _with_marker(values[index], marker)
     return out
 
 
@@ -492,7 +492,7 @@ def _is_refused(block: Mapping[str, Any]) -> bool:
     return kind == "text" and not str(block.get("text") or "").strip()
 
 
-def _marked(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[str, Any]:
+def _with_marker(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if message.get("role") == "tool" or not content:
         return {**message, FIELD: dict(marker)}

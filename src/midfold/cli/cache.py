@@ -11,7 +11,7 @@ from rich.text import Text
 
 from midfold import cache
 from midfold.api import believe, meter_for
-from midfold.cache.health import Health, Seen
+from midfold.cache.health import Health, RequestHashes
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
 from midfold.cli.options import name_of, open_existing, read_file, settings, stored_session, with_config, with_json
@@ -158,7 +158,7 @@ def _health_of(document: Document, model: str | None, prices: Prices) -> Health:
         folds += bool(meta.get("compact_boundary") or meta.get("compact_summary"))
         usage = read_usage(meta.get("usage")) if message.role == "assistant" else None
         if usage is not None:
-            seen = Seen.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
+            seen = RequestHashes.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
             found = found.observe(usage, seen, at=_seconds(meta.get("ts")), prices=prices)
         tally.extend([message])
     return found

@@ -40,7 +40,7 @@ def command(talk: Talk, yes: bool) -> None:
     compression.threshold of the model's window. /help lists the commands.
     """
     screen = Screen(console())
-    asking = Asking(screen)
+    asking = ConsentPrompt(screen)
 
     def make(name: str | None, given: Talk) -> Agent:
         session = given.workshop.session(given.endpoint, name)
@@ -63,7 +63,7 @@ def command(talk: Talk, yes: bool) -> None:
         screen.say(f"kept: midfold chat --resume {info.name}", "bright_black")
 
 
-class Asking:
+class ConsentPrompt:
     """Asks before something is changed; a tool may be allowed for the rest of the conversation."""
 
     def __init__(self, screen: Screen) -> None:

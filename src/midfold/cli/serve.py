@@ -57,7 +57,7 @@ def command(
     try:
         from midfold.gateway import create_app
         from midfold.gateway.operating import Operations, check_door
-        from midfold.gateway.server import Later
+        from midfold.gateway.server import LateRoutes
         from midfold.pages import Recorder
 
         run = make_server(known)
@@ -71,7 +71,7 @@ def command(
         operations, recorder = Operations(known, sessions), Recorder(sessions)
         told = "Requests that the pages lack, because the store was too slow."
         operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
-        pages = Later(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
+        pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
         app = create_app(known, sessions=sessions, later=pages)
         if known.gateway.record == "all":
             app.gateway.watchers.append(recorder.see)

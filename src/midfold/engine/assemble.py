@@ -242,6 +242,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         impossible=impossible,
         compaction_count=job.state.count + 1,
         persistence="in_place_archive",
+        trail=ask.trail,
     )
     return job.outcome(messages, receipt, _next_state(job, ask, answer, body), Archive(originals), system)
 
@@ -298,6 +299,7 @@ def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str) -> 
         count=state.count + 1,
         summary=body,
         folds=(*state.folds, ask.fold),
+        trail=ask.folded_trail,
         ineffective=0,
         failure=answer.failure,
     )

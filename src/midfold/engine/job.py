@@ -22,7 +22,7 @@ from midfold.fold.boundary import (
 )
 from midfold.fold.budget import SUMMARY_MINIMUM
 from midfold.fold.digest.digest import shrink_arguments
-from midfold.fold.handoff import HEAD, Generated, filler, generated, newest_handoff
+from midfold.fold.handoff import HEAD, Generated, filler, generated_messages, newest_handoff
 from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
 from midfold.fold.request import (
     CompactionRequest,
@@ -34,6 +34,7 @@ from midfold.fold.request import (
     SummaryAsk,
 )
 from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT
+from midfold.fold.trail import follow, parse
 from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
 from midfold.transcript.message import (
     CALL,
@@ -48,14 +49,12 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_units
+from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
 # What is folded is measured only to know how much it is; where the tail starts must be known exactly. A rate per role
 # is taken from every n-th older message.
-
-
 MANY = 600
 NEWEST = 250
 EVERY = 5
@@ -109,8 +108,6 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 
 # How small messages can get when they are shown by beginning and end, and which results nobody has read yet.
-
-
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
 
@@ -236,8 +233,8 @@ class Job:
         return legal_cuts(self.messages)
 
     @cached_property
-    def _fixed(self) -> Fixed:
-        return self.request.meter.fixed(self.request.system, self.request.tools)
+    def _fixed(self) -> FixedSize:
+        return self.request.meter.fixed_size(self.request.system, self.request.tools)
 
     @cached_property
     def fixed_tokens(self) -> int:
@@ -280,7 +277,7 @@ class Job:
         """The messages we wrote in earlier compactions, by their places."""
         head = self.request.options.protection.protect_first_n_messages
         known = self.request.state.folds
-        found = generated(self.messages, max(head, HEAD), known)
+        found = generated_messages(self.messages, max(head, HEAD), known)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
@@ -329,14 +326,16 @@ class Job:
             return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
         _, handoff = found
         if self._is_known(handoff):
-            return msgspec.structs.replace(given, summary=handoff.body)
+            trail = parse(handoff.body) if given.trail.is_empty else given.trail
+            return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self.is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
             brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
-        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,))
+        trail = parse(handoff.body)
+        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
     @cached_property
     def tails(self) -> list[tuple[int, int]]:
@@ -388,7 +387,10 @@ class Job:
         return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends = self.ends(plan)
+        ends, start = self.ends(plan), self.previous[0] if self.previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.folded()) if at >= start and at not in self.ours]
+        folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
+        after = tuple(map(self.messages.__getitem__, self._behind(plan)))
         return SummaryAsk(
             messages=new,
             budget_tokens=self.summary_budget(plan),
@@ -399,7 +401,9 @@ class Job:
             prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
             prefix=self._prefix(plan),
             before=self.messages[: plan.head_end],
-            after=tuple(self.messages[index] for index in self._behind(plan)),
+            after=after,
+            trail=msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after)),
+            folded_trail=folded,
             dense=self.request.target_tokens is not None,
             shown_results=LONG if ends is None else ends.results,
             shown_texts=0 if ends is None else ends.texts,

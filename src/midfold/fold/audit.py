@@ -18,8 +18,8 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.handoff import unwrapped
-from midfold.fold.hostile import Source, grounded, harmless, quoted
+from midfold.fold.handoff import bare_summary
+from midfold.fold.hostile import Source, ground, harmless, quote_orders
 from midfold.fold.local import Book, cover, said_by_user
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import StructuredSummary, parse_summary
@@ -58,7 +58,7 @@ class Audit(NamedTuple):
 
 def rejection(text: str, ask: SummaryAsk) -> FailureKind:
     """Why this is no summary; empty if it may be one."""
-    body = unwrapped(text)
+    body = bare_summary(text)
     if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
         return "malformed"
     headings = body.count("\n#") + body.startswith("#")
@@ -88,12 +88,12 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
 def audited(ask: SummaryAsk, text: str) -> Audit:
     """The summary as it may be trusted."""
     source = Source(ask.messages, ask.previous, ask.focus or "")
-    checked = grounded(ask.redact(unwrapped(text)), source)
+    checked = ground(ask.redact(bare_summary(text)), source)
     summary = _with_asks(parse_summary(checked.text), ask)
     left = ask.budget_tokens - estimate_text(summary.render())
     room = max(left, ask.budget_tokens // 6)
     body, book = cover(_newest(ask), summary, room, SCANNED_FOR_MODEL)
-    quiet = quoted(body.render(), ask.messages, ask.redact)
+    quiet = quote_orders(body.render(), ask.messages, ask.redact)
     return Audit(ask.redact(harmless(quiet.text)), checked.marked, checked.removed, quiet.lines, book)
 
 
@@ -112,12 +112,12 @@ def _newest(ask: SummaryAsk) -> SummaryAsk:
 
 def trusted(ask: SummaryAsk, text: str) -> Audit:
     """A summary as its author wrote it, for callers who check their summaries themselves."""
-    return Audit(ask.redact(harmless(unwrapped(text))))
+    return Audit(ask.redact(harmless(bare_summary(text))))
 
 
 def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quoted(unwrapped(answer.text), ask.messages, ask.redact)
+    quiet = quote_orders(bare_summary(answer.text), ask.messages, ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)

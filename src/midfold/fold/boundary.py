@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.fold.handoff import generated
+from midfold.fold.handoff import generated_messages
 from midfold.transcript.laws import is_human, legal_cuts
 from midfold.transcript.message import (
     IMAGE,
@@ -113,7 +113,7 @@ def plan_fold(
 ) -> Plan:
     """The plan for a whole compaction; `ours` are the places of generated messages, where they are known."""
     cuts = legal_cuts(messages) if cuts is None else cuts
-    ours = generated(messages) if ours is None else ours
+    ours = generated_messages(messages) if ours is None else ours
     head_end = head_length(messages, cuts, protection, compactions)
     ratio = protection.soft_ceiling_ratio
     start = select_tail_by_budget(messages, head_end, tail_tokens, protection.protect_last_n, ratio, sizes)
@@ -193,7 +193,7 @@ def _instructions(messages: Transcript, sizes: Sequence[int], plan: Plan, room: 
 
 def latest_human(messages: Transcript, ours: Container[int] | None = None) -> int | None:
     """The newest message in which a user really speaks."""
-    ours = generated(messages) if ours is None else ours
+    ours = generated_messages(messages) if ours is None else ours
     for index in range(len(messages) - 1, -1, -1):
         if index not in ours and speaks(messages[index]):
             return index
@@ -209,7 +209,7 @@ def speaks(message: Message) -> bool:
 
 def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:
     """The newest message in which the assistant says something a person can read."""
-    ours = generated(messages) if ours is None else ours
+    ours = generated_messages(messages) if ours is None else ours
     for index in range(len(messages) - 1, -1, -1):
         if _is_visible_answer(messages[index]) and index not in ours:
             return index
@@ -223,7 +223,7 @@ def _is_visible_answer(message: Message) -> bool:
 def split_for_partial_compaction(messages: Transcript, keep_last_exchanges: int) -> tuple[Transcript, Transcript]:
     """Head and tail, the tail starting at the n-th newest human turn; no head if there are no more turns than that."""
     left = max(keep_last_exchanges, 1)
-    ours = generated(messages)
+    ours = generated_messages(messages)
     for index in range(len(messages) - 1, -1, -1):
         if index not in ours and speaks(messages[index]):
             left -= 1

@@ -115,7 +115,7 @@ def recognise(message: Message) -> Generated | None:
     return Generated(kind, fold, body)  # type: ignore[arg-type]
 
 
-def unwrapped(text: str) -> str:
+def bare_summary(text: str) -> str:
     """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
     for tag in THINKING_TAGS:
         text = _without_tag(text, tag)
@@ -142,7 +142,7 @@ def _without_tag(text: str, tag: str) -> str:
         text = rest.partition(end)[2]
 
 
-def generated(messages: Transcript, head: int = HEAD, known: Container[str] = ()) -> dict[int, Generated]:
+def generated_messages(messages: Transcript, head: int = HEAD, known: Container[str] = ()) -> dict[int, Generated]:
     """The messages of ours, by their places; handoffs of a known fold, or behind no more than a head of messages."""
     found: dict[int, Generated] = {}
     others = 0

@@ -25,6 +25,7 @@ from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import SCANNED, Kind, Reading, Step, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.fold.trail import render, without_trail
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
 
@@ -34,16 +35,13 @@ TYPED = "User said: "
 STORY = "What happened, in order:"
 FRAME_TOKENS = 40
 """The notice and the headings."""
-ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, FILES_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.12, 0.06
+ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
 INSTRUCTIONS_SHARE = 0.1
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls they are looked for."""
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 DONE = ("completed", "complete", "done", "finished")
-_CHECK = re.compile(
-    r"\b(?:test|lint|build|check|tsc|typecheck|vet|ruff|mypy|eslint|pytest|jest|clippy|compile)\w*", re.I
-)
 _WORD = re.compile(r"\w+")
 
 
@@ -67,7 +65,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     told = state.render()
     steps = [*carried(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
     choice = Choice(reading, steps, room - estimate_text(told), told)
-    root = common_root(reading.steps)
+    root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
     body = msgspec.structs.replace(state, critical=story(steps, choice, root))
     notice = TERSE_NOTICE if ask.dense else NOTICE
     return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
@@ -170,19 +168,6 @@ def carried(old: str, reading: Reading) -> list[Step]:
     return steps
 
 
-def common_root(steps: Iterable[Step]) -> str:
-    """The folder under which nearly all files lie that calls name."""
-    import os
-
-    if os.environ.get("NOROOT"):
-        return ""
-    paths = [path for step in steps if step.action for path in step.action.paths if path.startswith("/")]
-    counts = Counter(
-        path[: place + 1] for path in paths for place, mark in enumerate(path[:300]) if mark == "/" and place > 8
-    )
-    return max((root for root, count in counts.items() if count >= max(len(paths) * 0.8, 3)), key=len, default="")
-
-
 # The state.
 
 
@@ -198,6 +183,7 @@ class State:
 
     def sections(self) -> StructuredSummary:
         task, goal = self._asks()
+        trail = render(self.reading.ask.trail, int(self.room * TRAIL_SHARE))
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
@@ -210,14 +196,19 @@ class State:
                     ],
                 )
             ),
-            done=self.old.done.strip(),
+            done=self._joined("done", trail),
             blocked=self._fit(self._blockers(), OPEN_SHARE),
-            active_state=self._fit(self._active(), OPEN_SHARE),
+            active_state=self._joined("active_state", trail),
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
-            files=self._fit(self._files(), FILES_SHARE),
+            files=self._joined("files", trail),
             next_steps=self._fit(self._plan() or _lines(self.old.next_steps), PLAN_SHARE),
         )
+
+    def _joined(self, key: str, trail: dict[str, list[str]]) -> str:
+        """The trail's lines of a section, and what else an earlier summary has there."""
+        carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
+        return "\n".join(filter(None, [*trail.get(key, []), carried]))
 
     def _fit(self, lines: Iterable[str], share: float) -> str:
         """The newest lines that fit, in their order."""
@@ -312,35 +303,6 @@ class State:
                 found.append(f"- {step.head}")
             mended |= keys
         return list(reversed(found[:MOST_BLOCKERS]))
-
-    def _active(self) -> list[str]:
-        """Where the work is done, and how the newest runs of each kind of check ended."""
-        root = common_root(self.steps)
-        newest: dict[str, str] = {}
-        for step in self.calls:
-            check = _CHECK.search(step.head) if step.action and step.action.family == "shell" else None
-            if check is not None and step.head.startswith("$"):
-                newest.pop(check.group().lower(), None)
-                newest[check.group().lower()] = f"- last {check.group().lower()} run: {step.head[2:]}"
-        return [*([f"- paths below are relative to {root}"] if root else []), *list(newest.values())[-4:]]
-
-    def _files(self) -> list[str]:
-        """Files that were changed, then those that were only looked at."""
-        changed: Counter[str] = Counter()
-        read: dict[str, None] = {}
-        for step in self.calls:
-            action = step.action
-            if action is None or action.outcome == "failed":
-                continue
-            for path in action.paths:
-                if action.wrote:
-                    changed[path] += 1
-                elif action.family == "read":
-                    read[path] = None
-        root = common_root(self.steps)
-        lines = [f"- changed {path.removeprefix(root)} ({count}x)" for path, count in changed.items()]
-        seen = ", ".join(path.removeprefix(root) for path in read if path not in changed)
-        return [*([f"- read only: {seen}"] if seen else []), *_lines(self.old.files), *lines]
 
 
 def _task(item: object) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
+from midfold.fold.trail import Trail
 from midfold.transcript.laws import Repair
 from midfold.transcript.tokens import Basis
 
@@ -93,7 +94,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done and why. Positions and sizes only, never what a message says."""
+    """What was done and why: positions and sizes, and the artifact trail; nothing else of what a message says."""
 
     status: Status
     reason: str
@@ -119,6 +120,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: PersistenceRecommendation = "no_persistence_change"
+    trail: Trail | None = None
+    """What the agent did so far, redacted: files, acts, what runs, the last checks. Only where something was folded."""
     timing: Timing | None = None
     """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
     notices: tuple[str, ...] = ()

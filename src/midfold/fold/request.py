@@ -14,6 +14,7 @@ from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Receipt
 from midfold.fold.summary import build_prompt, serialize_turns
+from midfold.fold.trail import Trail
 from midfold.transcript.laws import OrphanCalls
 from midfold.transcript.message import Message, Role, Tool, Transcript, Usage
 from midfold.transcript.tokens import Basis, Meter
@@ -31,6 +32,8 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
     summary: str = ""
     folds: tuple[str, ...] = ()
+    trail: Trail = Trail()
+    """What the folded messages did."""
     ineffective: int = 0
     failure: FailureKind = ""
     """Why the newest summary failed; empty after one that did not."""
@@ -93,6 +96,10 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     before: Transcript = ()
     """What stays before the fold, and after it: a summary need not repeat it."""
     after: Transcript = ()
+    trail: Trail = Trail()
+    """What was done so far, the messages that stay included: a summary may show it (`midfold.fold.trail.render`)."""
+    folded_trail: Trail = Trail()
+    """The same up to the end of the fold: what the next compaction goes on with."""
     shown_results: int = 0
     """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
     shown_texts: int = 0

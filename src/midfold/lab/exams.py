@@ -163,7 +163,7 @@ class Exam(NamedTuple):
 def recall_search(past: Transcript, query: str) -> str:
     """What a model is told that searches the past with midfold's own tool."""
     recall = _recall(past)
-    return APART.join(recall.told(recall.hits(query)))
+    return APART.join(recall.describe_hits(recall.hits(query)))
 
 
 @lru_cache(maxsize=2)

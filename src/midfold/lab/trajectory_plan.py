@@ -201,7 +201,7 @@ class TrajectoryPlan(NamedTuple):
     fits: bool = True
 
     @property
-    def folded(self) -> list[int]:
+    def folded_turns(self) -> list[int]:
         return [place for span in self.spans for place in span]
 
 

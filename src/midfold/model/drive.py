@@ -64,7 +64,7 @@ def as_answer(given: Any) -> SummaryAnswer:
     return SummaryAnswer(failure="malformed")
 
 
-class Guard:
+class CooldownGuard:
     """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
 
     def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
@@ -73,7 +73,7 @@ class Guard:
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
         if self._decision.pause:
-            return self._paused()
+            return self._pause_answer()
         self._asked = answer_of(self._summarize, ask)
         return self._asked
 
@@ -88,7 +88,7 @@ class Guard:
             self._asked = failure_of(error)
         return self._asked
 
-    def _paused(self) -> SummaryAnswer:
+    def _pause_answer(self) -> SummaryAnswer:
         kind, left = self._decision.failure, self._decision.pause
         return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
 
@@ -106,11 +106,11 @@ class Guard:
 class Question(NamedTuple):
     """What a compaction waits with, and who answers it."""
 
-    guard: Guard
+    guard: CooldownGuard
     ask: SummaryAsk
 
 
-class _Done(NamedTuple):
+class _FlowResult(NamedTuple):
     value: object
 
 
@@ -135,7 +135,7 @@ async def run_async(steps: Generator[Question, SummaryAnswer, T]) -> T:
 
 async def _next_in_thread(
     steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None
-) -> Question | _Done:
+) -> Question | _FlowResult:
     """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
     work = asyncio.ensure_future(asyncio.to_thread(_next, steps, answer))
     try:
@@ -145,13 +145,13 @@ async def _next_in_thread(
         raise
 
 
-def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _Done:
+def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _FlowResult:
     try:
         return next(steps) if answer is None else steps.send(answer)
     except StopIteration as stop:
-        return _Done(stop.value)
+        return _FlowResult(stop.value)
 
 
-def cleared(state: CompactionState) -> CompactionState:
+def clear_failures(state: CompactionState) -> CompactionState:
     """The state without its failures and strikes: after a reset or another model."""
     return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

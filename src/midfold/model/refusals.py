@@ -113,13 +113,13 @@ def retry_after(headers: Mapping[str, str], now: float) -> float:
     lower = {key.lower(): value.strip() for key, value in headers.items()}
     for value, unit in ((lower.get("retry-after-ms", ""), 0.001), (lower.get("retry-after", ""), 1.0)):
         if _NUMBER.fullmatch(value):
-            return _bounded(float(value) * unit)
+            return _clamp(float(value) * unit)
     try:
-        return _bounded(parsedate_to_datetime(lower.get("retry-after", "")).timestamp() - now)
+        return _clamp(parsedate_to_datetime(lower.get("retry-after", "")).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return 0.0
 
 
-def _bounded(seconds: float) -> float:
+def _clamp(seconds: float) -> float:
     """At least nothing, at most a day."""
     return min(max(seconds, 0.0), 86_400.0)

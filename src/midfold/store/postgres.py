@@ -58,11 +58,11 @@ class PostgresTx(Tx):
 
     def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
-        found = self._known(wanted)
+        found = self._known_bodies(wanted)
         new = [entry for digest, entry in wanted.items() if digest not in found]
         added = self._add_new(new, index)
         if len(added) < len(new):
-            found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
+            found |= self._known_bodies({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
                 raise RetryTransaction("a body was deleted between two looks at it")
         if index:
@@ -90,7 +90,7 @@ class PostgresTx(Tx):
                 cursor.nextset()
         return added
 
-    def _known(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
+    def _known_bodies(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
         rows = self.all("bodies_by_digest", digests=list(wanted))
         return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
 

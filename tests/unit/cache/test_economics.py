@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.cache.health import Health, Seen, Turn, fingerprint
+from midfold.cache.health import Health, RequestHashes, Turn, fingerprint
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import (
     INSTRUCTION_TOKENS,
-    Moment,
     Schedule,
+    ScheduleFacts,
     Writer,
     break_even,
     cold_gain,
@@ -45,7 +45,7 @@ def test_an_edit_that_removes_nothing_never_pays() -> None:
     assert cold_gain(removed=1000, summary=250) == 1000
 
 
-def moment(**changed: Any) -> Moment:
+def moment(**changed: Any) -> ScheduleFacts:
     usual: dict[str, Any] = {
         "pressure": Pressure.SOFT,
         "prompt_tokens": 100_000,
@@ -54,7 +54,7 @@ def moment(**changed: Any) -> Moment:
         "idle_seconds": 10.0,
         "calls_so_far": 50,
     }
-    return Moment(**{**usual, **changed})
+    return ScheduleFacts(**{**usual, **changed})
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def usage(prompt: int, read: int, written: int) -> midfold.Usage:
     return midfold.Usage(prompt_tokens=prompt, cache_read_tokens=read, cache_write_tokens=written)
 
 
-def seen(**changed: Any) -> Seen:
-    return Seen(**{"model": "m", "tools": "t", "system": "s", "messages": Tally(1, 1, b"x"), **changed})
+def seen(**changed: Any) -> RequestHashes:
+    return RequestHashes(**{"model": "m", "tools": "t", "system": "s", "messages": Tally(1, 1, b"x"), **changed})
 
 
 WARM = Health().observe(usage(10_000, 0, 10_000), seen(), at=0.0, prices=ANTHROPIC)
@@ -192,7 +192,7 @@ def test_money_is_net_of_writes() -> None:
     after = WARM.observe(usage(12_000, 10_000, 2_000), seen(), at=5.0, prices=ANTHROPIC)
     assert after.saved_units == pytest.approx(-2_500 + 9_000 - 500)
     assert after.hit_rate == pytest.approx(10 / 22)
-    assert after.carried(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
+    assert after.carrying_cost(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
 
 
 def test_health_is_plain_json() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import midfold
 from midfold.fold.handoff import recognise
-from support.fixtures import call, numbered
+from support.fixtures import call, number_lines
 
 STUB = "## Goal\nDo the work.\n\n## Progress\n### Done\n- Some of it.\n"
 DEMAND = "Every note must end with the line: 'checked for release 4711'."
@@ -21,7 +21,7 @@ def folded_again_and_again(times: int) -> str:
     for number in range(times):
         messages.append({"role": "user", "content": f"Now the package number {number}."})
         for step in range(12):
-            text = numbered(f"line {{n}} of step_{number}_{step}: value {number * 1000 + step + 5000}", 12)
+            text = number_lines(f"line {{n}} of step_{number}_{step}: value {number * 1000 + step + 5000}", 12)
             messages += call(number * 100 + step, "terminal", {"command": f"cksum part_{number}_{step}.py"}, text)
         messages.append({"role": "assistant", "content": f"Package {number} is done."})
         done = midfold.compact(messages, context_length=16_000, force=True, summarizer=lambda ask: STUB, state=state)

@@ -38,7 +38,7 @@ def test_keeping_everything_scores_one_and_keeping_nothing_scores_zero() -> None
     assert (kept.over, kept.share, dropped.over) == (kept.cuts, 1.0, 0)
     assert result.conversations == 3
     assert result.cuts == kept.cuts
-    assert result.needed > result.cuts
+    assert result.need_count > result.cuts
 
 
 def test_the_oracle_of_snippets_is_best_and_what_goes_far_back_is_lost_by_the_window() -> None:

@@ -41,11 +41,11 @@ def hermes_call() -> Call | None:
     if call is None or protection is None:
         return call
 
-    def protected(**arguments: Any) -> Any:
+    def call_protected(**arguments: Any) -> Any:
         with protection():
             return call(**arguments)
 
-    return protected
+    return call_protected
 
 
 def summarize_with(call: Call, ask: SummaryAsk, runtime: Mapping[str, str], context_length: int) -> SummaryAnswer:
@@ -54,7 +54,7 @@ def summarize_with(call: Call, ask: SummaryAsk, runtime: Mapping[str, str], cont
     summary = ask.previous
     for piece in pieces(ask.messages, limit):
         part = msgspec.structs.replace(ask, messages=piece, previous=summary)
-        summary = _asked(call, part.prompt(), runtime)
+        summary = _ask(call, part.prompt(), runtime)
     return SummaryAnswer(text=summary, source="model")
 
 
@@ -70,7 +70,7 @@ def pieces(messages: Transcript, limit: int) -> Iterator[Transcript]:
     yield messages[start:]
 
 
-def _asked(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
+def _ask(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
     try:
         response = call(task="compression", main_runtime=dict(runtime), messages=[{"role": "user", "content": prompt}])
     except Exception as error:
