@@ -10,7 +10,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import os
 import re
 from heapq import heapify, heappop, heappush, nlargest
 
@@ -19,7 +18,8 @@ from midfold.fold.names import NameCounts, binds, parts, worth
 from midfold.fold.steps import Kind, Line, Reading, Step
 from midfold.transcript.tokens import estimate_text
 
-W = float(os.environ.get("W", "1"))
+NAMED = 4.0
+"""What the names of a line count beside what it says."""
 LINE_TOKENS = 1.0
 """A line break and what stands before a line."""
 UNBOUND = 0.4
@@ -126,7 +126,7 @@ class Choice:
         covered, worths = self.covered, self.worths
         named = sum(worths[entry] for entry in line.names if entry not in covered)
         base = line.base if self._prose_left > 0 or line.step.kind is not Kind.SAID else 0.0
-        return base + W * (named if line.binds else named * UNBOUND)
+        return base + NAMED * (named if line.binds else named * UNBOUND)
 
     def _price(self, line: Line) -> tuple[float, float]:
         """What a line adds and what it costs, with the line of its step where that is not told yet."""
