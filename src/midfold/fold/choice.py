@@ -18,12 +18,12 @@ from midfold.fold.names import NameCounts, binds, parts, worth
 from midfold.fold.steps import Kind, Line, Reading, Step
 from midfold.transcript.tokens import estimate_text
 
-NAMED = 4.0
+NAMED = 10.0
 """What the names of a line count beside what it says."""
 LINE_TOKENS = 1.0
 """A line break and what stands before a line."""
 UNBOUND = 0.4
-PROSE_SHARE = 0.4
+PROSE_SHARE = 0.3
 """Of the budget, for what the agent said for its own sake; beyond that its sentences count by their names."""
 OLDEST, NEWEST = 0.6, 1.4
 """What the age of a step makes of its worth."""

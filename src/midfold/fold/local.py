@@ -65,8 +65,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     told = state.render()
     steps = [*carried(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
     choice = Choice(reading, steps, room - estimate_text(told), told)
-    root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
-    body = msgspec.structs.replace(state, critical=story(steps, choice, root))
+    body = msgspec.structs.replace(state, critical=story(steps, choice))
     notice = TERSE_NOTICE if ask.dense else NOTICE
     return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
 
@@ -82,7 +81,7 @@ def cover(
     """A summary that a model wrote with exact lines for what it left out, as far as there is room."""
     reading = Reading(ask, scanned)
     choice = Choice(reading, reading.steps, room, summary.render())
-    lines = "\n\n".join(filter(None, [summary.critical.strip(), story(reading.steps, choice, "")]))
+    lines = "\n\n".join(filter(None, [summary.critical.strip(), story(reading.steps, choice)]))
     return msgspec.structs.replace(summary, critical=lines), book_of(choice)
 
 
@@ -106,7 +105,7 @@ def _unnoticed(previous: str) -> str:
 # What happened.
 
 
-def story(steps: Sequence[Step], choice: Choice, root: str) -> str:
+def story(steps: Sequence[Step], choice: Choice) -> str:
     """The chosen lines under their steps, in order; calls of which nothing else is told share a line."""
     out: list[str] = []
     bare: list[str] = []
@@ -126,7 +125,7 @@ def story(steps: Sequence[Step], choice: Choice, root: str) -> str:
             out.append((TYPED if step.kind is Kind.USER else "") + _paragraph(lines))
     if bare:
         out.append(_together(bare))
-    text = "\n".join(out)
+    text, root = "\n".join(out), choice.reading.root
     return f"{STORY}\n{text.replace(root, '') if root else text}" if text else ""
 
 

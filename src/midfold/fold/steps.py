@@ -21,6 +21,7 @@ from typing import Any
 from midfold.fold.digest.actions import CONTENT_KEYS, NEW_KEYS, OLD_KEYS, command_of, patch_text, telling_part
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
+from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, CHUNK, RESULT, SAID, USER, Census, NameCounts, subwords
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
@@ -36,7 +37,7 @@ MARGIN = 256
 MOST_DESCRIBED = 400
 """Newest calls whose outcome is told; older ones are told by what was called."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
-LONGEST_COMMAND, SHORT_OUTPUT = 110, 200
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
 CLOSINGS = ("search", "list", "other", "web", "process")
 """Families whose whole outcome is told."""
 SHORT_TEXT = 360
@@ -46,11 +47,12 @@ HARDLY_SHORTER = 120
 SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS = 12, 2_000
+ORDER_REACH = 500
+REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
 
-_SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t]+(?=[A-Z`*\"(])|(?<=[.!?。])[ \t]+(?=[^\x00-\x7f])")
-_SEAM = re.compile(r"(?<=[.;!?]) +|(?<=,)(?=[\"{])| *(?:&&|\|\|) *|(?<=,) +|\\\\n|\\n")
+_SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t](?=[ \tA-Z`*\"(])|(?<=[.!?。])[ \t](?=[^\x00-\x7f])")
+_SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
-_NOTE = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
 
 
 class Kind(IntEnum):
@@ -117,6 +119,8 @@ class Reading:
         messages = (*ask.before, *ask.messages, *ask.after)
         self.length = len(messages)
         self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
+        self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
+        """The folder in which the work is done; paths are told from there."""
         self.room = room_for(messages, scanned)
         self.census = Census()
         self.inside: set[NameCounts] = set()
@@ -165,7 +169,7 @@ class Reading:
 
     def _read(self, step: Step) -> None:
         """Counts the names of a step's texts, and cuts them into lines."""
-        step.head = head_of(step)
+        step.head = head_of(step, self.root)
         step.head_names = self.names(step.head)
         for who, text in self._texts(step):
             shown = text if step.at in self.fold else self._shown(who, text)
@@ -213,7 +217,7 @@ class Reading:
             yield CALLED, self.safe(step, told)
         if step.result is not None and not _is_echo(step):
             text = step.look.body.text if step.look is not None else step.result.text
-            yield RESULT, self.safe(step, _NOTE.sub("", text) if "<system-reminder>" in text else text)
+            yield RESULT, self.safe(step, _without_reminders(text))
 
     def _shown(self, who: int, text: str) -> str:
         """What a reader sees of a text that stays."""
@@ -282,7 +286,7 @@ def _is_echo(step: Step) -> bool:
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
 
-def head_of(step: Step) -> str:
+def head_of(step: Step, root: str) -> str:
     """A call in a few words, with its outcome."""
     action, look = step.action, step.look
     if step.kind is not Kind.CALL:
@@ -291,11 +295,11 @@ def head_of(step: Step) -> str:
         name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
         return name or "result"
     if action.outcome == "failed":
-        return f"{_did(action, look)} → FAILED: {action.error or action.detail}"
+        return f"{_did(action, look, root)} → FAILED: {action.error or action.detail}"
     closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
     if action.family == "shell":
         closing = _short_output(look) or closing
-    return f"{_did(action, look)} → {closing}" if closing else _did(action, look)
+    return f"{_did(action, look, root)} → {closing}" if closing else _did(action, look, root)
 
 
 def _short_output(look: Look) -> str:
@@ -306,7 +310,7 @@ def _short_output(look: Look) -> str:
     return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
 
 
-def _did(action: Action, look: Look) -> str:
+def _did(action: Action, look: Look, root: str) -> str:
     if action.family == "shell":
         command = telling_part(command_of(look)).strip()
         first, _, rest = command.partition("\n")
@@ -317,8 +321,13 @@ def _did(action: Action, look: Look) -> str:
         return f"{action.tool}: {action.did.removeprefix('called it with ')}"
     did = action.did
     for path in action.paths:
-        did = did.replace(look.path(path), "/".join(path.split("/")[-2:]))
+        did = did.replace(look.path(path), _short_path(path.removeprefix(root)))
     return did
+
+
+def _short_path(path: str) -> str:
+    """A path, or the telling end of a long one."""
+    return path if len(path) <= LONGEST_PATH else "/".join(path.split("/")[-3:])
 
 
 def changes(look: Look) -> tuple[list[str], list[str]]:
@@ -373,7 +382,8 @@ def sentences(text: str) -> Iterator[str]:
         elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
             yield line
         else:
-            yield from (piece for piece in _SENTENCE.split(line) if 0 < len(piece) <= LONGEST_SENTENCE)
+            pieces = map(str.strip, _SENTENCE.split(line))
+            yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
 
 
 def rows(text: str) -> Iterator[str]:
@@ -382,8 +392,24 @@ def rows(text: str) -> Iterator[str]:
         line = raw.strip()
         if 2 < len(line) <= LONGEST_LINE:
             yield line
-        elif line and len(line) > 2:
-            yield from (piece for piece in _SEAM.split(line) if 8 < len(piece) <= LONGEST_LINE)
+        elif len(line) > 2 and not _holds_order(line):
+            pieces = map(str.strip, _SEAM.split(line))
+            yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
+
+
+def _holds_order(line: str) -> bool:
+    """Whether a line that is told by its pieces may give an order: a piece would not show it."""
+    return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
+
+
+def _without_reminders(text: str) -> str:
+    """A result without the notes of a client to its model."""
+    kept: list[str] = []
+    place = 0
+    while (start := text.find(REMINDER, place)) >= 0 and (end := text.find(REMINDER_END, start)) >= 0:
+        kept.append(text[place:start])
+        place = end + len(REMINDER_END)
+    return "".join(kept) + text[place:] if kept else text
 
 
 def seen_of(text: str, shown: int) -> str:
