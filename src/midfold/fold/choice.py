@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from heapq import heapify, heappop, heappush, nlargest
 
 from midfold.fold.hostile import is_suspicious
@@ -23,6 +24,8 @@ NAMED = 10.0
 LINE_TOKENS = 1.0
 """A line break and what stands before a line."""
 UNBOUND = 0.4
+MOST_ALIKE = 3
+"""Lines that differ in nothing but their numbers."""
 PROSE_SHARE = 0.3
 """Of the budget, for what the agent said for its own sake; beyond that its sentences count by their names."""
 OLDEST, NEWEST = 0.6, 1.4
@@ -75,7 +78,7 @@ class Choice:
         self._cover(reading.names(told))
         self.chosen: dict[Step, set[int]] = {}
         """The lines of each step that is told."""
-        self._told = {_skeleton(line) for line in told.split("\n")}
+        self._told = Counter(_skeleton(line) for line in told.split("\n"))
         self._run(self._candidates(steps, budget))
 
     def _cover(self, entries: set[NameCounts] | list[NameCounts]) -> None:
@@ -153,8 +156,8 @@ class Choice:
 
     def _take(self, line: Line, cost: float) -> None:
         rows = line.step.rows[line.first : line.last + 1] if line.first >= 0 else []
-        fresh = [row for row in rows if _skeleton(row) not in self._told]
-        if rows and not fresh:
+        often = min((self._told[_skeleton(row)] for row in rows), default=0)
+        if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
             return
