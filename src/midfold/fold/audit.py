@@ -20,7 +20,7 @@ import msgspec
 from midfold.errors import FailureKind
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Source, ground, harmless, quote_orders
-from midfold.fold.local import Book, cover, said_by_user
+from midfold.fold.local import Book, cover, user_demands
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.transcript.message import TEXT, Text, ToolCall, ToolResult
@@ -128,7 +128,7 @@ def _with_asks(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary
 
     An earlier summary has them word for word: what a model leaves out of its update is not forgotten.
     """
-    said = said_by_user(ask)
+    said = user_demands(ask)
     known = summary.render()
     demands = [line for line in said.demands if line.removeprefix("- ") not in known]
     return msgspec.structs.replace(

@@ -15,8 +15,8 @@ from collections import Counter
 from heapq import heapify, heappop, heappush, nlargest
 
 from midfold.fold.hostile import is_suspicious
-from midfold.fold.names import NameCounts, binds, parts, worth
-from midfold.fold.steps import Kind, Line, Reading, Step
+from midfold.fold.names import NameCounts, binds, parts, subwords, worth
+from midfold.fold.steps import FoldReading, Kind, Line, StoryStep
 from midfold.transcript.tokens import estimate_text
 
 NAMED = 10.0
@@ -36,6 +36,8 @@ CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 0.2, "demand": 0.08, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
 HEADS = {"wrote": 0.35, "failed": 0.25, "ended": 0.2, "agent": 0.2, "other": 0.12, "shell": 0.1, "web": 0.06}
 ADDED, ERROR, DEFINES = 0.12, 0.15, 0.12
+ON_TOPIC = 0.1
+"""For each token of a line that is about what was asked to be kept."""
 
 DEMAND = re.compile(
     r"\b(must|never|always|don't|do not|prefer|only|should not|shouldn't|avoid|make sure|instead of|no need)\b", re.I
@@ -67,18 +69,22 @@ _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 class Choice:
     """Lines within a budget, and the names that a reader has with them."""
 
-    def __init__(self, reading: Reading, steps: list[Step], budget: int, told: str = "") -> None:
+    def __init__(
+        self, reading: FoldReading, steps: list[StoryStep], budget: int, told: str = "", *, only_names: bool = False
+    ) -> None:
         self.reading = reading
         self.left = float(budget)
+        self._only_names = only_names
         self._prose_left = budget * PROSE_SHARE
         recent = frozenset(reading.recent)
         self.worths = {entry: worth(entry, reading.length, recent) for entry in reading.census.entries.values()}
         self.covered: set[NameCounts] = set()
         self._cover(reading.seen)
         self._cover(reading.names(told))
-        self.chosen: dict[Step, set[int]] = {}
+        self.chosen: dict[StoryStep, set[int]] = {}
         """The lines of each step that is told."""
         self._told = Counter(_skeleton(line) for line in told.split("\n"))
+        self._topic = frozenset(subwords(reading.ask.focus or ""))
         self._run(self._candidates(steps, budget))
 
     def _cover(self, entries: set[NameCounts] | list[NameCounts]) -> None:
@@ -87,7 +93,7 @@ class Choice:
             if entry not in self.covered:
                 self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
 
-    def _candidates(self, steps: list[Step], budget: int) -> list[Line]:
+    def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
         for number, step in enumerate(steps):
@@ -102,6 +108,8 @@ class Choice:
                 found.append(line)
         for line in found:
             line.cost = estimate_text(line.text) + LINE_TOKENS
+            if self._topic and not self._topic.isdisjoint(subwords(line.text)):
+                line.base += ON_TOPIC * line.cost
         if len(found) > budget * CANDIDATES_PER_TOKEN:
             found = nlargest(
                 int(budget * CANDIDATES_PER_TOKEN) + 50, found, key=lambda line: self._gain(line) / line.cost
@@ -128,7 +136,8 @@ class Choice:
     def _gain(self, line: Line) -> float:
         covered, worths = self.covered, self.worths
         named = sum(worths[entry] for entry in line.names if entry not in covered)
-        base = line.base if self._prose_left > 0 or line.step.kind is not Kind.SAID else 0.0
+        has_base = self._prose_left > 0 or line.step.kind is not Kind.SAID
+        base = line.base if has_base and not self._only_names else 0.0
         return base + NAMED * (named if line.binds else named * UNBOUND)
 
     def _price(self, line: Line) -> tuple[float, float]:
@@ -137,7 +146,7 @@ class Choice:
         step = line.step
         if step.head and line.first >= 0 and step not in self.chosen:
             cost += estimate_text(step.head) + LINE_TOKENS
-            gain += _head_base(step)
+            gain += 0.0 if self._only_names else _head_base(step)
         return gain, cost
 
     def _run(self, lines: list[Line]) -> None:
@@ -154,9 +163,13 @@ class Choice:
                 continue
             self._take(line, cost)
 
+    def _key(self, line: Line, row: str) -> str:
+        """By what a line is known again: of tool output, without its numbers."""
+        return _skeleton(row) if line.step.kind is Kind.CALL else row
+
     def _take(self, line: Line, cost: float) -> None:
         rows = line.step.rows[line.first : line.last + 1] if line.first >= 0 else []
-        often = min((self._told[_skeleton(row)] for row in rows), default=0)
+        often = min((self._told[self._key(line, row)] for row in rows), default=0)
         if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
@@ -164,7 +177,7 @@ class Choice:
         self.left -= cost
         if line.step.kind is Kind.SAID:
             self._prose_left -= cost
-        self._told.update(map(_skeleton, rows))
+        self._told.update(self._key(line, row) for row in rows)
         self._cover(line.names)
         self._cover(line.step.head_names)
         places = self.chosen.setdefault(line.step, set())
@@ -177,7 +190,7 @@ def _skeleton(text: str) -> str:
     return _DIGITS.sub("0", text[number.end() :] if number else text)
 
 
-def _head_base(step: Step) -> float:
+def _head_base(step: StoryStep) -> float:
     action = step.action
     if action is None:
         return 0.0

@@ -23,7 +23,7 @@ from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.digest.look import Action
 from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
-from midfold.fold.steps import SCANNED, Kind, Reading, Step, sentences
+from midfold.fold.steps import SCANNED, FoldReading, Kind, StoryStep, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
 from midfold.transcript.tokens import estimate_text
@@ -37,6 +37,8 @@ FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
 INSTRUCTIONS_SHARE = 0.1
+LEAST_ROOM = 16
+"""Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls they are looked for."""
@@ -58,12 +60,12 @@ class Book(NamedTuple):
 
 def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     """The body of a handoff for the fold, and what it keeps of it."""
-    reading = Reading(ask)
+    reading = FoldReading(ask)
     old = parse_summary(_unnoticed(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS, 60)
-    state = State(reading, old, room).sections()
+    state = WorkState(reading, old, room).sections()
     told = state.render()
-    steps = [*carried(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
+    steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
     choice = Choice(reading, steps, room - estimate_text(told), told)
     body = msgspec.structs.replace(state, critical=story(steps, choice))
     notice = TERSE_NOTICE if ask.dense else NOTICE
@@ -79,13 +81,13 @@ def cover(
     ask: SummaryAsk, summary: StructuredSummary, room: int, scanned: int = SCANNED
 ) -> tuple[StructuredSummary, Book]:
     """A summary that a model wrote with exact lines for what it left out, as far as there is room."""
-    reading = Reading(ask, scanned)
-    choice = Choice(reading, reading.steps, room, summary.render())
+    reading = FoldReading(ask, scanned)
+    choice = Choice(reading, reading.steps, room, summary.render(), only_names=True)
     lines = "\n\n".join(filter(None, [summary.critical.strip(), story(reading.steps, choice)]))
     return msgspec.structs.replace(summary, critical=lines), book_of(choice)
 
 
-def state_only(step: Step, reading: Reading) -> bool:
+def state_only(step: StoryStep, reading: FoldReading) -> bool:
     """Whether a step is told in the state alone: what the user asks for in a message that stays, and instructions."""
     return step.kind is Kind.NOTE or (step.kind is Kind.USER and step.at not in reading.fold)
 
@@ -105,7 +107,7 @@ def _unnoticed(previous: str) -> str:
 # What happened.
 
 
-def story(steps: Sequence[Step], choice: Choice) -> str:
+def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     """The chosen lines under their steps, in order; calls of which nothing else is told share a line."""
     out: list[str] = []
     bare: list[str] = []
@@ -143,16 +145,16 @@ def _paragraph(lines: Iterable[str]) -> str:
     return text
 
 
-def carried(old: str, reading: Reading) -> list[Step]:
+def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
     """The steps of an earlier story."""
-    steps: list[Step] = []
+    steps: list[StoryStep] = []
     for raw in old.split("\n"):
         text = raw.removeprefix("- ").removeprefix(TYPED).strip()
         if not text:
             continue
         if not raw.startswith("  ") or not steps:
             kind = Kind.USER if raw.startswith(TYPED) else Kind.CALL if raw.startswith("- ") else Kind.SAID
-            steps.append(Step(kind, reading.fold.start))
+            steps.append(StoryStep(kind, reading.fold.start))
         step = steps[-1]
         names = reading.names(text)
         reading.census.count(set(names), reading.fold.start, USER if step.kind is Kind.USER else SAID)
@@ -170,10 +172,10 @@ def carried(old: str, reading: Reading) -> list[Step]:
 # The state.
 
 
-class State:
+class WorkState:
     """What a fold says about where the work stands."""
 
-    def __init__(self, reading: Reading, old: StructuredSummary, room: int) -> None:
+    def __init__(self, reading: FoldReading, old: StructuredSummary, room: int) -> None:
         self.reading = reading
         self.old = old
         self.room = room
@@ -195,23 +197,23 @@ class State:
                     ],
                 )
             ),
-            done=self._joined("done", trail),
+            done=self._section("done", trail),
             blocked=self._fit(self._blockers(), OPEN_SHARE),
-            active_state=self._joined("active_state", trail),
+            active_state=self._section("active_state", trail),
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
-            files=self._joined("files", trail),
+            files=self._section("files", trail),
             next_steps=self._fit(self._plan() or _lines(self.old.next_steps), PLAN_SHARE),
         )
 
-    def _joined(self, key: str, trail: dict[str, list[str]]) -> str:
+    def _section(self, key: str, trail: dict[str, list[str]]) -> str:
         """The trail's lines of a section, and what else an earlier summary has there."""
         carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
         return "\n".join(filter(None, [*trail.get(key, []), carried]))
 
     def _fit(self, lines: Iterable[str], share: float) -> str:
         """The newest lines that fit, in their order."""
-        left = self.room * share
+        left = max(self.room * share, LEAST_ROOM)
         kept: list[str] = []
         for line in reversed(list(dict.fromkeys(lines))):
             cost = estimate_text(line) + 1
@@ -234,11 +236,11 @@ class State:
             goal = self._beginning(first, GOAL_SHARE)
         return task, goal
 
-    def _is_answered(self, ask: Step) -> bool:
+    def _is_answered(self, ask: StoryStep) -> bool:
         place = self.reading.steps.index(ask)
         return any(step.is_answer for step in self.reading.steps[place + 1 :])
 
-    def _beginning(self, step: Step, share: float) -> str:
+    def _beginning(self, step: StoryStep, share: float) -> str:
         """The first sentences of a message, as many as fit."""
         left = self.room * share
         kept: list[str] = []
@@ -311,7 +313,7 @@ def _task(item: object) -> list[str]:
     return [str(item.get("status", "pending")), " ".join(text.split())]
 
 
-def _targets(step: Step, action: Action) -> set[str]:
+def _targets(step: StoryStep, action: Action) -> set[str]:
     """What a later success must be about, to mend a failure: the same file or the same program."""
     words = _WORD.findall(step.head)[:1] if action.family == "shell" else [action.tool]
     return {*action.paths, " ".join(words)}
@@ -346,7 +348,7 @@ def clip(text: str, limit: int) -> str:
     return f"{flat[: limit * 3 // 4].rstrip()} […] {flat[-limit // 5 :].lstrip()}"
 
 
-def said_by_user(ask: SummaryAsk) -> UserWords:
+def user_demands(ask: SummaryAsk) -> UserWords:
     """Asks and demands of the fold and of the summary before it, each within its share of the budget."""
     old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
     said = [text for message in ask.messages if (text := ask.redact(user_words(message)))]

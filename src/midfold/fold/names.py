@@ -110,13 +110,13 @@ _NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
 def names(text: str) -> Iterator[tuple[str, int]]:
     """Every name of a text with the place where its chunk begins."""
     for match in CHUNK.finditer(text):
-        name = judged(match.group())
+        name = judge_name(match.group())
         if name is not None:
             yield name.text, match.start()
 
 
 @lru_cache(maxsize=1 << 15)
-def judged(chunk: str) -> Name | None:
+def judge_name(chunk: str) -> Name | None:
     """The name a chunk of text is, without the punctuation around it; None for words of prose."""
     if chunk.startswith("http") and "://" in chunk:
         return Name(chunk.rstrip(".:!?*_~/"), Shape.URL)
@@ -213,7 +213,7 @@ class Census:
         """The entry of a chunk of text; None for words of prose."""
         if chunk in self._known:
             return self._known[chunk]
-        name = judged(chunk)
+        name = judge_name(chunk)
         entry = None if name is None else self.entries.get(name.text)
         if name is not None and entry is None:
             entry = self.entries[name.text] = NameCounts(name)
@@ -296,12 +296,12 @@ def readable(message: Message, room: int) -> Iterator[tuple[int, str]]:
             who = USER if message.role == "user" else SAID if message.role == "assistant" else RESULT
             yield who, _ends(part.text, room)
         elif isinstance(part, ToolCall):
-            yield CALLED, _ends(told_arguments(part.arguments), room)
+            yield CALLED, _ends(arguments_text(part.arguments), room)
         elif isinstance(part, ToolResult):
             yield RESULT, _ends(part.text, room)
 
 
-def told_arguments(arguments: str) -> str:
+def arguments_text(arguments: str) -> str:
     """The arguments of a call as people read them: a line for each value, with real line breaks."""
     try:
         value = jsonio.decode(arguments) if len(arguments) <= LONGEST_TEXT else None

@@ -69,7 +69,7 @@ class Line:
 
     __slots__ = ("base", "binds", "cost", "first", "last", "names", "step")
 
-    def __init__(self, step: Step, first: int, last: int, names: list[NameCounts]) -> None:
+    def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
         self.step = step
         self.first = first
         self.last = last
@@ -86,7 +86,7 @@ class Line:
         return "\n".join(self.step.rows[self.first : self.last + 1]) if self.first >= 0 else self.step.head
 
 
-class Step:
+class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
@@ -111,7 +111,7 @@ class Step:
         """Whether the agent ended its turn with it."""
 
 
-class Reading:
+class FoldReading:
     """The steps of a fold, and the census of its names."""
 
     def __init__(self, ask: SummaryAsk, scanned: int = SCANNED) -> None:
@@ -137,7 +137,7 @@ class Reading:
             self._read(step)
         _drop_superseded(self.steps)
 
-    def _with_credentials(self) -> set[Step]:
+    def _with_credentials(self) -> set[StoryStep]:
         """The steps in whose texts the redactor finds something; all of them where the rules are not ours."""
         if self.ask.redact is not our_rules:
             return set(self.steps)
@@ -150,7 +150,7 @@ class Reading:
             return (text,)
         return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
 
-    def safe(self, step: Step, text: str) -> str:
+    def safe(self, step: StoryStep, text: str) -> str:
         """What is read of a text: redacted first, cut at a line after that."""
         pieces = self._ends(text)
         if step in self._dirty:
@@ -160,14 +160,14 @@ class Reading:
         first, last = pieces[0][:-MARGIN], pieces[1][MARGIN:]
         return f"{first[: first.rfind(chr(10)) + 1]}\n{last[last.find(chr(10)) + 1 :]}"
 
-    def _describe(self, step: Step) -> None:
+    def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
         is_long = any(len(text) > self.room for text in _texts(step))
         look = take_a_look(call, result, self.ask.redact if is_long or step in self._dirty else identity)
         step.look = look
         step.action = describe_look(look, call, result)
 
-    def _read(self, step: Step) -> None:
+    def _read(self, step: StoryStep) -> None:
         """Counts the names of a step's texts, and cuts them into lines."""
         step.head = head_of(step, self.root)
         step.head_names = self.names(step.head)
@@ -185,7 +185,7 @@ class Reading:
             for line in rows(self.safe(step, "\n".join(changes(step.look)[0]))):
                 self.add(step, f"+ {line}", self.names(line))
 
-    def _cut(self, step: Step, who: int, text: str, shown: str) -> set[NameCounts]:
+    def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
         entries: set[NameCounts] = set()
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
@@ -197,7 +197,7 @@ class Reading:
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
-    def add(self, step: Step, text: str, found: list[NameCounts], *, keep: bool = False) -> None:
+    def add(self, step: StoryStep, text: str, found: list[NameCounts], *, keep: bool = False) -> None:
         """Adds a line to a step; without names it only goes along with its neighbours."""
         step.rows.append(text)
         if found or keep:
@@ -207,7 +207,7 @@ class Reading:
         find = self.census.find
         return [entry for chunk in dict.fromkeys(CHUNK.findall(text)) if (entry := find(chunk)) is not None]
 
-    def _texts(self, step: Step) -> Iterator[tuple[int, str]]:
+    def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
         """The texts of a step, and who speaks in each."""
         for text in step.texts:
             yield (USER, SAID, CALLED, RESULT)[step.kind], self.safe(step, text)
@@ -224,37 +224,37 @@ class Reading:
         if who != RESULT and len(text) <= SHORT_TEXT:
             return text
         shown = self.ask.shown_results if who == RESULT else self.ask.shown_texts
-        return text if who == RESULT and len(text) <= 3 * shown else seen_of(text, shown)
+        return text if who == RESULT and len(text) <= 3 * shown else visible_part(text, shown)
 
 
-def steps_of(messages: Transcript) -> list[Step]:
+def steps_of(messages: Transcript) -> list[StoryStep]:
     """What happened in messages, in order; a result belongs to its call."""
-    steps: list[Step] = []
-    calls: dict[str, Step] = {}
+    steps: list[StoryStep] = []
+    calls: dict[str, StoryStep] = {}
     for at, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, ToolCall):
-                steps.append(_called(part, at))
+                steps.append(_call_step(part, at))
                 calls[part.id] = steps[-1]
             elif isinstance(part, ToolResult):
                 asked = calls.pop(part.call_id, None)
                 if asked is None:
-                    steps.append(asked := Step(Kind.CALL, at))
+                    steps.append(asked := StoryStep(Kind.CALL, at))
                 asked.result = part
             elif isinstance(part, Text) and part.text.strip():
-                steps += _said(part.text, message.role, at)
+                steps += _speech_steps(part.text, message.role, at)
         if steps and steps[-1].at == at and steps[-1].kind is Kind.SAID:
             steps[-1].is_answer = True
     return steps
 
 
-def _called(call: ToolCall, at: int) -> Step:
-    step = Step(Kind.CALL, at)
+def _call_step(call: ToolCall, at: int) -> StoryStep:
+    step = StoryStep(Kind.CALL, at)
     step.call = call
     return step
 
 
-def _said(text: str, role: str, at: int) -> Iterator[Step]:
+def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
     """What somebody said; of a user's message the words, and what a client put around them as a note."""
     if role != "user":
         yield _of_text(Kind.SAID if role == "assistant" else Kind.NOTE, text, at)
@@ -266,13 +266,13 @@ def _said(text: str, role: str, at: int) -> Iterator[Step]:
         yield _of_text(Kind.USER, read.words, at)
 
 
-def _of_text(kind: Kind, text: str, at: int) -> Step:
-    step = Step(kind, at)
+def _of_text(kind: Kind, text: str, at: int) -> StoryStep:
+    step = StoryStep(kind, at)
     step.texts = [text]
     return step
 
 
-def _texts(step: Step) -> Iterator[str]:
+def _texts(step: StoryStep) -> Iterator[str]:
     yield from step.texts
     if step.call is not None:
         yield step.call.arguments
@@ -280,13 +280,13 @@ def _texts(step: Step) -> Iterator[str]:
         yield step.result.text
 
 
-def _is_echo(step: Step) -> bool:
+def _is_echo(step: StoryStep) -> bool:
     """Whether a result only says that a file was written, or shows what was written into it."""
     action = step.action
     return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
 
 
-def head_of(step: Step, root: str) -> str:
+def head_of(step: StoryStep, root: str) -> str:
     """A call in a few words, with its outcome."""
     action, look = step.action, step.look
     if step.kind is not Kind.CALL:
@@ -360,7 +360,7 @@ def _pair(edit: dict[str, Any]) -> tuple[str, str]:
     return old, next((squashed[key] for key in NEW_KEYS if key in squashed), "")
 
 
-def _drop_superseded(steps: list[Step]) -> None:
+def _drop_superseded(steps: list[StoryStep]) -> None:
     """Lines that a later edit took out again are not told."""
     gone: set[str] = set()
     for step in reversed(steps):
@@ -412,7 +412,7 @@ def _without_reminders(text: str) -> str:
     return "".join(kept) + text[place:] if kept else text
 
 
-def seen_of(text: str, shown: int) -> str:
+def visible_part(text: str, shown: int) -> str:
     """All of a text, or its ends where it is long and may be shortened."""
     return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else f"{text[:shown]}\n{text[-shown:]}"
 
