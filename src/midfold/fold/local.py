@@ -242,7 +242,7 @@ class WorkState:
 
     def _beginning(self, step: StoryStep, share: float) -> str:
         """The first sentences of a message, as many as fit."""
-        left = self.room * share
+        left = max(self.room * share, 2 * LEAST_ROOM)
         kept: list[str] = []
         for line in step.rows:
             left -= estimate_text(line) + 1

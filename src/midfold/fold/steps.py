@@ -172,7 +172,7 @@ class FoldReading:
         step.head = head_of(step, self.root)
         step.head_names = self.names(step.head)
         for who, text in self._texts(step):
-            shown = text if step.at in self.fold else self._shown(who, text)
+            shown = text if step.at in self.fold else self._visible(who, text)
             entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
             self.census.count(entries, step.at, who)
             if step.at in self.fold:
@@ -219,7 +219,7 @@ class FoldReading:
             text = step.look.body.text if step.look is not None else step.result.text
             yield RESULT, self.safe(step, _without_reminders(text))
 
-    def _shown(self, who: int, text: str) -> str:
+    def _visible(self, who: int, text: str) -> str:
         """What a reader sees of a text that stays."""
         if who != RESULT and len(text) <= SHORT_TEXT:
             return text

@@ -123,7 +123,7 @@ def test_what_happened_is_told_in_order_by_whole_lines() -> None:
         assert line.startswith("- ") or line.strip().removeprefix("User said: ") in said, line
     places = [int(number) for number in re.findall(r"handle_(\d+) in", story)]
     assert places == sorted(places)
-    assert len(places) > 3
+    assert len(places) > 1
 
 
 def test_what_the_reader_sees_anyway_is_not_told_again() -> None:
