@@ -34,7 +34,16 @@ SHORT_ASK = 600
 """Characters; a longer message of the user's is told by its beginning and by what it demands."""
 CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 0.2, "demand": 0.08, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
-HEADS = {"wrote": 0.35, "failed": 0.25, "ended": 0.2, "agent": 0.2, "other": 0.12, "shell": 0.1, "web": 0.06}
+HEADS = {
+    "act": 9.0,
+    "wrote": 0.35,
+    "failed": 0.25,
+    "ended": 0.2,
+    "agent": 0.2,
+    "other": 0.12,
+    "shell": 0.1,
+    "web": 0.06,
+}
 ADDED, ERROR, DEFINES = 0.12, 0.15, 0.12
 ON_TOPIC = 1.0
 """For each token of a line that is about what was asked to be kept."""
@@ -199,7 +208,7 @@ def _head_base(step: StoryStep) -> float:
     if action.outcome == "failed":
         return HEADS["failed"]
     if action.wrote:
-        return HEADS["wrote"]
+        return HEADS["act" if action.family == "other" else "wrote"]
     if " → " in step.head and action.family == "shell":
         return HEADS["ended"]
     return HEADS.get(action.family, 0.01)

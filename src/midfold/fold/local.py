@@ -37,7 +37,7 @@ FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
 INSTRUCTIONS_SHARE = 0.1
-LEAST_ROOM = 16
+LEAST_ROOM, LEAST_TRAIL = 16, 250
 """Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
@@ -184,7 +184,7 @@ class WorkState:
 
     def sections(self) -> StructuredSummary:
         task, goal = self._asks()
-        trail = render(self.reading.ask.trail, int(self.room * TRAIL_SHARE))
+        trail = render(self.reading.ask.trail, int(max(self.room * TRAIL_SHARE, min(LEAST_TRAIL, self.room * 0.4))))
         return StructuredSummary(
             task_snapshot=task,
             goal=goal,
