@@ -69,8 +69,6 @@ BEING_REWRITTEN = (
     "midfold/fold/boundary.py",
     "midfold/fold/budget.py",
     "midfold/fold/digest/",
-    "midfold/fold/facts.py",
-    "midfold/fold/ledger.py",
     "midfold/fold/local.py",
     "midfold/fold/partial.py",
     "midfold/fold/summary.py",

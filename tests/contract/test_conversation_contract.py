@@ -43,11 +43,14 @@ TALK: list[dict[str, Any]] = [
 SIZE = midfold.compact(TALK, model="m", context_length=10**6).report.old_tokens
 UNCOUNTED = value({"choices": []})
 """An answer without usage: sizes stay estimates."""
-SUMMARY = "## Goal\nAnswer what the parts are.\n\n## Progress\n### Done\n- the parts were looked at"
+SUMMARY = "## Goal\nAnswer what the parts are.\n\n## Progress\n### Done\n" + "- the parts were looked at\n" * 60
+SUMMARY += "\n## Next Steps\n- tell the user what the parts are"
 
 
 class Writer:
     """A summary model: it fails as it is told, and counts how often it was asked."""
+
+    free_form = True
 
     def __init__(self) -> None:
         self.kind: Any = ""

@@ -160,7 +160,7 @@ def test_the_template_is_shown_to_the_model() -> None:
     prompt = asked.asks[0].prompt()
     assert template() in prompt
     assert "the parser" in prompt
-    assert f"{asked.asks[0].budget_tokens:,}" in prompt
+    assert f"about {asked.asks[0].asked_tokens:,} tokens" in prompt
 
 
 # Benchmark fixtures, cache hints

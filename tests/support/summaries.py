@@ -35,7 +35,17 @@ from midfold.testing.engines import long_conversation
 WAYS = ("now", "later")
 WIRES = ("openai", "anthropic")
 KEY = "sk-" + "test" * 3 + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz"
-GOOD = "## Goal\nFix the failing tests.\n\n## Progress\n### Done\n- src/part1.py was read; it fails because of line 7."
+GOOD = (
+    "## Goal\nFix the failing tests.\n\n## Progress\n### Done\n- src/part1.py was read; it fails because of line 7.\n"
+    "- The other parts were read one after the other, each with its own tests, to see which of them fail and why; none "
+    "of them was changed so far, and nothing was committed, pushed or installed on the way.\n\n"
+    "## Active State\nThe tests of the first part fail, those of the other parts were not run yet. Nothing else is "
+    "running, no file is open, and the working tree is clean.\n\n"
+    "## Key Decisions\nThe first part is repaired before the others are looked at more closely, because the others "
+    "rest on it; a workaround in the tests was considered and rejected, as it would hide what is wrong.\n\n"
+    "## Next Steps\nRepair the first part at that line, run its tests, then run all tests and tell the user what they "
+    "say."
+)
 START = 1_700_000_000.0
 
 

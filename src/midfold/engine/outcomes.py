@@ -126,7 +126,7 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     if not decision.fold:
         return decline(Job(request), decision)
     outcome = yield from engine.compress(decision.apply(request))
-    return decision.settle(outcome)
+    return decision.settle(outcome.with_recovery(request.messages))
 
 
 def make_legal(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:

@@ -56,7 +56,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary model failed with before the conversation's own model wrote this."""
     updated_previous: bool = False
     unverified: int = 0
-    """Identifiers marked because the source does not know them."""
+    """Identifiers marked because the source does not know them, and lines because it is not certain of them."""
     removed: int = 0
     """Lines taken out because they rested on nothing the source knows."""
     quoted: int = 0
@@ -66,7 +66,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     facts_recoverable: int = 0
     """Facts that are only behind the fold's handle."""
     facts_lost: int = 0
-    """None ever is, as long as the archive is kept."""
+    """Facts that are nowhere any more: neither in the summary nor, where originals were not kept, behind a handle."""
     facts_estimate: float = 1.0
     """An estimate of how much of what will be needed is kept: names weighted by how likely a later turn needs them."""
 
@@ -118,6 +118,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     digests: tuple[Digest, ...] = ()
     repairs: tuple[Repair, ...] = ()
     recoverable: bool = True
+    """Whether every original that left the view can be had back: from a store, or from the archive in the result."""
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: PersistenceRecommendation = "no_persistence_change"
@@ -130,6 +131,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         value: dict[str, Any] = msgspec.to_builtins(self)
         return value
+
+    def with_originals(self, *, kept: bool) -> Receipt:
+        """The receipt of a compaction whose originals are all kept, or are not."""
+        facts, changed = self.summary, self.status in ("compacted", "pruned")
+        if kept or not changed:
+            return msgspec.structs.replace(self, recoverable=True)
+        lost = facts.facts_recoverable + facts.facts_lost
+        summary = msgspec.structs.replace(facts, facts_recoverable=0, facts_lost=lost)
+        return msgspec.structs.replace(self, recoverable=False, summary=summary)
 
 
 def receipt_schema() -> dict[str, Any]:

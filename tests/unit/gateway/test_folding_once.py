@@ -11,10 +11,11 @@ from midfold.fold.request import SummaryAsk
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest
 from midfold.gateway.peek import peek
-from midfold.gateway.prepare import RequestPreparer
+from midfold.gateway.prepare import NOTHING, RequestPreparer
 from midfold.gateway.routes import route_of
 from midfold.transcript.document import read
-from support.fixtures import assistant, user
+from midfold.transcript.tokens import Count
+from support.fixtures import assistant, free, user
 from support.gateways import settings
 
 WINDOW = 8_000
@@ -39,6 +40,7 @@ def measured(preparer: RequestPreparer) -> MeasuredRequest:
 def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> None:
     asked: list[SummaryAsk] = []
 
+    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser."
@@ -47,15 +49,15 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
         one, two = (RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
         first, second = measured(one), measured(two)
         assert one.must_fold(first) and first.checkpoint is second.checkpoint is None
-        made = one._fold(first, 0, False)
+        made = one._fold(first, NOTHING, False)
         assert made.is_made and made.checkpoint is not None
-        for at_least in (0, WINDOW + 1):
+        for at_least in (NOTHING, Count(WINDOW + 1, "reported")):
             found = two._fold(second, at_least, False)
             assert (found.is_made, found.checkpoint, len(asked)) == (False, made.checkpoint, 1)
 
 
 def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() -> None:
-    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
+    with midfold.open("memory:", summarizer=free(lambda ask: "## Goal\nPort the parser.")) as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         one = measured(preparer)
         assert preparer.folder is not None
@@ -66,7 +68,7 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
 
 
 def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_hand() -> None:
-    with midfold.open("memory:", summarizer=lambda ask: "## Goal\nPort the parser.") as sessions:
+    with midfold.open("memory:", summarizer=free(lambda ask: "## Goal\nPort the parser.")) as sessions:
         preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
         database, asked = sessions.store.database, []
         rows = database.rows
