@@ -43,10 +43,7 @@ ALLOWED_FILES = frozenset(
 ALLOWED_ARGUMENTS = frozenset(
     {
         "midfold/engine/job.py: receipt: defaults",
-        "midfold/gateway/upstream.py: send: options",
         "midfold/lab/executors.py: _connect: options",
-        "midfold/service.py: open_sessions: asked",
-        "midfold/store/sqlstore.py: find: filters",
     }
 )
 
@@ -72,8 +69,6 @@ BEING_REWRITTEN = (
     "midfold/fold/boundary.py",
     "midfold/fold/budget.py",
     "midfold/fold/digest/",
-    "midfold/fold/facts.py",
-    "midfold/fold/ledger.py",
     "midfold/fold/local.py",
     "midfold/fold/partial.py",
     "midfold/fold/summary.py",

@@ -14,7 +14,8 @@ from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
 from midfold.decide import decide, situation_of
 from midfold.engine import ContextEngine
-from midfold.engine.job import carry_out, with_size
+from midfold.engine.job import with_size
+from midfold.engine.outcomes import carry_out
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
@@ -118,6 +119,7 @@ def compact(
     target_tokens: int | None = None,
     usage: Usage | Mapping[str, Any] | None = None,
     state: CompactionState | Mapping[str, Any] | None = None,
+    lineage: str = "",
     focus: str | None = None,
     force: bool = False,
     keep_last_exchanges: int | None = None,
@@ -132,10 +134,10 @@ def compact(
 
     `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
     shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
-    without a model. `protection` sets what must stay, by the
-    names of the specification. Raises TranscriptError where a value holds NaN or an infinity: originals are written as
-    JSON. A compaction that fails, or would not help, gives back what it was given, and `receipt`
-    says why.
+    without a model. `protection` sets what must stay, by the names of the specification. A `state` belongs to the
+    conversation whose handoff is in the messages; where none is, it is used only for the `lineage` it is of, and else
+    cleared. Raises TranscriptError where a value holds NaN or an infinity: originals are written as JSON. A compaction
+    that fails, or would not help, gives back what it was given, and `receipt` says why.
     """
     document = read(messages)
     if not isinstance(messages, bytes | bytearray | memoryview | str):
@@ -149,6 +151,7 @@ def compact(
         output_reservation=output_reservation,
         usage=usage,
         state=state,
+        lineage=lineage,
         config=config,
         redactor=redactor,
         protection=protection,
@@ -185,6 +188,7 @@ def request_for(
     output_reservation: int | None = None,
     usage: Usage | Mapping[str, Any] | None = None,
     state: CompactionState | Mapping[str, Any] | None = None,
+    lineage: str = "",
     config: Config | None = None,
     redactor: Redactor | None = None,
     protection: Protection | None = None,
@@ -202,6 +206,7 @@ def request_for(
         redact=redactor or redact,
         usage=usage if usage is None or isinstance(usage, Usage) else read_usage(usage),
         state=state if isinstance(state, CompactionState) else msgspec.convert(state or {}, CompactionState),
+        lineage=lineage,
         options=options_for(settings, document, protection),
         window_source="given" if context_length else belief.why,
         model=model or document.model,

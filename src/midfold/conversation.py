@@ -29,7 +29,9 @@ import msgspec
 from midfold.cache.health import Health, RequestHashes
 from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
 from midfold.engine.assemble import with_note
-from midfold.engine.job import Job, carry_out, with_size
+from midfold.engine.job import Job, with_size
+from midfold.engine.outcomes import carry_out, leave
+from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
 from midfold.fold.receipt import Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
@@ -55,6 +57,7 @@ class CompactArguments(TypedDict, total=False):
     target_tokens: int | None
     prompt_tokens: int | None
     token_basis: Basis
+    lineage: str
 
 
 class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -368,13 +371,13 @@ class Conversation(ABC, Generic[N]):
         return Compacted(outcome.receipt, self)
 
     def _refuse(self, request: CompactionRequest, refusal: Refusal) -> Compacted[Self]:
-        self.last = msgspec.structs.replace(Job(request).unchanged(refusal.reason).receipt, status=refusal.status)
+        self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
         return Compacted(self.last, self)
 
-    def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold | None] | None:
+    def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold] | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
 
-        None where no compaction would be made; the work gives None where it came to nothing, or its summary failed.
+        None where no compaction would be made.
         """
         now = self._now()
         request = self._request(now, {"prompt_tokens": prompt_tokens})
@@ -384,22 +387,29 @@ class Conversation(ABC, Generic[N]):
         guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
         engine, tally = self.setup.engine, now.running.now
 
-        def make() -> PreparedFold | None:
+        def make() -> PreparedFold:
             flow = carry_out(engine, request, decision)
             step = advance(flow)
             while isinstance(step, SummaryAsk):
                 step = advance(flow, guard(step))
-            if not step.changed or step.receipt.summary.failure:
-                return None
             outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
             return PreparedFold(now, tally, decision.apply(request), outcome)
 
         return make
 
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
-        """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit."""
+        """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
+
+        Of one whose summary failed only that is kept: until its pause is over no model is asked again.
+        """
         now = self._now()
-        if not now.goes_on(ready.now, ready.tally):
+        failed = ready.outcome.state if ready.outcome.receipt.summary.failure else None
+        if failed is not None:
+            state = msgspec.structs.replace(
+                now.memory.state, failure=failed.failure, cooldown_until=failed.cooldown_until
+            )
+            self._learn(now, msgspec.structs.replace(now.memory, state=state))
+        if failed is not None or not ready.outcome.changed or not now.goes_on(ready.now, ready.tally):
             return None
         since = now.messages[ready.tally.count :]
         outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
@@ -410,8 +420,8 @@ class Conversation(ABC, Generic[N]):
 
     def has_content(self, messages: Any) -> bool:
         """Whether a compaction of these messages that is asked for would fold anything."""
-        job = Job(self.setup.request(read(messages), self.state))
-        return bool(job.new_turns(job.plan()))
+        job = Job(msgspec.structs.replace(self.setup.request(read(messages), self.state), force=True))
+        return bool(job.new_turns(plan_whole(job)))
 
     def _system(self, dialect: type[Dialect], *, noted: bool) -> Message | None:
         """The system prompt beside the messages, with the note that the compactions in force have left."""
@@ -520,7 +530,7 @@ class MemoryConversation(Conversation[Snapshot]):
 class _FoldThread(threading.Thread):
     """Ends with the program: a fold that nobody waits for is no loss."""
 
-    def __init__(self, make: Callable[[], PreparedFold | None]) -> None:
+    def __init__(self, make: Callable[[], PreparedFold]) -> None:
         super().__init__(name="midfold-ahead", daemon=True)
         self._make = make
         self.ready: PreparedFold | None = None

@@ -10,8 +10,8 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
    from `SOFT_RATIO` of it on. More messages than are allowed are urgent, too.
 3. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands where the schedule aims.
    The settings may leave the summaries of such early folds to no model.
-4. A fold that came to nothing is a strike. Two stop automatic folds; where folds are scheduled two stop the early ones
-   and four all of them. A smaller prompt, a fold that helps, or another model begins anew.
+4. A fold that came to nothing, or hardly helped, is a strike. Two stop automatic folds; where folds are scheduled two
+   stop the early ones and four all of them. A smaller prompt, a fold that helps, or another model begins anew.
 5. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
    summary may stand in fold all the same; after the others the conversation stays as it was.
 """
@@ -29,6 +29,8 @@ from midfold.fold.request import CompactionRequest, Outcome
 
 MOST_STRIKES = 2
 """After so many folds in a row that did not help, automatic ones stop."""
+RELIEF = 0.9
+"""Of the threshold: below this earlier strikes say nothing any more."""
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool = False
     forced: bool = False
     """Whether the engine must act below its threshold: somebody asked, or the moment is cheap."""
+    ahead: bool = False
+    """Whether it is made before it is time."""
     target_tokens: int | None = None
     """The size a scheduled fold aims at."""
     local: bool = False
@@ -100,7 +104,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         """What the engine is asked for."""
         if self.asked or not self.forced:
             return request
-        return msgspec.structs.replace(request, force=True, target_tokens=self.target_tokens)
+        return msgspec.structs.replace(request, force=True, ahead=self.ahead, target_tokens=self.target_tokens)
 
     def settle(self, outcome: Outcome) -> Outcome:
         """The outcome with the reason why it came now. One that was forced, by nobody, and came to nothing is a strike:
@@ -134,13 +138,14 @@ def decide(situation: Situation) -> Decision:
         return Decision(fold=False, pressure=pressure, reason=_room(situation), timing=None if stopped else timing)
     if stopped:
         return Decision(fold=False, reason=stopped)
-    schedule, local = situation.schedule, early and situation.local_early
+    schedule, local = situation.schedule, early and situation.local_early and situation.lossy_fallback
     if refused and not local:
         return Decision(fold=False, reason=refused, failure=situation.failure, pause=situation.pause)
     small = situation.prompt_tokens < situation.threshold_tokens
     return Decision(
         fold=True,
         pressure=urgency,
+        ahead=situation.ahead,
         forced=schedule is not None or situation.ahead or (situation.crowded and small),
         target_tokens=None if schedule is None else schedule.target(situation.prompt_tokens),
         local=local,
@@ -193,7 +198,7 @@ def is_asked(request: CompactionRequest) -> bool:
 
 def is_relieved(prompt_tokens: int, threshold_tokens: int, schedule: Schedule | None) -> bool:
     """Whether a prompt is so small that earlier strikes say nothing any more."""
-    return prompt_tokens < (threshold_tokens if schedule is None else threshold_tokens * schedule.soft)
+    return prompt_tokens < threshold_tokens * (RELIEF if schedule is None else schedule.soft)
 
 
 def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | None = None) -> Situation:

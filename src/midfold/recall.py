@@ -27,8 +27,8 @@ import msgspec
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import DIGITS, PREFIX, handle_of
 from midfold.fold.digest.digest import is_digest
-from midfold.fold.facts import told_arguments
 from midfold.fold.handoff import recognise
+from midfold.fold.names import arguments_text
 from midfold.fold.words import Query, fold, parse_query, search_tokens, searchable
 from midfold.transcript.message import Message, Opaque, Text, Thinking, ToolCall, ToolResult, Transcript
 from midfold.transcript.tools import ToolSpec, arguments
@@ -273,7 +273,7 @@ def readable(message: Message) -> str:
     texts = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            texts.append(f"{part.name}\n{told_arguments(part.arguments)}")
+            texts.append(f"{part.name}\n{arguments_text(part.arguments)}")
         elif isinstance(part, Text | ToolResult | Thinking):
             texts.append(part.text)
         elif isinstance(part, Opaque):

@@ -34,7 +34,7 @@ from midfold.conversation import (
     Sync,
 )
 from midfold.decide import decide
-from midfold.engine.job import carry_out
+from midfold.engine.outcomes import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
 from midfold.fold.archive import handle_of
 from midfold.fold.receipt import Receipt
@@ -394,6 +394,9 @@ class Session(Conversation[StoredSnapshot]):
         """The receipt a compaction would have, with a summary made locally; nothing is changed, no model is asked."""
         now = self._now()
         request = self._request(now, asked)
+        if self.setup.writer() is not local_summarizer:
+            options = msgspec.structs.replace(request.options, lossy_fallback=True)
+            request = msgspec.structs.replace(request, options=options)
         decision = decide(self._situation(now, request))
         return drive(carry_out(self.setup.engine, request, decision), local_summarizer).receipt
 

@@ -21,6 +21,7 @@ from midfold.config import Compression, Config
 from midfold.config.schema import GatewaySettings
 from midfold.engine import Compressor, ContextEngine
 from midfold.engine.job import Job
+from midfold.engine.outcomes import leave
 from midfold.errors import SummaryFailed
 from midfold.fold.budget import Pressure
 from midfold.fold.request import CompactionRequest, Flow, SummaryAsk
@@ -285,7 +286,7 @@ class Useless(Compressor):
     def compress(self, request: CompactionRequest) -> Flow:
         yield from ()
         self.tried += 1
-        return Job(request).unchanged("nothing came of it", strike=True)
+        return leave(Job(request), "nothing came of it", strike=True)
 
 
 @ways

@@ -18,7 +18,7 @@ from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
 from midfold.adapters.hermes.memory import PREFIX, SessionArchives, memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.summarizer import failure_kind, pieces, summarize_with, without_reasoning
+from midfold.adapters.hermes.summarizer import failure_of_call, pieces, summarize_with, without_reasoning
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED
@@ -440,8 +440,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (with_status(401), "auth"),
         (with_status(403), "auth"),
         (with_status(429), "rate_limit"),
-        (with_status(503), "network"),
-        (with_status(500), "other"),
+        (with_status(503), "unavailable"),
+        (with_status(500), "unavailable"),
         (TimeoutError(), "timeout"),
         (ConnectionResetError(), "network"),
         (APIConnectionError(), "network"),
@@ -451,4 +451,4 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_failures_have_the_kind_their_status_or_type_says(error: Exception, kind: str) -> None:
-    assert failure_kind(error) == kind
+    assert failure_of_call(error).kind == kind

@@ -99,8 +99,8 @@ class Room:
     ) -> Compacted[Session]:
         """One compaction, told to whoever watches; the plan is put back if it went into the fold."""
         done = self.session.compact(ahead=ready, **asked)
-        swapped = ready is not None and done.receipt.fold == ready.outcome.receipt.fold
-        self.watch(Folded.of(done.receipt, trigger, prepared=done.changed and swapped))
+        swapped = ready is not None and done.receipt is ready.outcome.receipt
+        self.watch(Folded.of(done.receipt, trigger, prepared=swapped))
         if done.changed:
             self.relief = 0
             self._ahead.drop()

@@ -1,11 +1,12 @@
-"""Head, handoff, what is pinned, tail: put together so that every law holds.
+"""Head, what is pinned, handoff, tail: put together so that every law holds.
 
 Rules of this file:
 1. The handoff's role avoids neighbours of the same role; it is the user's where nobody has spoken before it. Where no
    role fits, a short generated message stands between. It is never merged into a message of the tail.
 2. Kept messages leave as they came, except media older than the newest picture, results spilled to a handle because
-   the view would not land otherwise, and repairs; each is in the receipt.
-3. A result that is not clearly smaller is thrown away: the transcript stays as it was.
+   the view would not fall below the threshold otherwise, and repairs; each is in the receipt.
+3. A result that is not smaller is thrown away: the transcript stays as it was. So is one that is hardly smaller, unless
+   it was asked for or brings the view below the threshold.
 """
 
 from __future__ import annotations
@@ -13,14 +14,26 @@ from __future__ import annotations
 import msgspec
 
 from midfold.decide import is_asked
-from midfold.engine.job import FRAME_TOKENS, LONG, SHORT, Ends, Job, shortened, smallest, spilled, unread
+from midfold.engine.job import Job
+from midfold.engine.outcomes import (
+    leave,
+    let_user_open,
+    make_legal,
+    make_outcome,
+    make_receipt,
+    media_digests,
+    missing_originals,
+)
+from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
+from midfold.engine.previews import LONG, SHORT, Ends, first_unread, shorten, smallest, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
 from midfold.fold.audit import Audit, audited, local_audit, trusted
-from midfold.fold.boundary import Plan, replace_historical_media
+from midfold.fold.boundary import Plan
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.transcript.jsonio import whole
+from midfold.transcript.laws import Repair
 from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.tokens import estimate_text
 
@@ -35,9 +48,9 @@ class Spill:
         self.messages = messages
         self.out = list(messages)
         self.total = job.total(messages)
-        self.spilled: dict[int, Digest] = {}
+        self.digests: dict[int, Digest] = {}
         self.places = {id(message): place for place, message in enumerate(view)}
-        self.newest = unread(messages)
+        self.newest = first_unread(messages)
         self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
 
     def original(self, index: int) -> Message:
@@ -53,7 +66,7 @@ class Spill:
 
     def spill(self, index: int, size: int, preview: int) -> None:
         message, handle = self.messages[index], self.handle(index)
-        short = spilled(message, handle, preview)
+        short = spill_results(message, handle, preview)
         self.replace(index, short, _entry(self.place(index), message, size, short, handle))
 
     def handle(self, index: int) -> str:
@@ -66,7 +79,7 @@ class Spill:
     def replace(self, index: int, short: Message, entry: Digest) -> None:
         self.total -= self.job.size(self.out[index]) - self.job.size(short)
         self.out[index] = short
-        self.spilled[index] = entry
+        self.digests[index] = entry
 
 
 def _sizes(messages: Transcript) -> list[tuple[int, int]]:
@@ -111,14 +124,14 @@ def squeeze(work: Spill, goal: int, ends: Ends) -> None:
         if recognise(message) is not None:
             continue
         handle = work.handle(index)
-        short = shortened(message, handle, ends)
+        short = shorten(message, handle, ends)
         saved = work.job.size(message) - work.job.size(short)
         if saved > 0:
-            work.replace(index, short, _squeezed_entry(work, index, message, short, handle))
+            work.replace(index, short, _short_entry(work, index, message, short, handle))
             work.job.notices.append(NOTICE)
 
 
-def _squeezed_entry(work: Spill, index: int, message: Message, short: Message, handle: str) -> Digest:
+def _short_entry(work: Spill, index: int, message: Message, short: Message, handle: str) -> Digest:
     calls = [part.name for part in message.parts if isinstance(part, ToolCall)]
     return Digest(
         message=work.place(index),
@@ -135,28 +148,28 @@ def _length(message: Message) -> int:
     return sum(texts) + sum(len(part.arguments) for part in message.parts if isinstance(part, ToolCall))
 
 
-# Makes a view as small as it should be: large results are spilled, in the order in which that hurts least.
+# Makes a view as small as it must be: large results are spilled, in the order in which that hurts least.
 #
-# To land, the largest old ones go, with a long preview. Only if the view would not get below the threshold otherwise
-# do shorter ones go too, with a short preview, and the newest batch, which nobody has worked with yet.
+# Only if the view is too large, and then until it is clearly below the threshold, or the next turn would do it again:
+# the largest old ones go, with a long preview, then with a short one, and last the newest batch, which nobody has
+# worked with yet.
 
 
-def landed(
+def shrink_results(
     job: Job, plan: Plan, messages: Transcript, view: Transcript, originals: dict[str, tuple[Message, ...]]
 ) -> tuple[Transcript, list[Digest], tuple[str, ...]]:
-    """A view that lands, what was spilled, and what made landing below the threshold impossible."""
-    limit = max(job.request.budget.threshold_tokens, job.landing) if job.request.target_tokens is None else job.landing
+    """A view that is small enough, what was shortened for it, and what made that impossible."""
     work = Spill(job, messages, view)
-    work.until(job.landing, LONG, newest=False)
-    ends = job.ends(plan)
-    preview = SHORT if ends is None else ends.results
-    work.until(limit, preview, newest=False)
-    work.until(limit, LONG, newest=True)
-    work.until(limit, preview, newest=True)
+    ends = None if job.request.target_tokens is None else job.ends(plan)
+    preview = SHORT if ends is None else min(ends.results, SHORT)
+    goal = job.limit if ends is not None or work.total <= job.limit else int(job.limit * SMALLEST_GAIN)
+    for newest in (False, True):
+        work.until(goal, LONG, newest=newest)
+        work.until(goal, preview, newest=newest)
     if ends is not None:
-        squeeze(work, limit, ends)
-    originals |= {digest.handle: (work.original(index),) for index, digest in work.spilled.items()}
-    return tuple(work.out), list(work.spilled.values()), _impossible(job, tuple(work.out), work.total, limit)
+        squeeze(work, job.limit, ends)
+    originals |= {digest.handle: (work.original(index),) for index, digest in work.digests.items()}
+    return tuple(work.out), list(work.digests.values()), _impossible(job, tuple(work.out), work.total)
 
 
 def without_fold(job: Job, plan: Plan) -> Outcome:
@@ -165,78 +178,74 @@ def without_fold(job: Job, plan: Plan) -> Outcome:
     Results alone, unless a size was asked for.
     """
     reason = "there is nothing between head and tail to fold"
-    messages, repairs = job.sanitized(job.messages, job.messages)
-    messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
+    messages, repairs = make_legal(job, job.view, job.view)
+    messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
     originals: dict[str, tuple[Message, ...]] = {}
-    messages, spilled, impossible = landed(job, plan, messages, job.messages, originals)
-    if not spilled or job.total(messages) >= job.prompt_tokens:
-        return job.unchanged(reason, plan)
-    originals |= job.missing(messages, ())
-    receipt = job.receipt(
-        status="pruned",
-        reason=f"{reason}: what is long is shown by its ends",
-        plan=plan,
+    messages, spills, impossible = shrink_results(job, plan, messages, job.view, originals)
+    media = media_digests(job)
+    if not (spills or media) or job.total(messages) >= job.prompt_tokens:
+        return leave(job, reason, plan)
+    originals |= missing_originals(job, messages, ())
+    receipt = make_receipt(
+        job,
+        "pruned",
+        f"{reason}: what is long is shown by its ends",
+        plan,
         new=messages,
-        digests=tuple(spilled),
+        digests=(*media, *spills),
         repairs=repairs,
         handles=tuple(originals),
         impossible=impossible,
         persistence="in_place_archive",
     )
-    return job.outcome(messages, receipt, job.state, Archive(originals))
+    return make_outcome(job, messages, receipt, job.state, Archive(originals))
 
 
-def _impossible(job: Job, messages: Transcript, total: int, limit: int) -> tuple[str, ...]:
-    if total <= limit:
+def _impossible(job: Job, messages: Transcript, total: int) -> tuple[str, ...]:
+    if total <= job.limit:
         return ()
     largest = max(range(len(messages)), key=lambda index: job.size(messages[index]), default=None)
-    reasons = [f"{job.fixed_tokens:,} tokens are system prompt and tools"] if job.fixed_tokens * 2 > limit else []
+    reasons = [f"{job.fixed_tokens:,} tokens are system prompt and tools"] if job.fixed_tokens * 2 > job.limit else []
     if largest is not None:
         message = messages[largest]
         reasons.append(f"messages[{largest}] ({message.role}) alone has {job.size(message):,} tokens and must stay")
     return tuple(reasons)
 
 
-SMALLEST_GAIN = 0.9
-LONGEST_SUMMARY = 1.1
-"""Times its budget; what is longer is cut."""
-WELL_BELOW = 0.75
-"""Of the threshold: a view that lands higher would be folded again too soon."""
-
-
-def fits(job: Job, plan: Plan, goal: float) -> bool:
-    """Whether a plan lands at `goal`: what stays, with a full summary and large results spilled, is clearly smaller."""
-    total = job.staying(plan) + int(job.summary_budget(plan) * LONGEST_SUMMARY) + FRAME_TOKENS
-    return total <= min(goal, job.prompt_tokens * SMALLEST_GAIN)
+HIGH = 0.75
+"""Of the threshold: from here on the receipt says how soon the next fold comes."""
 
 
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
-    checked = _checked(job, ask, answer)
-    body = _own(job, ask, clip_tokens(checked.text, ask.budget_tokens))
+    audit = _audit(job, ask, answer)
+    body = _own(job, ask, clip_tokens(audit.text, ask.budget_tokens))
     job.notices += answer.notes
-    view, originals, digests = _with_placeholders(job)
-    system, view = _noted(job, view)
-    messages = _joined(view, plan, body, ask)
-    messages, repairs = job.sanitized(messages, view)
-    messages, repairs = job.user_first(_seamless(messages, ask), repairs, ask.fold)
-    messages, spilled, impossible = landed(job, plan, messages, view, originals)
-    new_tokens = job.total(messages)
-    wanted = job.prompt_tokens if is_asked(job.request) else job.prompt_tokens * SMALLEST_GAIN
-    if new_tokens >= wanted:
+    originals: dict[str, tuple[Message, ...]] = {}
+    system, view = _with_note(job)
+    messages, repairs = _repair(job, _join(view, plan, body, ask), view)
+    messages, repairs = let_user_open(_seamless(messages, ask), repairs, ask.fold)
+    messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
+    new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
+    helps = is_asked(job.request) or new_tokens < job.prompt_tokens * SMALLEST_GAIN
+    if new_tokens >= job.prompt_tokens or not (helps or new_tokens < threshold):
         reason = f"folding would leave {new_tokens:,} of {job.prompt_tokens:,} tokens: too little gain"
-        return job.unchanged(reason, plan, strike=not is_asked(job.request))
-    folded = tuple(job.messages[index] for index in plan.folded())
-    originals |= job.missing(messages, folded)
-    originals[PREFIX + ask.fold] = folded
-    receipt = job.receipt(
-        status="compacted",
-        reason=_why(job),
-        plan=plan,
+        return leave(job, reason, plan, strike=not is_asked(job.request))
+    if job.request.target_tokens is None and threshold * HIGH < new_tokens < threshold:
+        job.notices.append(f"what stays leaves {threshold - new_tokens:,} tokens until the next fold")
+    places = plan.fold()
+    fold = tuple(job.messages[index] for index in places)
+    originals |= missing_originals(job, messages, fold)
+    originals[PREFIX + ask.fold] = fold
+    receipt = make_receipt(
+        job,
+        "compacted",
+        _why(job),
+        plan,
         new=messages,
-        summary=_facts(job, answer, checked, body),
+        summary=_facts(job, answer, audit, body),
         fold=PREFIX + ask.fold,
-        digests=(*digests, *spilled),
+        digests=(*media_digests(job, frozenset(places)), *spills),
         repairs=repairs,
         handles=tuple(originals),
         impossible=impossible,
@@ -244,10 +253,20 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         persistence="in_place_archive",
         trail=ask.trail,
     )
-    return job.outcome(messages, receipt, _next_state(job, ask, answer, body), Archive(originals), system)
+    state = _next_state(job, ask, answer, body, helps=helps)
+    return make_outcome(job, messages, receipt, state, Archive(originals), system)
 
 
-def _checked(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
+def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+    """Legal messages and the repairs; no result behind the handoff answers a call before it."""
+    known = {id(message) for message in view}
+    end = 1 + next(index for index, message in enumerate(messages) if id(message) not in known and _is_handoff(message))
+    before, first = make_legal(job, messages[:end], view)
+    after, then = make_legal(job, messages[end:], view)
+    return (*before, *after), (*first, *then)
+
+
+def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     if answer.source == "local":
         return local_audit(ask, answer)
     return audited(ask, answer.text) if job.request.options.verify else trusted(ask, answer.text)
@@ -268,7 +287,7 @@ def _why(job: Job) -> str:
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 
 
-def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> SummaryFacts:
+def _facts(job: Job, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryFacts:
     kind, asked = answer.failure, answer.retry_after
     told = account(kind, kept=False, asked=asked, left=answer.pause_left)._asdict() if kind else {}
     return SummaryFacts(
@@ -277,12 +296,12 @@ def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> Summar
         calls=answer.calls,
         retry_after=answer.retry_after,
         recovered_from=answer.recovered_from,
-        unverified=checked.unverified,
-        removed=checked.removed,
-        quoted=checked.quoted,
-        facts_kept=checked.book.kept,
-        facts_recoverable=checked.book.recoverable,
-        facts_estimate=checked.book.estimate,
+        unverified=audit.unverified,
+        removed=audit.removed,
+        quoted=audit.quoted,
+        facts_kept=audit.book.kept,
+        facts_recoverable=audit.book.recoverable,
+        facts_estimate=audit.book.estimate,
         source=answer.source,
         confidence="lower" if answer.source == "local" else "normal",
         tokens=estimate_text(body),
@@ -291,7 +310,7 @@ def _facts(job: Job, answer: SummaryAnswer, checked: Audit, body: str) -> Summar
     )
 
 
-def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str) -> CompactionState:
+def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, helps: bool) -> CompactionState:
     state = job.state
     return msgspec.structs.replace(
         state,
@@ -300,23 +319,14 @@ def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str) -> 
         summary=body,
         folds=(*state.folds, ask.fold),
         trail=ask.folded_trail,
-        ineffective=0,
+        ineffective=0 if helps else state.ineffective + 1,
         failure=answer.failure,
     )
 
 
-def _with_placeholders(job: Job) -> tuple[Transcript, dict[str, tuple[Message, ...]], list[Digest]]:
-    view, replaced = replace_historical_media(job.messages, handle_of)
-    originals: dict[str, tuple[Message, ...]] = {handle: (job.messages[index],) for index, handle in replaced.items()}
-    digests = [
-        Digest(message=index, kind="media", tool="", characters_before=0, characters_after=0, handle=handle)
-        for index, handle in replaced.items()
-    ]
-    return view, originals, digests
-
-
-def _noted(job: Job, view: Transcript) -> tuple[Message | None, Transcript]:
+def _with_note(job: Job) -> tuple[Message | None, Transcript]:
     """The note on the first compaction: in the system prompt beside the messages, else in the first system message."""
+    view = job.view
     if job.request.system is not None:
         return with_note(job.request.system), view
     if view and view[0].role == "system":
@@ -333,18 +343,34 @@ def with_note(system: Message) -> Message:
     return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
 
 
-def _joined(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
-    head = view[: plan.head_end]
-    rest = [view[group.start : group.stop] for group in plan.pinned] + [view[plan.tail_start :]]
-    rest = [segment for segment in rest if segment]
-    before = next((message.role for message in reversed(head) if message.role != "system"), None)
-    after = rest[0][0].role if rest else None
-    out = [*head, handoff(body, ask.fold, handoff_role(before, after), terse=ask.dense)]
-    for segment in rest:
-        if not _ends_well(out, segment):
-            out.append(filler(ask.fold, "assistant" if out[-1].role == "user" else "user", terse=ask.dense))
-        out.extend(segment)
+def _join(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
+    """Head, what is pinned, handoff, tail. An answer that nobody's turn precedes comes behind the handoff."""
+    out: list[Message] = list(view[: plan.head_end])
+    behind: list[Transcript] = []
+    for group in plan.pinned:
+        segment = view[group.start : group.stop]
+        if segment[0].role in ("user", "system") or any(message.role == "user" for message in out):
+            _append(out, segment, ask)
+        else:
+            behind.append(segment)
+    behind = [segment for segment in (*behind, view[plan.tail_start :]) if segment]
+    last = next((message.role for message in reversed(out) if message.role != "system"), None)
+    role = handoff_role(last, behind[0][0].role if behind else None)
+    for segment in ((handoff(body, ask.fold, role, terse=ask.dense),), *behind):
+        _append(out, segment, ask)
     return tuple(out)
+
+
+def _is_handoff(message: Message) -> bool:
+    ours = recognise(message)
+    return ours is not None and ours.kind == "fold"
+
+
+def _append(out: list[Message], segment: Transcript, ask: SummaryAsk) -> None:
+    """Adds messages, behind a short one of ours where two neighbours would have the same role."""
+    if out and segment and not _ends_well(out, segment):
+        out.append(filler(ask.fold, "assistant" if out[-1].role == "user" else "user", terse=ask.dense))
+    out.extend(segment)
 
 
 def _ends_well(out: list[Message], segment: Transcript) -> bool:

@@ -7,15 +7,26 @@ Everything between two yields is pure. A compaction that fails, or would not hel
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import ClassVar
 
 import msgspec
 
 from midfold.decide import decide, situation_of
-from midfold.engine.assemble import WELL_BELOW, assemble, fits, without_fold
+from midfold.engine.assemble import assemble, without_fold
 from midfold.engine.contract import ContextEngine
 from midfold.engine.job import Job
+from midfold.engine.outcomes import (
+    abort,
+    decline,
+    leave,
+    let_user_open,
+    make_legal,
+    make_outcome,
+    make_receipt,
+    media_digests,
+    missing_originals,
+)
+from midfold.engine.planner import SMALLEST_GAIN, plan_fold, plan_whole, size_of
 from midfold.fold.archive import Archive, fold_id, handle_of
 from midfold.fold.audit import lacking, rejection
 from midfold.fold.boundary import Plan
@@ -40,13 +51,18 @@ from midfold.transcript.message import CALL, RESULT, Media, Message, Part, Text,
 
 SMALLEST_RESULT = 200
 LONG_ARGUMENTS = 2_000
-SMALLEST_GAIN = 0.9
+ENOUGH = 0.5
+"""Of the threshold: digests that bring the view down to this, or to what a fold would leave, are enough."""
 SMALLEST_DIGEST = 12
 """Tokens; a digest has at least its handle and a word on what was done."""
 MOST_CHARACTERS_PER_TOKEN = 6
 """Of digests, with something to spare."""
 DOUBT = 1.1
 """Sizes of old messages are rough: what lands within so much of the target is tried."""
+
+
+NOTHING = Plan(0, 0)
+"""The plan that folds nothing."""
 
 
 def prune(job: Job, plan: Plan) -> Outcome | None:
@@ -57,33 +73,41 @@ def prune(job: Job, plan: Plan) -> Outcome | None:
     if slack < 0:
         return None
     work = _Prune(job, plan, slack)
-    digested = work.messages()
-    if digested is None:
+    shown = work.messages()
+    if shown is None:
         return None
-    messages, repairs = job.sanitized(digested, digested)
-    messages, repairs = job.user_first(messages, repairs, fold_id(job.messages))
+    messages, repairs = make_legal(job, shown, shown)
+    messages, repairs = let_user_open(messages, repairs, fold_id(job.messages))
     new_tokens = job.total(messages)
-    if not work.digests or new_tokens > job.landing or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
+    digests = (*media_digests(job), *work.digests)
+    if not digests or new_tokens > _enough(job, plan) or new_tokens > job.prompt_tokens * SMALLEST_GAIN:
         return None
-    work.originals |= job.missing(messages, ())
-    receipt = job.receipt(
-        status="pruned",
-        reason="digests of old tool results were enough",
-        plan=plan,
+    work.originals |= missing_originals(job, messages, ())
+    receipt = make_receipt(
+        job,
+        "pruned",
+        f"{'digests of old tool results' if work.digests else 'placeholders for old pictures'} were enough",
+        plan,
         new=messages,
-        digests=tuple(work.digests),
+        digests=digests,
         repairs=repairs,
         handles=tuple(work.originals),
         persistence="in_place_archive",
     )
-    return job.outcome(messages, receipt, job.state, Archive(work.originals))
+    return make_outcome(job, messages, receipt, job.state, Archive(work.originals))
+
+
+def _enough(job: Job, plan: Plan) -> int:
+    """The size from which on a summary would not make the view smaller than it should be."""
+    return min(max(int(job.request.budget.threshold_tokens * ENOUGH), size_of(job, plan)), job.limit)
 
 
 def _slack(job: Job, plan: Plan) -> float:
     """By how many tokens the view would lie below the target with the shortest of digests; negative if it would not."""
-    gains = (_most_gain(job.messages[index], job.sizes[index], job.scale) for index in plan.folded())
-    gain = sum(gains)
-    return job.landing * DOUBT - (job.prompt_tokens - gain) if gain > 0 else -1.0
+    gain = sum(_most_gain(job.view[index], job.sizes[index], job.scale) for index in plan.fold())
+    if gain <= 0 and not job.media:
+        return -1.0
+    return _enough(job, plan) * DOUBT - (job.staying(NOTHING) - gain)
 
 
 def _most_gain(message: Message, size: int, scale: float) -> float:
@@ -113,17 +137,18 @@ class _Prune:
         self.originals: dict[str, tuple[Message, ...]] = {}
         self.pairing: Pairing = pair(job.messages)
         self.calls = self.pairing.calls()
-        self.folded = frozenset(plan.folded())
+        self.fold = frozenset(plan.fold())
         self.copies = duplicates(job.messages, plan.head_end, plan.tail_start)
 
     def messages(self) -> Transcript | None:
         """The messages with digests in them; None as soon as they cannot land any more."""
-        out = list(self.job.messages)
-        for index in sorted(self.folded):
+        out = list(self.job.view)
+        for index in sorted(self.fold):
             message = out[index]
             if _is_prunable(message):
+                original = self.job.messages[index]
                 parts = tuple(
-                    self.part(Place(index, number), part, message) for number, part in enumerate(message.parts)
+                    self.part(Place(index, number), part, original) for number, part in enumerate(message.parts)
                 )
                 out[index] = message.with_parts(parts)
                 if self.slack < 0:
@@ -154,7 +179,7 @@ class _Prune:
         copy = self.copies.get(place)
         if self.job.request.options.prune == "placeholder":
             kind, short = "placeholder", PLACEHOLDER
-        elif copy is not None and copy.message not in self.folded:
+        elif copy is not None and copy.message not in self.fold:
             kind, short = (
                 "duplicate",
                 back_reference(handle_of(self.job.messages[copy.message]), f"message {copy.message}"),
@@ -200,30 +225,32 @@ class Compressor(ContextEngine):
         job = Job(request)
         decision = decide(situation_of(request, job.prompt_tokens))
         if not decision.fold:
-            return job.declined(decision)
-        plan = job.plan()
-        pruned = prune(job, plan)
+            return decline(job, decision)
+        pruned = prune(job, plan_whole(job))
         if pruned is not None:
             return pruned
-        plan = _landing_plan(job, plan)
+        plan = plan_fold(job)
         new = job.new_turns(plan)
         if not new and (request.target_tokens is not None or job.prompt_tokens >= request.budget.threshold_tokens):
             return without_fold(job, plan)
         if not new:
-            return job.unchanged("there is nothing between head and tail to fold", plan)
+            return leave(job, "there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)
         answer = yield ask
-        missing = "" if answer.free_form or answer.source != "model" or answer.failure else lacking(answer.text, ask)
+        by_model, lossy = answer.source == "model", request.options.lossy_fallback
+        missing = "" if answer.free_form or not by_model or answer.failure else lacking(answer.text, ask)
         if missing:
             ask = msgspec.structs.replace(ask, missing=missing)
             answer = yield ask
         failure = answer.failure
-        if answer.source == "model" and not failure:
+        if not failure and by_model:
             failure = rejection(answer.text, ask, is_whole=not answer.free_form)
-        if answer.source == "model" and failure:
-            if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
+        elif not failure and not lossy:
+            failure = "no_provider"
+        if failure and (by_model or not lossy):
+            if failure in KEEPS_HISTORY or not lossy:
                 job.notices += answer.notes
-                return job.aborted(failure, answer, plan)
+                return abort(job, failure, answer, plan)
             text, book = local_summary(ask)
             answer = SummaryAnswer(
                 text=text,
@@ -236,32 +263,6 @@ class Compressor(ContextEngine):
                 notes=answer.notes,
             )
         return assemble(job, plan, ask, answer)
-
-
-def _landing_plan(job: Job, plan: Plan) -> Plan:
-    """The tail gives way as far as landing needs it, and no further.
-
-    Where even the shortest one does not land, the longest that is clearly below the threshold stays.
-    """
-    if job.request.keep_last_exchanges is not None:
-        return plan
-    goals = (job.landing, job.request.budget.threshold_tokens * WELL_BELOW, job.request.budget.threshold_tokens)
-    for goal in goals:
-        if fits(job, plan, goal):
-            return plan
-        if fits(job, job.plan(job.tails[0]), goal):
-            return _shorter(job, plan, goal)
-    return _shorter(job, plan, job.landing)
-
-
-def _shorter(job: Job, plan: Plan, goal: float) -> Plan:
-    """The plan with the longest tail that fits; the shortest one where none does."""
-    place = bisect_left(job.tails, True, key=lambda tail: not fits(job, job.plan(tail), goal))
-    shorter = job.plan(job.tails[max(place - 1, 0)])
-    if len(shorter.folded()) <= len(plan.folded()):
-        return plan
-    job.notices.append("the tail is shorter than protect_last_n: with all its messages the view would not have landed")
-    return shorter
 
 
 # The engine that never folds: for measuring, and for hosts that want everything but compaction.
@@ -278,4 +279,4 @@ class Noop(ContextEngine):
 
     def compress(self, request: CompactionRequest) -> Flow:
         yield from ()
-        return Job(request).unchanged("the engine never folds")
+        return leave(Job(request), "the engine never folds")

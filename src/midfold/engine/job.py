@@ -1,41 +1,26 @@
-"""One compaction at work: what was measured, and how outcomes are made of it."""
+"""One compaction at work: what was measured, what a plan costs, and what is asked of a summarizer."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from midfold.decide import Decision, paused_words
-from midfold.engine.contract import ContextEngine
-from midfold.errors import FailureKind
-from midfold.fold.archive import DIGITS, PREFIX, Archive, fold_id, framed_handles, handle_of, handles_in
-from midfold.fold.boundary import (
-    SMALLEST_FLOOR,
-    Plan,
-    Protection,
-    head_length,
-    plan_fold,
-    split_for_partial_compaction,
-    with_anchors,
-)
-from midfold.fold.digest.digest import shrink_arguments
-from midfold.fold.handoff import HEAD, Generated, filler, generated_messages, newest_handoff
-from midfold.fold.ledger import HARDLY_SHORTER
-from midfold.fold.receipt import FAILURES, Boundary, Receipt, SummaryFacts, account
+from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
+from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
+from midfold.fold.boundary import Plan, replace_historical_media
+from midfold.fold.handoff import HEAD, Generated, generated_messages, newest_handoff
 from midfold.fold.request import (
     TRAIL_SHARE,
     CompactionRequest,
     CompactionState,
-    Flow,
-    Outcome,
     PrefixRequest,
-    SummaryAnswer,
     SummaryAsk,
+    told_tokens,
 )
-from midfold.fold.trail import follow, parse, render
-from midfold.transcript.laws import Repair, legal_cuts, opens, sanitize
+from midfold.fold.trail import Trail, follow, parse, render
+from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import (
     CALL,
     OPAQUE,
@@ -45,7 +30,6 @@ from midfold.transcript.message import (
     Message,
     Part,
     Text,
-    ToolCall,
     ToolResult,
     Transcript,
 )
@@ -53,8 +37,10 @@ from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, me
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
-# What is folded is measured only to know how much it is; where the tail starts must be known exactly. A rate per role
-# is taken from every n-th older message.
+# What is folded is measured only to know how much it is; where the tail starts must be known exactly, so everything
+# that may stay is. A rate per role is taken from every n-th older message.
+
+
 MANY = 600
 NEWEST = 250
 EVERY = 5
@@ -64,11 +50,12 @@ USUAL_RATE = 0.27
 """Units per character, before anything was measured."""
 
 
-def rough_units(messages: Transcript, meter: Meter) -> list[int]:
-    """Units per message."""
+def rough_units(messages: Transcript, meter: Meter, may_stay: float) -> list[int]:
+    """Units per message, exact for so many units at the end as may stay there."""
     if len(messages) < MANY:
         return [meter.units(message) for message in messages]
-    exact_from = len(messages) - NEWEST
+    newest = _newest_units(messages, meter, may_stay)
+    exact_from = len(messages) - len(newest)
     lengths: dict[str, int] = {}
     measured: dict[str, int] = {}
     for message in messages[OLDEST:exact_from:EVERY]:
@@ -82,8 +69,19 @@ def rough_units(messages: Transcript, meter: Meter) -> list[int]:
             MESSAGE_UNITS + int(characters(message.parts) * rates.get(message.role, USUAL_RATE))
             for message in messages[OLDEST:exact_from]
         ),
-        *map(meter.units, messages[exact_from:]),
+        *newest,
     ]
+
+
+def _newest_units(messages: Transcript, meter: Meter, may_stay: float) -> list[int]:
+    """Units of the newest messages, at least `NEWEST` of them, in order."""
+    found: list[int] = []
+    for message in reversed(messages[OLDEST:]):
+        if len(found) >= NEWEST and may_stay <= 0:
+            break
+        found.append(meter.units(message))
+        may_stay -= found[-1]
+    return found[::-1]
 
 
 def characters(parts: tuple[Part, ...]) -> int:
@@ -107,100 +105,8 @@ def characters(parts: tuple[Part, ...]) -> int:
     return total
 
 
-# How small messages can get when they are shown by beginning and end, and which results nobody has read yet.
-LONG, SHORT = 800, 150
-"""Characters kept at each end of a spilled result."""
-SHORT_TEXT = 360
-"""Characters of an ask or an answer that always stays whole."""
-
-
-class Ends(NamedTuple):
-    """Characters that stay at each end of what must be shortened for a size that was asked for."""
-
-    results: int
-    texts: int
-
-    @property
-    def leaf(self) -> int:
-        """Characters of a string in a call's arguments."""
-        return max(2 * self.texts, 60)
-
-
-WHOLE = Ends(SHORT, 1_000_000)
-"""Only results are shown by their ends."""
-LADDER = (
-    WHOLE,
-    *(
-        Ends(min(max(texts, 40), SHORT), texts)
-        for texts in (4_000, 2_000, 1_000, 700, 500, 350, 250, 180, 120, 80, 50, 30)
-    ),
-)
-
-
-def preview_text(text: str, handle: str, preview: int = LONG) -> str:
-    gap = f"[… {len(text) - 2 * preview:,} characters | unfold {handle} …]"
-    return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
-
-
-def is_long(text: str, ends: Ends) -> bool:
-    return len(text) > 2 * ends.texts + HARDLY_SHORTER
-
-
-def shortened(message: Message, handle: str, ends: Ends) -> Message:
-    """A message that must stay, its long texts and arguments by their ends; the same one where nothing is long."""
-    if message.role not in ("user", "assistant"):
-        return message
-    calls = any(isinstance(part, ToolCall) for part in message.parts)
-    if not calls and len(message.text) <= SHORT_TEXT:
-        return message
-    return message.with_parts(tuple(_shown(part, handle, ends) for part in message.parts))
-
-
-def _shown(part: Part, handle: str, ends: Ends) -> Part:
-    if isinstance(part, Text) and is_long(part.text, ends):
-        return Text(preview_text(part.text, handle, ends.texts), wire=None)
-    if isinstance(part, ToolCall) and is_long(part.arguments, ends):
-        return ToolCall(part.id, part.name, shrink_arguments(part.arguments, ends.leaf), wire=part.wire)
-    return part
-
-
-def spilled(message: Message, handle: str, preview: int) -> Message:
-    """A message whose long results are shown by their ends."""
-    return message.with_parts(tuple(_spilled(part, handle, preview) for part in message.parts))
-
-
-def _spilled(part: Part, handle: str, preview: int) -> Part:
-    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
-        return part
-    others = tuple(item for item in part.parts if not isinstance(item, Text))
-    text = preview_text(part.text, handle, preview)
-    return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
-
-
-def smallest(preview: int) -> int:
-    """Results up to this length are not worth spilling with such a preview."""
-    return 3 * preview
-
-
-def spilled_size(message: Message, size: int, preview: int) -> int:
-    """About how many tokens of a message are left when its long results are spilled."""
-    results = [len(part.text) for part in message.parts if isinstance(part, ToolResult)]
-    saved = sum(length - smallest(preview) for length in results if length > smallest(preview))
-    return round(size * (1 - saved / max(sum(results), 1))) if saved else size
-
-
-def unread(messages: Transcript) -> int:
-    """From where on nobody has worked with the results yet: the assistant has not spoken since."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role == "assistant":
-            waits = any(isinstance(part, ToolCall) for part in messages[index].parts)
-            return index if waits else len(messages)
-    return 0
-
-
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-HEAD_OF_TARGET = 0.04
 STAYING_OF_TARGET = 0.15
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 FRAME_TOKENS = 140
@@ -224,13 +130,8 @@ class Job:
 
     @cached_property
     def _units(self) -> list[int]:
-        return rough_units(self.messages, self.request.meter)
-
-    @cached_property
-    def estimated(self) -> list[int]:
-        meter = self.request.meter
-        factor, overhead = meter.factor, meter.message_overhead
-        return [round(units * factor) + overhead for units in self._units]
+        may_stay = self.budget.tail_tokens * self.request.options.protection.soft_ceiling_ratio
+        return rough_units(self.messages, self.request.meter, may_stay / max(self.request.meter.factor, 0.01))
 
     @cached_property
     def cuts(self) -> list[int]:
@@ -247,9 +148,8 @@ class Job:
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """What the provider reported for this very prompt, else the estimate."""
-        reported = self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else None)
-        return reported or self.estimated_tokens
+        """What the host or the provider said of this very prompt, else the estimate."""
+        return told_tokens(self.request) or self.estimated_tokens
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -257,8 +157,7 @@ class Job:
 
     @property
     def basis(self) -> Basis:
-        known = self.request.prompt_tokens or self.request.usage
-        return self.request.token_basis if known else "estimated"
+        return self.request.token_basis if told_tokens(self.request) else "estimated"
 
     @cached_property
     def scale(self) -> float:
@@ -270,7 +169,26 @@ class Job:
 
     @cached_property
     def sizes(self) -> list[int]:
-        return self.estimated if self.scale == 1 else [round(size * self.scale) for size in self.estimated]
+        """Tokens of each message as it would stay: without older pictures."""
+        meter = self.request.meter
+        sizes = [round((round(units * meter.factor) + meter.message_overhead) * self.scale) for units in self._units]
+        for index in self.media:
+            sizes[index] = self.size(self.view[index])
+        return sizes
+
+    @cached_property
+    def media(self) -> dict[int, str]:
+        """The messages whose pictures are older than the newest, and their handles."""
+        return self._without_media[1]
+
+    @property
+    def view(self) -> Transcript:
+        """The messages with placeholders for those pictures."""
+        return self._without_media[0]
+
+    @cached_property
+    def _without_media(self) -> tuple[Transcript, dict[int, str]]:
+        return replace_historical_media(self.messages, handle_of)
 
     def size(self, message: Message) -> int:
         meter = self.request.meter
@@ -279,9 +197,9 @@ class Job:
     @cached_property
     def ours(self) -> dict[int, Generated]:
         """The messages we wrote in earlier compactions, by their places."""
-        head = self.request.options.protection.protect_first_n_messages
-        known = self.request.state.folds
-        found = generated_messages(self.messages, max(head, HEAD), known)
+        protection = self.request.options.protection
+        head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
+        found = generated_messages(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
@@ -293,11 +211,12 @@ class Job:
             return False
         if ours.kind != "fold" or (ours.fold, ours.body) == (state.folds[-1], state.summary.strip()):
             return True
-        return self.is_believed(ours)
+        return self._is_believed(ours)
 
-    def is_believed(self, handoff: Generated) -> bool:
+    def _is_believed(self, handoff: Generated) -> bool:
         """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
-        return self.request.keeper is None or self.request.keeper.has_handoff(handoff)
+        keeper = self.request.keeper
+        return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
 
     def is_handle(self, handle: str) -> bool:
         """Whether a handle leads to originals."""
@@ -314,85 +233,37 @@ class Job:
         return framed_handles(texts) | handles_in(self.state.summary)
 
     @cached_property
-    def previous(self) -> tuple[int, Generated] | None:
-        return newest_handoff(self.ours)
-
-    @cached_property
     def state(self) -> CompactionState:
-        """The state that belongs to these messages: a handoff in them is believed, a state without one is not."""
-        given, found = self.request.state, self.previous
-        fresh = CompactionState(
-            ineffective=given.ineffective, failure=given.failure, cooldown_until=given.cooldown_until
-        )
+        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        given, found, lineage = self.request.state, newest_handoff(self.ours), self.request.lineage
+        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
-            if given.summary:
-                self.notices.append("the state of another conversation was not used")
-            return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
+            if not given.summary or (lineage and lineage == given.lineage):
+                return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
+            self.notices.append("the state of another conversation was not used")
+            return fresh
         _, handoff = found
         if self._is_known(handoff):
             trail = parse(handoff.body) if given.trail.is_empty else given.trail
             return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
-        if not self.is_believed(handoff):
+        if not self._is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
-            brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
+            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            brought = self.request.redact("\n\n".join(alike) or handoff.body)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
         trail = parse(handoff.body)
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
-    @cached_property
-    def tails(self) -> list[tuple[int, int]]:
-        """Tails to choose from, the shortest first: at least so many messages, and up to so many tokens."""
-        asked, tokens = self.request.options.protection.protect_last_n, self.budget.tail_tokens
-        least = min(asked, SMALLEST_FLOOR)
-        shorter = [(least, tokens * share // 4) for share in range(4)]
-        most = least if self.request.target_tokens is not None else asked
-        return [*shorter, *((floor, tokens) for floor in range(least, most + 1))]
-
-    def plan(self, tail: tuple[int, int] | None = None) -> Plan:
-        """Head, fold and tail. No handoff of ours stays in the tail: there is only ever one live summary."""
-        floor, tokens = tail or self.tails[-1]
-        protection = msgspec.structs.replace(self.request.options.protection, protect_last_n=floor)
-        if self.request.target_tokens is not None and not self._head_is_small(protection):
-            protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
-        count = self.state.count
-        if self.request.keep_last_exchanges is not None:
-            return self._partial(protection, count)
-        plan = plan_fold(self.messages, self.sizes, tokens, protection, count, self.cuts, self.ours)
-        if self.previous is None or self.previous[0] < plan.tail_start:
-            return plan
-        after = [cut for cut in self.cuts if cut > self.previous[0]]
-        while after[0] in self.ours:
-            del after[0]
-        return with_anchors(
-            self.messages, self.sizes, self.cuts, Plan(plan.head_end, after[0]), 0, protection, self.ours
-        )
-
-    def _head_is_small(self, protection: Protection) -> bool:
-        """Whether the first exchange takes no more than its share of a size that was asked for."""
-        end = head_length(self.messages, self.cuts, protection, self.state.count)
-        sizes = [
-            size for size, message in zip(self.sizes[:end], self.messages, strict=False) if message.role != "system"
-        ]
-        return sum(sizes) <= self.landing * HEAD_OF_TARGET
-
-    def _partial(self, protection: Protection, count: int) -> Plan:
-        head, _ = split_for_partial_compaction(self.messages, self.request.keep_last_exchanges or 1)
-        base = plan_fold(self.messages, self.sizes, 1, protection, count, self.cuts, self.ours)
-        start = max((cut for cut in self.cuts if cut <= len(head)), default=0)
-        if self.previous is not None and self.previous[0] >= start:
-            return Plan(start, start)
-        plan = Plan(min(base.head_end, start), start)
-        return with_anchors(self.messages, self.sizes, self.cuts, plan, 0, protection, self.ours)
-
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves."""
-        return tuple(self.messages[index] for index in plan.folded() if index not in self.ours)
+        return tuple(self.messages[index] for index in plan.fold() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends, start = self.ends(plan), self.previous[0] if self.previous else 0
-        done = [at for at in (*range(plan.head_end), *plan.folded()) if at >= start and at not in self.ours]
+        previous = newest_handoff(self.ours)
+        ends, start = self.ends(plan), previous[0] if previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in self.ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, self._behind(plan)))
         budget = self.summary_budget(plan)
@@ -400,7 +271,7 @@ class Job:
         return SummaryAsk(
             messages=new,
             budget_tokens=budget,
-            fold=fold_id(tuple(self.messages[index] for index in plan.folded())),
+            fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
             redact=self.request.redact,
             previous=self.state.summary,
             focus=self.request.focus,
@@ -412,65 +283,56 @@ class Job:
             trail_lines=render(trail, int(budget * TRAIL_SHARE)),
             folded_trail=folded,
             dense=self.request.target_tokens is not None,
-            shown_results=LONG if ends is None else ends.results,
-            shown_texts=0 if ends is None else ends.texts,
+            shown_results=ends.results if ends.results < ALL else 0,
+            shown_texts=ends.texts if ends.texts < ALL else 0,
         )
 
     def _prompt_characters(self, plan: Plan) -> int:
         """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
-        read = sum(characters(self.messages[index].parts) for index in plan.folded())
-        size = sum(map(self.sizes.__getitem__, plan.folded()))
+        read = sum(characters(self.messages[index].parts) for index in plan.fold())
+        size = sum(map(self.sizes.__getitem__, plan.fold()))
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
         return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
         if self.request.target_tokens is None:
-            return self.budget.summary_tokens(sum(self.sizes[index] for index in plan.folded()))
-        left = self.landing - self.staying(plan) - self.frame_tokens
+            return self.budget.summary_tokens(sum(self.sizes[index] for index in plan.fold()))
+        left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 
     @cached_property
-    def frame_tokens(self) -> int:
+    def _frame_tokens(self) -> int:
         """What a handoff costs beside its body."""
         has_system = self.request.system is not None or any(message.role == "system" for message in self.messages[:1])
         return FRAME_TOKENS if self.request.target_tokens is None or has_system else TERSE_FRAME_TOKENS
 
-    def staying(self, plan: Plan) -> int:
+    def staying(self, plan: Plan, ends: Ends = EXACT) -> int:
         """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
+        fold = set(plan.fold())
+        stays = (index for index in range(len(self.messages)) if index not in fold)
         fixed = round(self.fixed_tokens * self.scale)
-        ends = self.ends(plan)
-        if ends is not None:
-            return fixed + self._shortened(plan, ends)
-        new = unread(self.messages)
-        sizes = self.sizes
-        kept = self._kept(plan)
-        return fixed + sum(spilled_size(self.messages[at], sizes[at], LONG) if at < new else sizes[at] for at in kept)
+        if ends is EXACT:
+            return fixed + sum(self.sizes[index] for index in stays)
+        return fixed + sum(self._short_size(index, ends) for index in stays)
 
-    def ends(self, plan: Plan) -> Ends | None:
-        """How much of what is long stays, so that what must stay takes no more than its part of a size asked for."""
+    def ends(self, plan: Plan) -> Ends:
+        """How much of what is long stays: all of it, if that fits; of a size asked for, what stays has its part."""
         target = self.request.target_tokens
         if target is None:
-            return None
-        share = STAYING_OF_TARGET if plan.folded() else 1
-        room = target * share - round(self.fixed_tokens * self.scale)
-        return next((ends for ends in LADDER if self._shortened(plan, ends) <= room), LADDER[-1])
-
-    def _shortened(self, plan: Plan, ends: Ends) -> int:
-        return sum(self._short_size(index, ends) for index in self._kept(plan))
+            room = self.limit - self.summary_budget(plan) - self._frame_tokens
+            return EXACT if self.staying(plan) <= room else WHOLE_TEXTS
+        room = int(target * STAYING_OF_TARGET) if plan.fold() else target
+        return next((ends for ends in LADDER if self.staying(plan, ends) <= room), LADDER[-1])
 
     def _short_size(self, index: int, ends: Ends) -> int:
         found = self._short_sizes.get((index, ends))
         if found is None:
-            message = self.messages[index]
-            short = shortened(spilled(message, SAMPLE_HANDLE, ends.results), SAMPLE_HANDLE, ends)
+            message = self.view[index]
+            short = shorten(spill_results(message, SAMPLE_HANDLE, ends.results), SAMPLE_HANDLE, ends)
             found = self.sizes[index] if short is message else min(self.size(short), self.sizes[index])
             self._short_sizes[index, ends] = found
         return found
-
-    def _kept(self, plan: Plan) -> list[int]:
-        folded = set(plan.folded())
-        return [index for index in range(len(self.messages)) if index not in folded]
 
     def _behind(self, plan: Plan) -> list[int]:
         """The places of what stays after the handoff."""
@@ -484,117 +346,18 @@ class Job:
         shown = self.messages[: plan.tail_start]
         return lambda instruction, wire: write(shown, instruction, wire)
 
-    def unchanged(self, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
-        state = self.state
-        if strike:
-            state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
-        receipt = self.receipt(status="unchanged", reason=reason, plan=plan)
-        return self.outcome(self.messages, receipt, state)
-
-    def declined(self, decision: Decision) -> Outcome:
-        """The outcome of a decision not to fold; a pause after a failure is told as the failure was."""
-        if not decision.pause:
-            return decision.settle(self.unchanged(decision.reason))
-        kind = decision.failure
-        told = account(kind, kept=True, left=decision.pause)._asdict()
-        self.notices.append(paused_words(kind, decision.pause))
-        receipt = self.receipt(status="aborted", reason=decision.reason, summary=SummaryFacts(failure=kind, **told))
-        return self.outcome(self.messages, receipt, self.request.state)
-
-    def aborted(self, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
-        reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
-        told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
-        summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **told._asdict())
-        receipt = self.receipt(status="aborted", reason=reason, plan=plan, summary=summary)
-        return self.outcome(self.messages, receipt, msgspec.structs.replace(self.state, failure=failure))
-
-    def outcome(
-        self,
-        messages: Transcript,
-        receipt: Receipt,
-        state: CompactionState,
-        archive: Archive | None = None,
-        system: Message | None = None,
-    ) -> Outcome:
-        return Outcome(
-            messages=messages,
-            system=system or self.request.system,
-            receipt=receipt,
-            state=state,
-            archive=archive or Archive(),
-        )
-
-    def receipt(self, *, plan: Plan | None = None, new: Transcript | None = None, **facts: Any) -> Receipt:
-        budget = self.request.budget
-        pinned = tuple(index for group in plan.pinned for index in group) if plan else ()
-        new_tokens = self.prompt_tokens if new is None else self.total(new)
-        defaults: dict[str, Any] = {
-            "old_messages": len(self.messages),
-            "new_messages": len(self.messages if new is None else new),
-            "old_tokens": self.prompt_tokens,
-            "new_tokens": new_tokens,
-            "token_basis": self.basis,
-            "estimated_prompt_tokens": self.estimated_tokens,
-            "threshold_tokens": budget.threshold_tokens,
-            "effective_input_window": budget.effective_input_window,
-            "context_length": budget.context_length,
-            "window_source": self.request.window_source,
-            "landing_tokens": self.budget.landing_tokens + (self.fixed_tokens if self.request.target_tokens else 0),
-            "fixed_tokens": self.fixed_tokens,
-            "compaction_count": self.state.count,
-            "boundary": Boundary(start=plan.head_end, end=plan.tail_start, pinned=pinned) if plan else None,
-            "notices": tuple(dict.fromkeys(self.notices)),
-        }
-        return Receipt(**{**defaults, **facts})
-
-    def sanitized(self, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
-        """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message."""
-        options = self.request.options
-        clean, repairs = sanitize(
-            messages,
-            orphan_calls=options.orphan_calls,
-            result_role=options.result_role,
-            batches_of_items=options.batches_of_items,
-        )
-        places = {id(message): index for index, message in enumerate(view)}
-        return clean, tuple(Repair(places.get(id(messages[repair.message]), -1), repair.what) for repair in repairs)
-
-    def user_first(
-        self, messages: Transcript, repairs: tuple[Repair, ...], fold: str
-    ) -> tuple[Transcript, tuple[Repair, ...]]:
-        """After the system prompt a user speaks first, if only a short generated message does."""
-        first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-        if first is None or opens(messages[first]):
-            return messages, repairs
-        opened = (*messages[:first], filler(fold, "user"), *messages[first:])
-        return opened, (*repairs, Repair(-1, "let a user message come first"))
-
-    def missing(self, view: Transcript, folded: Transcript) -> dict[str, tuple[Message, ...]]:
-        """Originals that neither the view nor the fold has: repaired, noted or replaced ones, by their handles."""
-        there = {id(message) for message in (*view, *folded)}
-        return {handle_of(message): (message,) for message in self.messages if id(message) not in there}
+    @property
+    def limit(self) -> int:
+        """The largest size the view should have: the one that was asked for, else just below the threshold."""
+        target = self.request.target_tokens
+        return self.request.budget.threshold_tokens - 1 if target is None else target
 
     def total(self, messages: Transcript) -> int:
         """The size of a request with these messages."""
         return round(self.fixed_tokens * self.scale) + sum(map(self.size, messages))
-
-    @property
-    def landing(self) -> int:
-        """The size of a request to aim at."""
-        if self.request.target_tokens is not None:
-            return self.request.target_tokens
-        return self.budget.landing_tokens
 
 
 def with_size(request: CompactionRequest) -> CompactionRequest:
     """The request with its size in it: what was reported for it, else the estimate."""
     job = Job(request)
     return msgspec.structs.replace(request, prompt_tokens=job.prompt_tokens, token_basis=job.basis)
-
-
-def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
-    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
-    if not decision.fold:
-        return Job(request).declined(decision)
-    outcome = yield from engine.compress(decision.apply(request))
-    return decision.settle(outcome)

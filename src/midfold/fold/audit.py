@@ -26,7 +26,7 @@ from midfold.errors import FailureKind
 from midfold.fold.boundary import speaks
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, quote_orders
-from midfold.fold.ledger import Book, ledger
+from midfold.fold.local import Book, count_names
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
     CHARACTERS_PER_TOKEN,
@@ -137,7 +137,7 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
     summary = _with_lines(_fitted(parse_summary(quiet.text), room), ask.trail_lines)
     body = "\n\n".join(filter(None, [summary.render(), added]))
-    book = ledger(_newest(ask), 0, [body], SCANNED_FOR_MODEL)
+    book = count_names(_newest(ask), body, SCANNED_FOR_MODEL)
     return Audit(ask.redact(harmless(body)), checked.marked + doubted, checked.removed, quiet.lines, book)
 
 

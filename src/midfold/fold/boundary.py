@@ -1,12 +1,14 @@
 """Which messages stay and which are folded.
 
 Rules of this file:
-1. The head stays on the first compaction: the system prompt and the first exchange. Afterwards it decays to the system
-   prompt alone, because the handoff already tells what it said; an old request must not become immortal.
+1. The head stays on the first compaction: the system prompt and the first exchange, without a tool group that it would
+   cut, as in the example of the first document. Afterwards it decays to the system prompt alone, because the handoff
+   already tells what it said; an old request must not become immortal.
 2. The tail is chosen by tokens from the end, with a floor in messages and a soft ceiling for one oversized message.
-3. Every boundary is a legal cut. The head ends at the last legal cut that fits, the tail starts at one.
-4. The latest human turn and the latest visible answer are never folded: the tail grows to hold them if that is cheap,
-   otherwise their group stays on its own between handoff and tail.
+3. Every boundary is a legal cut. The tail starts at the cut before its first message, so that no call loses its result.
+4. The latest human turn, the latest visible answer and the newest human turn with a picture are never folded: the tail
+   grows to hold them if that is cheap, otherwise their group stays on its own, an ask with its direct reply. What stays
+   on its own stands before the handoff, which tells what came after it.
 5. System messages in the middle stay as far as there is room: what they say still holds.
 6. Messages we generated are neither human turns nor answers.
 7. The same transcript and options give the same plan.
@@ -14,8 +16,9 @@ Rules of this file:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Container, Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -38,7 +41,9 @@ from midfold.transcript.tokens import Meter, media_units
 from midfold.transcript.wrappers import user_words
 
 SMALLEST_FLOOR = 2
-"""The messages that stay at the end when the usual floor would leave nothing to fold."""
+"""The messages that stay at the end where not even `protect_last_n` of them fit."""
+LONGEST_REPLY = 3
+"""Messages of the direct reply that stays with an ask, tool results included."""
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,21 +65,26 @@ class Plan(NamedTuple):
     tail_start: int
     pinned: tuple[range, ...] = ()
 
-    def folded(self) -> list[int]:
-        kept = {index for group in self.pinned for index in group}
-        return [index for index in range(self.head_end, self.tail_start) if index not in kept]
+    def fold(self) -> list[int]:
+        """The places of what is folded."""
+        pinned = {index for group in self.pinned for index in group}
+        return [index for index in range(self.head_end, self.tail_start) if index not in pinned]
 
 
 def head_length(messages: Transcript, cuts: Sequence[int], protection: Protection, compactions: int) -> int:
     """How many messages at the beginning stay."""
-    system = 0
-    while protection.protect_system_prompt and system < len(messages) and messages[system].role == "system":
-        system += 1
+    system = _system_length(messages)
+    if system and not protection.protect_system_prompt:
+        return 0
     if compactions and protection.decay_head_after_first_compaction:
         return system
     # The count includes a system prompt, also one that stands beside the messages.
     wanted = max(system, protection.protect_first_n_messages - (0 if system else 1))
     return max(system, cuts[bisect_right(cuts, wanted) - 1])
+
+
+def _system_length(messages: Transcript) -> int:
+    return next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
 def select_tail_by_budget(
@@ -102,93 +112,132 @@ def select_tail_by_budget(
     return start
 
 
-def plan_fold(
-    messages: Transcript,
-    sizes: Sequence[int],
-    tail_tokens: int,
-    protection: Protection,
-    compactions: int = 0,
-    cuts: Sequence[int] | None = None,
-    ours: Container[int] | None = None,
-) -> Plan:
-    """The plan for a whole compaction; `ours` are the places of generated messages, where they are known."""
-    cuts = legal_cuts(messages) if cuts is None else cuts
-    ours = generated_messages(messages) if ours is None else ours
-    head_end = head_length(messages, cuts, protection, compactions)
-    ratio = protection.soft_ceiling_ratio
-    start = select_tail_by_budget(messages, head_end, tail_tokens, protection.protect_last_n, ratio, sizes)
-    start = _legal_start(cuts, start, head_end)
-    if all(index in ours for index in range(head_end, start)):
-        floor = min(protection.protect_last_n, SMALLEST_FLOOR)
-        start = select_tail_by_budget(messages, head_end, tail_tokens, floor, ratio, sizes)
-        start = _legal_start(cuts, start, head_end)
-    return with_anchors(messages, sizes, cuts, Plan(head_end, start), int(tail_tokens * ratio), protection, ours)
+class Layout:
+    """The plans that one transcript allows: everything about it that does not depend on where the tail starts."""
+
+    def __init__(
+        self,
+        messages: Transcript,
+        sizes: Sequence[int],
+        protection: Protection,
+        compactions: int = 0,
+        *,
+        tail_tokens: int,
+        room_for_picture: int | None = None,
+        earliest: int = 0,
+        cuts: Sequence[int] | None = None,
+        ours: Container[int] | None = None,
+    ) -> None:
+        self.messages, self.sizes, self.protection = messages, sizes, protection
+        self.tail_tokens, self.earliest = tail_tokens, earliest
+        self.cuts = legal_cuts(messages) if cuts is None else cuts
+        self.ours = generated_messages(messages) if ours is None else ours
+        self.room = int(tail_tokens * protection.soft_ceiling_ratio) // 4
+        kept = msgspec.structs.replace(protection, protect_system_prompt=True)
+        end = head_length(messages, self.cuts, kept, compactions)
+        system = _system_length(messages)
+        folds_system = system > 0 and not protection.protect_system_prompt
+        self.head_end = 0 if folds_system else end
+        self.opening = range(system, end) if folds_system else range(0)
+        """The first exchange, where it stays without the system prompt before it."""
+        self.asks, self.anchors = self._anchors(room_for_picture)
+        self._size_from = [*accumulate(reversed(sizes), initial=0)][::-1]
+        self._signed = [index for index, message in enumerate(messages) if _is_signed(message)]
+        self._told = [index for index in range(self.first, len(messages)) if messages[index].role == "system"]
+
+    def plan(self, floor: int | None = None) -> Plan:
+        """The plan for the whole tail budget and so many messages at least; `protect_last_n` unless told."""
+        floor = self.protection.protect_last_n if floor is None else floor
+        ratio = self.protection.soft_ceiling_ratio
+        start = select_tail_by_budget(self.messages, self.first, self.tail_tokens, floor, ratio, self.sizes)
+        return self.plan_from(self.cut_before(start), ceiling=int(self.tail_tokens * ratio), room=self.room)
+
+    def useful_middle(self) -> Plan:
+        """Where the whole conversation would fit its tail: `protect_last_n` messages stay, at most half of them."""
+        floor = min(self.protection.protect_last_n, len(self.messages) // 2)
+        return self.plan_from(self.cut_before(len(self.messages) - floor), room=self.room)
+
+    @property
+    def first(self) -> int:
+        """Where a fold may begin: after the head, and after the first exchange where that stays on its own."""
+        return self.opening.stop if self.opening else self.head_end
+
+    def cut_before(self, start: int) -> int:
+        """The legal cut at or before `start` where a tail may start."""
+        return max(self.cuts[bisect_right(self.cuts, max(start, 0)) - 1], self.first, self.earliest)
+
+    def cuts_between(self, first: int, last: int) -> list[int]:
+        """The legal cuts after `first`, up to `last`."""
+        return list(self.cuts[bisect_right(self.cuts, first) : bisect_right(self.cuts, last)])
+
+    def plan_from(self, start: int, *, ceiling: int = 0, room: int = 0) -> Plan:
+        """The plan with a tail from `start` on: the anchors outside the fold, the tail grown up to `ceiling` for them,
+        and instructions and replies as far as they have `room`."""
+        if start <= self.first:
+            return Plan(start, start)
+        told = self._instructions(start, room)
+        anchors = sorted({*self.asks, *self.anchors, *self._signed, *told}, reverse=True)
+        pinned: list[range] = [self.opening] if self.opening else []
+        for anchor in anchors:
+            if not self.head_end <= anchor < start:
+                continue
+            group = self._group(anchor, start, room)
+            grows = group.stop >= start or self._size_from[group.start] <= ceiling
+            if grows and group.start > self.first and group.start >= self.earliest:
+                start = group.start
+            else:
+                pinned.append(group)
+        return Plan(self.head_end, start, _merge(pinned, start))
+
+    def _group(self, anchor: int, start: int, room: int) -> range:
+        """The messages that stay with an anchor: its batch of calls, and the direct reply to an ask."""
+        place = bisect_right(self.cuts, anchor) - 1
+        group = range(max(self.cuts[place], self.head_end), self.cuts[place + 1])
+        if anchor not in self.asks or group.stop >= start or self.messages[group.stop].role != "assistant":
+            return group
+        reply = range(group.stop, self.cuts[place + 2])
+        is_short = len(reply) <= LONGEST_REPLY and sum(self.sizes[reply.start : reply.stop]) <= room
+        return range(group.start, reply.stop) if is_short and group.stop not in self.ours else group
+
+    def _anchors(self, room_for_picture: int | None) -> tuple[set[int], set[int]]:
+        """Human turns that stay, and the answer that does."""
+        messages, protection = self.messages, self.protection
+        asks: set[int] = set()
+        if protection.anchor_latest_user and (ask := latest_human(messages, self.ours)) is not None:
+            asks.add(ask)
+        picture = newest_picture(messages)
+        has_room = picture is not None and (room_for_picture is None or self.sizes[picture] <= room_for_picture)
+        if picture is not None and has_room and picture not in self.ours and is_human(messages[picture]):
+            asks.add(picture)
+        answer = latest_visible_answer(messages, self.ours) if protection.anchor_latest_visible_assistant else None
+        return asks, set() if answer is None else {answer}
+
+    def _instructions(self, start: int, room: int) -> set[int]:
+        """System and developer messages in the middle still hold: the newest stay, as far as there is room."""
+        found: set[int] = set()
+        for index in reversed(self._told):
+            if index < start and self.sizes[index] <= room:
+                room -= self.sizes[index]
+                found.add(index)
+        return found
 
 
-def _legal_start(cuts: Sequence[int], start: int, head_end: int) -> int:
-    """The legal cut at or before `start`; the next one after it where that would leave nothing to fold."""
-    before = cuts[bisect_right(cuts, start) - 1]
-    if before > head_end:
-        return before
-    after = cuts[min(bisect_left(cuts, start), len(cuts) - 1)]
-    return after if head_end < after < cuts[-1] else max(before, head_end)
-
-
-def with_anchors(
-    messages: Transcript,
-    sizes: Sequence[int],
-    cuts: Sequence[int],
-    plan: Plan,
-    tail_ceiling: int,
-    protection: Protection,
-    ours: Container[int] = (),
-) -> Plan:
-    """The plan with the latest ask, the latest answer and signed compaction blocks outside the fold."""
-    start = plan.tail_start
-    told = _instructions(messages, sizes, plan, tail_ceiling // 4)
-    anchors = sorted(_anchors(messages, protection, ours) | _sealed(messages, plan) | told, reverse=True)
-    pinned: list[range] = []
-    for anchor in anchors:
-        if not plan.head_end <= anchor < start:
-            continue
-        place = bisect_right(cuts, anchor) - 1
-        group = range(max(cuts[place], plan.head_end), cuts[place + 1])
-        grown = sum(sizes[group.start :])
-        if grown <= tail_ceiling and group.start > plan.head_end:
-            start = group.start
-        elif group not in pinned:
-            pinned.append(group)
-    kept = tuple(sorted((group for group in pinned if group.start < start), key=lambda group: group.start))
-    return Plan(plan.head_end, start, kept)
-
-
-def _anchors(messages: Transcript, protection: Protection, ours: Container[int]) -> set[int]:
-    found: set[int] = set()
-    if protection.anchor_latest_user and (ask := latest_human(messages, ours)) is not None:
-        found.add(ask)
-    if protection.anchor_latest_visible_assistant and (answer := latest_visible_answer(messages, ours)) is not None:
-        found.add(answer)
-    return found
-
-
-def _sealed(messages: Transcript, plan: Plan) -> set[int]:
+def _is_signed(message: Message) -> bool:
     """Native compaction blocks are signed and must stay as they are."""
-    return {
-        index
-        for index in range(plan.head_end, plan.tail_start)
-        if messages[index].kinds & OPAQUE
-        and any(isinstance(part, Opaque) and part.kind == "compaction" for part in messages[index].parts)
-    }
+    return bool(message.kinds & OPAQUE) and any(
+        isinstance(part, Opaque) and part.kind == "compaction" for part in message.parts
+    )
 
 
-def _instructions(messages: Transcript, sizes: Sequence[int], plan: Plan, room: int) -> set[int]:
-    """System and developer messages in the middle still hold: the newest stay, as far as there is room."""
-    found: set[int] = set()
-    for index in range(plan.tail_start - 1, plan.head_end - 1, -1):
-        if messages[index].role == "system" and sizes[index] <= room:
-            room -= sizes[index]
-            found.add(index)
-    return found
+def _merge(groups: list[range], start: int) -> tuple[range, ...]:
+    """The groups before `start` in order, those that meet as one."""
+    merged: list[range] = []
+    for group in sorted((group for group in groups if group.start < start), key=lambda group: group.start):
+        if merged and group.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, group.stop))
+        else:
+            merged.append(group)
+    return tuple(merged)
 
 
 def latest_human(messages: Transcript, ours: Container[int] | None = None) -> int | None:
@@ -290,10 +339,10 @@ def placeholder(media: Media, handle: str) -> str:
 
 
 def _without(parts: tuple[Part, ...], handle: str) -> tuple[Part, ...]:
-    return tuple(_replaced(part, handle) for part in parts)
+    return tuple(_without_image(part, handle) for part in parts)
 
 
-def _replaced(part: Part, handle: str) -> Part:
+def _without_image(part: Part, handle: str) -> Part:
     if isinstance(part, Media) and part.kind == "image":
         return Text(placeholder(part, handle))
     if isinstance(part, ToolResult) and has_images(part.parts):

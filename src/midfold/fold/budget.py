@@ -1,4 +1,4 @@
-"""How many tokens a conversation may have, when to fold it, and what it should be folded to.
+"""How many tokens a conversation may have, when to fold it, and how much of it stays word for word.
 
 Rules of this file (the specification documents, and the project's decisions where they disagree):
 1. The effective input window is the context length less the output reservation. A reservation that is no number, not
@@ -7,7 +7,8 @@ Rules of this file (the specification documents, and the project's decisions whe
    would forbid folding for ever: then the threshold is 85 % of the window.
 3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it stands for, at least 2,000 tokens,
    at most 5 % of the context length and 12,000; the maximum beats the minimum.
-4. A fold aims at half of the threshold. The trigger is inclusive.
+4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
+   much.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ SUMMARY_RATIO = 0.20
 SUMMARY_MINIMUM = 2_000
 SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
-LANDING_RATIO = 0.5
 SOFT_RATIO = 0.8
 TAIL_OF_TARGET = 0.1
 """Of a size that was asked for: verbatim messages at the end. More of them, and fewer lines of the whole fold, kept
@@ -49,7 +49,6 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     threshold_tokens: int
     tail_tokens: int
     summary_maximum: int
-    landing_tokens: int
     notices: tuple[str, ...] = ()
 
     def summary_tokens(self, folded: int) -> int:
@@ -60,11 +59,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return pressure_of(prompt_tokens, self.threshold_tokens)
 
     def aiming_at(self, target_tokens: int) -> Budget:
-        """The same window with another size to land at: the tail and the summary share it."""
+        """The same window where a size was asked for: the tail and the summary share it."""
         target = max(1, min(target_tokens, self.effective_input_window))
         return msgspec.structs.replace(
             self,
-            landing_tokens=target,
             tail_tokens=int(target * TAIL_OF_TARGET),
             summary_maximum=max(1, int(target * LEAST_SUMMARY_OF_TARGET)),
         )
@@ -118,6 +116,5 @@ def plan_budget(
         threshold_tokens=threshold,
         tail_tokens=max(1, int(threshold * target_ratio)),
         summary_maximum=max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM)),
-        landing_tokens=max(1, int(threshold * LANDING_RATIO)),
         notices=(notice,) if notice else (),
     )

@@ -38,13 +38,13 @@ def split_for_partial_compaction(history: Sequence[Any], keep_last_exchanges: in
 def rejoin(head: Sequence[Any], tail: Sequence[Any]) -> Any:
     """Head and tail together, with a short generated message where two neighbours would have the same role."""
     if all(isinstance(item, Message) for item in (*head, *tail)):
-        return _rejoined(tuple(head), tuple(tail))
+        return _join(tuple(head), tuple(tail))
     document = read([*head, *tail])
-    joined = _rejoined(document.messages[: len(head)], document.messages[len(head) :])
+    joined = _join(document.messages[: len(head)], document.messages[len(head) :])
     return [message_value(message, document.dialect) for message in joined]
 
 
-def _rejoined(head: Transcript, tail: Transcript) -> Transcript:
+def _join(head: Transcript, tail: Transcript) -> Transcript:
     if head and tail and head[-1].role == tail[0].role and head[-1].role in ("user", "assistant"):
         between = filler(fold_id(head), "assistant" if head[-1].role == "user" else "user")
         return (*head, between, *tail)

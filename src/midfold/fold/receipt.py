@@ -66,7 +66,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     facts_recoverable: int = 0
     """Facts that are only behind the fold's handle."""
     facts_lost: int = 0
-    """None ever is, as long as the archive is kept."""
+    """Facts that are nowhere any more: neither in the summary nor, where originals were not kept, behind a handle."""
     facts_estimate: float = 1.0
     """An estimate of how much of what will be needed is kept: names weighted by how likely a later turn needs them."""
 
@@ -109,6 +109,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int
     window_source: str
     landing_tokens: int
+    """What the size was to come down to: the size asked for, else the threshold, which must not be reached."""
     fixed_tokens: int
     compaction_count: int
     boundary: Boundary | None = None
@@ -117,6 +118,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     digests: tuple[Digest, ...] = ()
     repairs: tuple[Repair, ...] = ()
     recoverable: bool = True
+    """Whether every original that left the view can be had back: from a store, or from the archive in the result."""
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: PersistenceRecommendation = "no_persistence_change"
@@ -129,6 +131,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         value: dict[str, Any] = msgspec.to_builtins(self)
         return value
+
+    def with_originals(self, *, kept: bool) -> Receipt:
+        """The receipt of a compaction whose originals are all kept, or are not."""
+        facts, changed = self.summary, self.status in ("compacted", "pruned")
+        if kept or not changed:
+            return msgspec.structs.replace(self, recoverable=True)
+        lost = facts.facts_recoverable + facts.facts_lost
+        summary = msgspec.structs.replace(facts, facts_recoverable=0, facts_lost=lost)
+        return msgspec.structs.replace(self, recoverable=False, summary=summary)
 
 
 def receipt_schema() -> dict[str, Any]:

@@ -34,6 +34,7 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one compaction hands to the next one of the same conversation. Plain JSON."""
 
     lineage: str = ""
+    """The conversation it is of: the id of its first fold, or what the caller calls it."""
     count: int = 0
     summary: str = ""
     folds: tuple[str, ...] = ()
@@ -74,9 +75,14 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the request where the host knows it, and what that number rests on."""
     token_basis: Basis = "reported"
     state: CompactionState = CompactionState()
+    lineage: str = ""
+    """The conversation these messages are of, where the caller knows: a state of the same lineage is used, also where
+    no handoff in the messages proves it."""
     options: Options = Options()
     focus: str | None = None
     force: bool = False
+    ahead: bool = False
+    """Whether this is made before it is time: then nothing is folded that the settings keep, forced or not."""
     target_tokens: int | None = None
     keep_last_exchanges: int | None = None
     window_source: str = "given"
@@ -85,6 +91,11 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
     keeper: Keeper | None = None
     """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
+
+
+def told_tokens(request: CompactionRequest) -> int:
+    """The size that the host or the provider told; 0 where neither did."""
+    return request.prompt_tokens or (request.usage.prompt_tokens if request.usage else 0)
 
 
 class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +213,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changed(self) -> bool:
         return self.receipt.status in ("compacted", "pruned")
+
+    def with_recovery(self, messages: Transcript) -> Outcome:
+        """The outcome whose receipt says whether every one of these originals is in the view or behind a handle."""
+        there = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
+        known = set(map(id, there))
+        left = [message for message in messages if id(message) not in known] if self.changed else []
+        if left:
+            digests = {message.digest for message in there}
+            left = [message for message in left if message.digest not in digests]
+        return msgspec.structs.replace(self, receipt=self.receipt.with_originals(kept=not left))
 
 
 Flow = Generator[SummaryAsk, SummaryAnswer, Outcome]

@@ -342,8 +342,9 @@ class PromptReports:
             report = self._known.peek((chain, checkpoint))
             if report is not None:
                 ratio = min(max(report.reported / max(report.estimated, 1), LOWEST_RATIO), HIGHEST_RATIO)
-                new = round((estimated - report.estimated) * ratio)
-                return Count(report.reported + new, "calibrated" if new else "reported")
+                if chain == chains[-1] and estimated == report.estimated:
+                    return Count(report.reported, "reported")
+                return Count(report.reported + round((estimated - report.estimated) * ratio), "calibrated")
         return Count(estimated, "estimated")
 
 

@@ -51,6 +51,7 @@ from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.sync import Checkpoint
 from midfold.transcript.message import Transcript, Usage, plain
+from midfold.transcript.tokens import Count
 
 # Folding a client's history: brought into the store, compacted under a lease, kept as a checkpoint.
 #
@@ -62,6 +63,7 @@ from midfold.transcript.message import Transcript, Usage, plain
 
 
 MOST_SETUPS = 1_000
+NOTHING = Count(0, "estimated")
 
 
 class FoldResult(NamedTuple):
@@ -144,14 +146,14 @@ class HistoryFolder:
         )
 
     def fold(
-        self, measured: MeasuredRequest, *, at_least: int = 0, force: bool = False, health: Health | None = None
+        self, measured: MeasuredRequest, *, at_least: Count = NOTHING, force: bool = False, health: Health | None = None
     ) -> FoldResult:
         """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
-        conversation = measured.conversation
+        conversation, size = measured.conversation, larger(measured.size, at_least)
         session = self.sync(conversation, measured.name, measured.limits)
         receipt = session.compact(
-            prompt_tokens=max(measured.size.tokens, at_least),
-            token_basis="reported" if at_least else measured.size.basis,
+            prompt_tokens=size.tokens,
+            token_basis=size.basis,
             measured_at=measured.checkpoint.seq if measured.checkpoint else 0,
             force=force,
             health=health,
@@ -181,6 +183,11 @@ class HistoryFolder:
             owner=space_of(name),
             most_messages=self.policy.most_messages,
         )
+
+
+def larger(one: Count, other: Count) -> Count:
+    """The larger size, with what it rests on."""
+    return other if other.tokens > one.tokens else one
 
 
 def _system_of(conversation: ClientHistory) -> Any:
@@ -372,7 +379,7 @@ class RequestPreparer:
         return self.measurer.look_up(measured.conversation, measured.name, measured.limits, fresh=True)
 
     async def fold(
-        self, exchange: Exchange, measured: MeasuredRequest, *, at_least: int = 0, force: bool = False
+        self, exchange: Exchange, measured: MeasuredRequest, *, at_least: Count = NOTHING, force: bool = False
     ) -> MeasuredRequest:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
         ends = time.monotonic() + LONGEST_WAIT
@@ -395,7 +402,7 @@ class RequestPreparer:
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
         return measured
 
-    def _fold(self, measured: MeasuredRequest, at_least: int, force: bool) -> FoldResult:
+    def _fold(self, measured: MeasuredRequest, at_least: Count, force: bool) -> FoldResult:
         assert self.folder is not None
         folded = self.folder.fold(measured, at_least=at_least, force=force, health=self.measurer.health(measured))
         if folded.checkpoint is None:
@@ -403,7 +410,7 @@ class RequestPreparer:
             if newest is not None and newest != measured.checkpoint:
                 # Somebody else has folded it in the meantime.
                 return folded._replace(checkpoint=newest)
-        if at_least and folded.was_not_worth_it:
+        if at_least.tokens and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
             return self.folder.fold(measured, at_least=at_least, force=True)
         return folded
@@ -460,10 +467,13 @@ class RequestPreparer:
         measured = await self.in_thread(self.measurer.measure, exchange, limits)
         if measured is None:
             return None
-        at_least = 0 if found.is_bytes else max(found.asked, found.limit + 1, limits.window + 1)
+        at_least = NOTHING
+        if not found.is_bytes:
+            beyond = Count(max(found.limit, limits.window) + 1, "estimated")
+            at_least = larger(beyond, Count(found.asked, "reported"))
         async with self._turn(measured.identity):
             again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes)
-        exchange.account.tokens_before = max(measured.size.tokens, at_least)
+        exchange.account.tokens_before = larger(measured.size, at_least).tokens
         self.tell(exchange, again)
         smaller = await self.in_thread(again.prepare)
         if len(smaller.body) >= refused and self.shrink is not None:

@@ -338,17 +338,22 @@ class Client:
         aiohttp = aiohttp_module()
         address = _address(upstream, target)
         session = self._session or self._open()
-        options: dict[str, Any] = {
-            "headers": [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers,
-            "allow_redirects": False,
-            "skip_auto_headers": AUTOMATIC,
-            "timeout": self._timeout(upstream.timeout),
-        }
+        sent = [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers
+        timeout = self._timeout(upstream.timeout)
         pause = FIRST_PAUSE
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
-                return UpstreamAnswer(await session.request(method, address, data=_data(body), **options))
+                response = await session.request(
+                    method,
+                    address,
+                    data=_data(body),
+                    headers=sent,
+                    allow_redirects=False,
+                    skip_auto_headers=AUTOMATIC,
+                    timeout=timeout,
+                )
+                return UpstreamAnswer(response)
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)

@@ -13,9 +13,11 @@ from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writ
 from midfold.engine import Compressor
 from midfold.engine.assemble import assemble
 from midfold.engine.job import Job
+from midfold.engine.outcomes import leave
+from midfold.engine.planner import plan_whole
 from midfold.errors import ConfigError
 from midfold.fold.boundary import Protection
-from midfold.fold.budget import LANDING_RATIO, Budget, plan_budget
+from midfold.fold.budget import Budget, plan_budget
 from midfold.fold.digest.digest import PLACEHOLDER
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Flow, Options, Outcome, SummaryAnswer, SummaryAsk
@@ -61,7 +63,7 @@ DOCUMENTED = ReplayPolicy(
     engine="documented",
     prune="placeholder",
     threshold=0.5,
-    landing=LANDING_RATIO,
+    landing=0.5,
     dense=False,
     summary="model",
 )
@@ -115,10 +117,10 @@ class DocumentedEngine(Compressor):
 
     def compress(self, request: CompactionRequest) -> Flow:
         job = Job(request)
-        plan = job.plan()
+        plan = plan_whole(job)
         new = job.new_turns(plan)
         if not new:
-            return job.unchanged("there is nothing between head and tail to fold", plan, strike=True)
+            return leave(job, "there is nothing between head and tail to fold", plan, strike=True)
         ask = job.ask(plan, new)
         answer = yield ask
         return assemble(job, plan, ask, answer)
@@ -137,12 +139,10 @@ class PolicyFolder:
     def __init__(self, policy: ReplayPolicy, window: int, meter: Meter, prices: Prices) -> None:
         self.policy, self.meter = policy, meter
         self.engine = DocumentedEngine() if policy.engine == "documented" else Compressor()
-        budget = plan_budget(window, ratio=policy.threshold, target_ratio=policy.target_ratio)
-        aimed = int(budget.threshold_tokens * policy.landing)
-        self.budget: Budget = msgspec.structs.replace(budget, landing_tokens=max(aimed, 1))
+        self.budget: Budget = plan_budget(window, ratio=policy.threshold, target_ratio=policy.target_ratio)
         self.state = CompactionState()
         self.schedule = Schedule(
-            threshold_tokens=budget.threshold_tokens,
+            threshold_tokens=self.budget.threshold_tokens,
             prices=prices,
             soft=policy.soft,
             share=policy.landing,

@@ -25,11 +25,12 @@ from typing import NamedTuple
 
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.digest.digest import describe_with
-from midfold.fold.facts import RESULT, may_be_order, names, snippet
 from midfold.fold.handoff import bare_summary
+from midfold.fold.names import RESULT, names
 from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.lab.snippets import may_be_order, snippet
 from midfold.lab.trajectory_plan import TrajectoryPlan, TurnTexts
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.model import Summarizer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from midfold.decide import Decision, paused_words
-from midfold.errors import SummaryFailed
+from midfold.errors import ModelFailed, SummaryFailed
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import cooldown
 from midfold.fold.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
@@ -28,7 +29,7 @@ def drive(flow: Flow, summarize: Summarizer) -> Outcome:
     """Runs a compaction to its end."""
     step = advance(flow)
     while isinstance(step, SummaryAsk):
-        step = advance(flow, answer_of(summarize, step))
+        step = advance(flow, answer_of(summarize, step, time.time))
     return step
 
 
@@ -41,18 +42,23 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
         return outcome
 
 
-def answer_of(summarize: Summarizer, ask: SummaryAsk) -> SummaryAnswer:
+def answer_of(summarize: Summarizer, ask: SummaryAsk, clock: Callable[[], float]) -> SummaryAnswer:
     """What a summarizer says, or how it failed."""
     try:
         return as_answer(summarize(ask), summarize)
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-        return failure_of(error)
+        return failed_answer(error, clock())
 
 
-def failure_of(error: Exception) -> SummaryAnswer:
+def failed_answer(error: Exception, now: float) -> SummaryAnswer:
+    """How a summarizer failed: as it says itself, else by what its client raised."""
     if isinstance(error, SummaryFailed):
         return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
-    return SummaryAnswer(failure="other")
+    if not isinstance(error, ModelFailed):
+        from midfold.model.refusals import failure_of_error
+
+        error = failure_of_error(error, now)
+    return SummaryAnswer(failure=error.kind, retry_after=error.retry_after)
 
 
 def as_answer(given: Any, summarize: Summarizer | None = None) -> SummaryAnswer:
@@ -76,7 +82,7 @@ class CooldownGuard:
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
         if self._decision.pause:
             return self._pause_answer()
-        self._asked = answer_of(self._summarize, ask)
+        self._asked = answer_of(self._summarize, ask, self._clock)
         return self._asked
 
     async def later(self, ask: SummaryAsk) -> SummaryAnswer:
@@ -87,7 +93,7 @@ class CooldownGuard:
         try:
             self._asked = as_answer(await awaited(ask), self._summarize)
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-            self._asked = failure_of(error)
+            self._asked = failed_answer(error, self._clock())
         return self._asked
 
     def _pause_answer(self) -> SummaryAnswer:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.fold.words import VERSION, Query, Term, search_text, searchable
+from midfold.fold.words import VERSION, Query, Term, index_text
 from midfold.store.bodies import NewMessage, deflate, inflate
 from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
 
@@ -125,7 +125,7 @@ def _body(entry: NewMessage, index: bool) -> dict[str, Any]:
 
 
 def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return search_text(searchable(inflate(digest, codec, data)))
+    return index_text(inflate(digest, codec, data))
 
 
 def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:

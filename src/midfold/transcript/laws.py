@@ -52,7 +52,8 @@ class Pairing(NamedTuple):
     """Call -> result."""
     unanswered: tuple[Place, ...]
     waiting: tuple[Place, ...]
-    """Calls of the newest batch that nothing but results has followed: they may still be running."""
+    """Calls of the newest batch that nothing but results has followed: they may still be running. One before a call of
+    another message that was answered is not: it was lost."""
     orphans: tuple[Place, ...]
     """Results that answer no call of the batch before them."""
     reused: tuple[Place, ...]
@@ -61,6 +62,16 @@ class Pairing(NamedTuple):
     def calls(self) -> dict[Place, Place]:
         """Result -> call."""
         return {result: call for call, result in self.answers.items()}
+
+    def batches(self) -> list[range]:
+        """The messages from the first call of each batch to its last result."""
+        found: list[range] = []
+        for call, result in sorted(self.answers.items()):
+            if found and call.message < found[-1].stop:
+                found[-1] = range(found[-1].start, max(found[-1].stop, result.message + 1))
+            else:
+                found.append(range(call.message, result.message + 1))
+        return found
 
 
 def pair(messages: Transcript) -> Pairing:
@@ -90,12 +101,16 @@ class _PairingWalk:
         """Calls by id, none without any; the first is found in no time however many went before it."""
         self.interrupted = False
         self.moved_on = False
+        self.newest_answered = -1
+        """The message of the last call of this batch that was answered."""
 
     def turn(self, message: Message) -> None:
-        """A user speaks, or the assistant goes on without calling: whatever is still open was given up."""
+        """Somebody speaks, or the assistant goes on without calling: whatever is still open was given up."""
         if message.role == "user":
             if not message.kinds & RESULT:
                 self.interrupted = self.moved_on = True
+        elif message.role == "system":
+            self.interrupted = self.moved_on = True
         elif message.role == "assistant" and message.parts:
             self.moved_on = not message.kinds & (CALL | THINKING)
 
@@ -119,21 +134,30 @@ class _PairingWalk:
         if waiting is None:
             self.orphans.append(place)
             return
-        self.answers[waiting.popleft()] = place
+        answered = waiting.popleft()
+        self.answers[answered] = place
+        self.newest_answered = max(self.newest_answered, answered.message)
         if not waiting:
             del self.open[name]
 
     def close(self) -> None:
         """The batch is over: what is still open stays unanswered."""
         if self.open:
-            self.unanswered.extend(sorted(place for places in self.open.values() for place in places))
+            self.unanswered.extend(self._still_open())
             self.open.clear()
         self.interrupted = self.moved_on = False
+        self.newest_answered = -1
 
     def finish(self) -> tuple[Place, ...]:
         if self.moved_on:
             self.close()
-        return tuple(sorted(place for places in self.open.values() for place in places))
+        still_open = self._still_open()
+        lost = [place for place in still_open if place.message < self.newest_answered]
+        self.unanswered += lost
+        return tuple(still_open[len(lost) :])
+
+    def _still_open(self) -> list[Place]:
+        return sorted(place for places in self.open.values() for place in places)
 
 
 UNREADABLE = frozenset({"block", "content", "message", "item", "unreadable"})
@@ -151,22 +175,15 @@ class Law(Protocol):
 
 
 class CallsAnswered:
-    """Every result stands after its call, every call has its result: providers answer 400 to anything else.
+    """Every call is answered in the messages directly after it: providers answer 400 to anything else.
 
     Calls made together are answered together, so a batch is whole from its first call to its last result. The calls
     of the newest batch may still be waiting.
     """
 
     def forbids(self, messages: Transcript, pairing: Pairing, forbidden: bytearray, /) -> None:
-        start = 0
-        end = 0
-        for call, result in sorted(pairing.answers.items()):
-            if call.message < end:
-                end = max(end, result.message)
-            else:
-                _mark(forbidden, start, end)
-                start, end = call.message, result.message
-        _mark(forbidden, start, end)
+        for batch in pairing.batches():
+            _mark(forbidden, batch.start, batch.stop - 1)
         if pairing.waiting:
             _mark(forbidden, pairing.waiting[0].message, pairing.waiting[-1].message)
         follows_calls = False
@@ -179,6 +196,9 @@ class CallsAnswered:
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         found = [f"messages[{place.message}] answers no call" for place in pairing.orphans]
         found += [f"messages[{place.message}] has a call without a result" for place in pairing.unanswered]
+        for batch in pairing.batches():
+            between = [index for index in batch if not _is_of_batch(messages[index])]
+            found += [f"messages[{index}] stands between a call and its result" for index in between]
         return tuple(found)
 
 
@@ -202,7 +222,7 @@ class UserFirst:
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
         first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-        if first is None or opens(messages[first]):
+        if first is None or may_open(messages[first]):
             return ()
         return (f"messages[{first}] comes first and is not the user's",)
 
@@ -241,7 +261,7 @@ def violations(messages: Transcript) -> tuple[str, ...]:
     return tuple(found for law in LAWS for found in law.violations(messages, pairing))
 
 
-def opens(message: Message) -> bool:
+def may_open(message: Message) -> bool:
     """Whether a conversation may begin with this: the user's, and not only results."""
     return message.role == "user" and any(not isinstance(part, ToolResult) for part in message.parts)
 
@@ -263,6 +283,11 @@ def is_empty(message: Message) -> bool:
     return all(isinstance(part, Text) and not part.text.strip() for part in message.parts)
 
 
+def _is_of_batch(message: Message) -> bool:
+    """Whether a message may stand between a call and its result: other calls and results of the batch may."""
+    return message.role == "assistant" or bool(message.kinds & RESULT)
+
+
 def _mark(forbidden: bytearray, start: int, end: int) -> None:
     if end > start:
         forbidden[start + 1 : end + 1] = b"\1" * (end - start)
@@ -275,9 +300,11 @@ def _mark(forbidden: bytearray, start: int, end: int) -> None:
 #    the calls of the newest batch may still be waiting.
 # 2. Text is never lost with a call: a message that loses its calls keeps what it says.
 # 3. Messages that are no messages, and empty ones, are removed. Calls without a name are taken out.
-# 4. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
+# 4. Results stand directly after their calls: what stood between them comes after them, and calls of one batch in
+#    several messages are joined, unless the dialect has them as items, and so are results that the user carries.
+# 5. Calls without arguments get an empty object; a result takes the id of the call it answers, and both get one where
 #    the call has none.
-# 5. A transcript with nothing to repair comes back as the same object.
+# 6. A transcript with nothing to repair comes back as the same object.
 
 
 STUB = "[The result of this call was not recorded.]"
@@ -311,7 +338,8 @@ def sanitize(
     work.mend_calls()
     work.give_ids(pair(work.messages))
     for _ in range(MOST_PASSES):
-        pairing = pair(work.messages)
+        work.close_ranks(pair(work.messages), result_role, batches_of_items=batches_of_items)
+        pairing = work.pairing(batches_of_items=batches_of_items)
         if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
             break
         work.remove_orphans(pairing)
@@ -350,6 +378,18 @@ class _Work:
     @property
     def messages(self) -> Transcript:
         return tuple(message for _, message in self.kept)
+
+    def pairing(self, *, batches_of_items: bool) -> Pairing:
+        """The pairing as a dialect sees it: where a batch is one message, no call waits before another message."""
+        messages = self.messages
+        pairing = pair(messages)
+        if batches_of_items or not pairing.waiting:
+            return pairing
+        last = max(index for index, message in enumerate(messages) if not message.kinds & RESULT)
+        lost = tuple(place for place in pairing.waiting if place.message < last)
+        return pairing._replace(
+            unanswered=tuple(sorted((*pairing.unanswered, *lost))), waiting=pairing.waiting[len(lost) :]
+        )
 
     def mend_calls(self) -> None:
         """Calls no provider takes: without a name, or without arguments."""
@@ -392,6 +432,29 @@ class _Work:
         index, message = self.kept[number]
         parts = tuple(changed.get(place, part) for place, part in enumerate(message.parts))
         self.kept[number] = (index, message.with_parts(parts))
+
+    def close_ranks(self, pairing: Pairing, result_role: Role, *, batches_of_items: bool) -> None:
+        """Brings each batch together: its calls, directly after them its results."""
+        for batch in reversed(pairing.batches()):
+            inner = self.kept[batch.start : batch.stop]
+            first = next(place for place, (_, message) in enumerate(inner) if message.kinds & RESULT)
+            is_call = [place < first and message.role == "assistant" for place, (_, message) in enumerate(inner)]
+            calls = [entry for place, entry in enumerate(inner) if is_call[place]]
+            results = [entry for entry in inner if entry[1].kinds & RESULT]
+            others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
+            self.repairs += [Repair(index, "moved behind the results of the calls before it") for index, _ in others]
+            if len(calls) > 1 and not batches_of_items:
+                calls = self._join(calls, "joined the calls of one batch")
+            if len(results) > 1 and result_role == "user":
+                results = self._join(results, "joined the results of one batch")
+            self.kept[batch.start : batch.stop] = [*calls, *results, *others]
+
+    def _join(self, entries: list[tuple[int, Message]], what: str) -> list[tuple[int, Message]]:
+        """One message of several, its results before everything else."""
+        parts = [part for _, message in entries for part in message.parts]
+        self.repairs += [Repair(index, what) for index, _ in entries[1:]]
+        parts.sort(key=lambda part: not isinstance(part, ToolResult))
+        return [(entries[0][0], entries[0][1].with_parts(tuple(parts)))]
 
     def remove_orphans(self, pairing: Pairing) -> None:
         drop: dict[int, set[int]] = {}

@@ -341,8 +341,9 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
         def compress(self, request: Any) -> Any:
             Stubborn.asked += 1
             from midfold.engine.job import Job
+            from midfold.engine.outcomes import leave
 
-            return Job(request).unchanged("nothing can be done")
+            return leave(Job(request), "nothing can be done")
             yield
 
     clock = FakeClock(1_000.0)

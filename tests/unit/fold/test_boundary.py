@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from midfold import Message, Opaque, Text, ToolCall, ToolResult, select_tail_by_budget
 from midfold.fold.boundary import (
+    Layout,
     Plan,
     Protection,
     head_length,
     latest_human,
     latest_visible_answer,
-    plan_fold,
     split_for_partial_compaction,
 )
 from midfold.fold.handoff import filler, handoff
@@ -73,16 +73,16 @@ def test_a_huge_old_result_does_not_keep_everything_before_it() -> None:
 
 def test_the_latest_ask_far_back_is_pinned_and_everything_else_folded() -> None:
     messages = (SYSTEM, user("old"), answer(), user("the task"), *steps(60))
-    plan = plan_fold(messages, [10] * len(messages), 200, Protection(), 1)
+    plan = Layout(messages, [10] * len(messages), Protection(), 1, tail_tokens=200).plan()
     assert plan.head_end == 1
     assert plan.tail_start > 80
-    assert 3 not in plan.folded()
-    assert 1 in plan.folded()
+    assert 3 not in plan.fold()
+    assert 1 in plan.fold()
 
 
 def test_a_near_ask_makes_the_tail_grow_instead() -> None:
     messages = (SYSTEM, *steps(30), user("the task"), *steps(10))
-    plan = plan_fold(messages, [10] * len(messages), 150, Protection(protect_last_n=5), 1)
+    plan = Layout(messages, [10] * len(messages), Protection(protect_last_n=5), 1, tail_tokens=150).plan()
     assert plan.tail_start == 61
     assert plan.pinned == ()
 
@@ -96,19 +96,19 @@ def test_what_we_wrote_is_neither_ask_nor_answer() -> None:
 def test_signed_compaction_blocks_are_never_folded() -> None:
     sealed = Message("assistant", (Opaque("compaction", "{}"),))
     messages = (SYSTEM, user(), sealed, *steps(30))
-    assert 2 not in plan_fold(messages, [10] * len(messages), 100, Protection(), 1).folded()
+    assert 2 not in Layout(messages, [10] * len(messages), Protection(), 1, tail_tokens=100).plan().fold()
 
 
 def test_a_short_conversation_of_giants_still_has_a_fold() -> None:
     messages = (SYSTEM, user(), answer(), *steps(4), user("latest"), answer())
-    plan = plan_fold(messages, [30_000] * len(messages), 20_000, Protection(), 0)
-    assert plan.folded()
+    plan = Layout(messages, [30_000] * len(messages), Protection(), 0, tail_tokens=20_000).plan()
+    assert plan.fold()
 
 
 def test_planning_is_deterministic() -> None:
     messages = (SYSTEM, user(), answer(), *steps(50), user(), answer())
     sizes = [(7 * n) % 50 + 1 for n in range(len(messages))]
-    assert len({plan_fold(messages, sizes, 300, Protection(), 0) for _ in range(5)}) == 1
+    assert len({Layout(messages, sizes, Protection(), 0, tail_tokens=300).plan() for _ in range(5)}) == 1
 
 
 def test_a_partial_split_keeps_the_last_exchanges_and_starts_at_a_user_turn() -> None:
@@ -120,4 +120,4 @@ def test_a_partial_split_keeps_the_last_exchanges_and_starts_at_a_user_turn() ->
 
 
 def test_a_plan_lists_what_it_folds() -> None:
-    assert Plan(1, 8, (range(3, 5),)).folded() == [1, 2, 5, 6, 7]
+    assert Plan(1, 8, (range(3, 5),)).fold() == [1, 2, 5, 6, 7]

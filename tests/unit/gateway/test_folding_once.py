@@ -11,9 +11,10 @@ from midfold.fold.request import SummaryAsk
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest
 from midfold.gateway.peek import peek
-from midfold.gateway.prepare import RequestPreparer
+from midfold.gateway.prepare import NOTHING, RequestPreparer
 from midfold.gateway.routes import route_of
 from midfold.transcript.document import read
+from midfold.transcript.tokens import Count
 from support.fixtures import assistant, free, user
 from support.gateways import settings
 
@@ -48,9 +49,9 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
         one, two = (RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
         first, second = measured(one), measured(two)
         assert one.must_fold(first) and first.checkpoint is second.checkpoint is None
-        made = one._fold(first, 0, False)
+        made = one._fold(first, NOTHING, False)
         assert made.is_made and made.checkpoint is not None
-        for at_least in (0, WINDOW + 1):
+        for at_least in (NOTHING, Count(WINDOW + 1, "reported")):
             found = two._fold(second, at_least, False)
             assert (found.is_made, found.checkpoint, len(asked)) == (False, made.checkpoint, 1)
 

@@ -114,7 +114,7 @@ def test_the_measure_shares_no_code_with_what_selects() -> None:
     ):
         for node in ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
-                assert node.module not in ("midfold.fold.local", "midfold.fold.facts", "midfold.fold.ledger"), name
+                assert node.module not in ("midfold.fold.local", "midfold.fold.names", "midfold.fold.choice"), name
                 assert node.module != "midfold.fold", name
 
 

@@ -161,9 +161,9 @@ class HermesEngine(HermesNumbers):
         except SummaryFailed as failed:
             self._last_summary_error = f"the summary model failed ({failed.kind})"
             if failed.kind in KEEPS_HISTORY or not self._host.config.compression.lossy_fallback:
-                return SummaryAnswer(failure=failed.kind)
+                return SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
             self._last_summary_fallback_used = True
-            return msgspec.structs.replace(local_summarizer(ask), failure=failed.kind)
+            return msgspec.structs.replace(local_summarizer(ask), failure=failed.kind, retry_after=failed.retry_after)
 
     # Sessions.
 
@@ -211,7 +211,7 @@ class HermesEngine(HermesNumbers):
         """Takes up what the messages of a resumed session, and the shelf, know about earlier compactions."""
         self._load()
         found = newest_handoff(generated_messages(read(messages).messages))
-        if found is not None:
+        if found is not None and not found[1].is_foreign:
             state = self._host.state
             _, handoff = found
             folds = state.folds if handoff.fold in state.folds else (*state.folds, handoff.fold)

@@ -200,7 +200,7 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
             at += 1
         elif word in _WRAPPERS and at + 1 < len(words):
             at += 1
-            while at < len(words) - 1 and words[at].startswith("-"):
+            while at < len(words) - 1 and (words[at].startswith("-") or words[at] == "proxy"):
                 at += 1
         elif word in _RUNNERS and words[at + 1 : at + 2] == ["run"] and at + 2 < len(words):
             at += 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-LONGEST_TEXT = 60_000
+LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
 MOST_NAMES = 12
 MOST_FILES = 60
 LONGEST_LINE = 400
@@ -49,7 +49,7 @@ def names_in(text: str, path: str = "") -> tuple[str, ...]:
     """The functions and classes that a text defines; of prose, the headings."""
     is_prose = path.endswith((".md", ".mdx", ".markdown", ".rst", ".txt"))
     rule = _HEADING if is_prose else _NAME
-    found = (next(filter(None, groups), "") for groups in rule.findall(text[:LONGEST_TEXT]))
+    found = (next(filter(None, groups), "") for groups in rule.findall(text[:LONGEST_NAMED]))
     return tuple(dict.fromkeys(name.strip("# ") for name in found if name and name not in _NOT_NAMES))[:MOST_NAMES]
 
 
@@ -191,11 +191,14 @@ def accesses(script: str) -> list[FileAccess]:
     return found
 
 
+_NO_PATH = re.compile(r"[*?{}$`\n<>|\"'%=!;]")
+
+
 def is_path(text: str) -> bool:
     """Whether a text may be the path of one file: no pattern, no expression, no address."""
     return (
         0 < len(text) <= 300
-        and not any(character in "*?{}$`\n<>|\"'%=!;" for character in text)
+        and not _NO_PATH.search(text)
         and "://" not in text
         and not text.startswith(("-", "/dev/", "&"))
         and text.strip("./ ") != ""

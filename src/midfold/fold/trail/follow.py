@@ -20,8 +20,9 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
 from midfold.fold.digest.outcomes import Body, read_body, stated
 from midfold.fold.digest.recognise import recognise
+from midfold.fold.trail.checks import verdict_of
 from midfold.fold.trail.commands import Step, steps_of
-from midfold.fold.trail.deeds import came_of, fields_of, told_ids, tool_act, verdict_of
+from midfold.fold.trail.deeds import came_of, fields_of, told_ids, tool_act
 from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
 from midfold.fold.trail.entries import CheckKind, CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.fold.trail.record_book import RecordBook
@@ -34,6 +35,9 @@ Redactor = Callable[[str], str]
 MOST_FILES, MOST_ACTS, MOST_RUNNING, MOST_CHECKS, MOST_READS = 400, 300, 40, 12, 300
 LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
 REDACTED_AT_ONCE = 4_000
+LONGEST_MESSAGE = 1_500
+"""Longer than any error that a reading tool returns."""
+_REFUSED = "doesn't want to proceed with this tool use"
 
 _FOLDER = re.compile(r"<cwd>([^<\n]{1,300})</cwd>|[Ww]orking directory: (/[^\s<]{1,300})")
 _NOTICE = re.compile(r"<task-id>([^<\n]{1,80})</task-id>(?s:.{0,2000}?)<status>(\w{1,20})</status>")
@@ -107,10 +111,12 @@ class _Walk:
         self.acts = list(trail.acts)
         self.running = {task.id: task for task in trail.running}
         self.checks = {(check.kind, check.command): check for check in trail.checks}
+        self.outputs: dict[CheckRun, CallAnswer] = {}
         self.scripts: dict[str, str] = {}
         self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
             "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
             "editor": self._editor, "agent": self._agent, "process": self._process, "other": self._other,
+            "search": self._search, "listing": self._search,
         }  # fmt: skip
 
     # What is said beside calls.
@@ -140,10 +146,17 @@ class _Walk:
 
     def _read(self, at: int, look: Look, answer: CallAnswer) -> None:
         paths = look.paths()
-        if paths and not answer.has_failed(content=True):
+        is_content = len(answer.result.text) > LONGEST_MESSAGE and not answer.result.is_error
+        if paths and (is_content or not answer.has_failed(content=True)):
             for path in paths[:20]:
                 if is_path(path):
                     self.book.read(self.book.places.key(path), _lines(look), at)
+
+    def _search(self, at: int, look: Look, answer: CallAnswer) -> None:
+        """What searches find is told relative to where the agent works."""
+        if not self.book.places.root:
+            lines = answer.result.text[:2_000].split("\n")[:12]
+            self.book.places.learn_root_from(line.partition(":")[0] for line in lines)
 
     def _editor(self, at: int, look: Look, answer: CallAnswer) -> None:
         command = look.text("command", "action", "operation", "mode")
@@ -215,7 +228,8 @@ class _Walk:
         told = stated(answer.body, content=False)
         if told.failed and told.aside:
             return
-        shown = ", ".join(f"{key}={_scalar(value)}" for key, value in list(look.given.items())[:12] if _scalar(value))
+        given = [(key, _short(value)) for key, value in list(look.given.items())[:12]]
+        shown = ", ".join(f"{key}={value}" for key, value in given if value)
         came = told.reason if told.failed else fields_of(answer.body.value) or told_ids(answer.body.text[:2_000])
         self.acts.append(WorldAct(what=what, text=f"{look.tool} {shown}", ok=not told.failed, outcome=came, at=at))
 
@@ -235,11 +249,19 @@ class _Walk:
             if _STOPPED.search(answer.body.text[:4_000]) or look.said("close", "stop", "kill"):
                 self.running.pop(task, None)
             return
+        told = stated(answer.body, content=True)
+        if told.failed and told.aside:
+            return
         head = answer.body.text[:600]
-        if look.get("runinbackground") is True or _STARTED.search(head) or look.said("spawn"):
-            found = _ID.search(head)
-            if found and not answer.has_failed():
-                self._start(found[1], self._goal(look), at)
+        found = _ID.search(head)
+        if (
+            not told.failed
+            and found
+            and (look.get("runinbackground") is True or _STARTED.search(head) or look.said("spawn"))
+        ):
+            self._start(found[1], self._goal(look), at)
+        came = told.reason if told.failed else found[0] if found else ""
+        self.acts.append(WorldAct(what="agent", text=self._goal(look), ok=not told.failed, outcome=came, at=at))
 
     def _process(self, at: int, look: Look, answer: CallAnswer) -> None:
         task = look.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
@@ -266,16 +288,22 @@ class _Walk:
         effects = [effects_of(step) for step in steps]
         if not any(effects):
             return
-        found = fates(steps, effects, answer.body)
+        if all(effect.kind == "read" for items in effects for effect in items):
+            found: list[Fate] | None = [Fate(not _misses(answer.result))] * len(steps)
+        else:
+            found = fates(steps, effects, answer.body)
         if found is None:
             return
+        aside = _needless(effects)
         for step, items, fate in zip(steps, effects, found, strict=True):
             for effect in items:
-                self._take(at, step, effect, fate, answer)
+                if effect not in aside:
+                    self._take(at, step, effect, fate, answer)
 
     def _learn_root(self, steps: list[Step], folder: str) -> None:
         places = self.book.places
         if not places.root:
+            places.learn_root_from(word for step in steps for word in step.words[1:12])
             places.learn_root(folder or (steps[0].folder if steps else ""))
 
     def _text(self, effect: Effect, folder: str) -> str:
@@ -289,6 +317,8 @@ class _Walk:
             task = answer.body.running or (started[1] if started else "")
             if task:
                 self._start(task, command, at)
+                if started:
+                    self.acts.append(WorldAct(what="start", text=command, outcome=task, at=at))
 
     def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         """One effect of a program, if it took place."""
@@ -350,20 +380,28 @@ class _Walk:
     def _check(self, at: int, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
         if not fate.done and not fate.reason:
             return
-        body = answer.body
-        failed = not fate.done or (None if body.exit_code is None else body.exit_code != 0)
-        told = verdict_of(body.text, failed=failed)
         kind: CheckKind = effect.path  # type: ignore[assignment]
-        command = effect.target
-        self.checks[kind, command] = CheckRun(
-            kind=kind, command=command, ok=told.ok, counts=told.counts, fails=told.fails, at=at
-        )
+        run = CheckRun(kind=kind, command=effect.target, ok=fate.done, at=at)
+        self.checks.pop((kind, run.command), None)
+        self.checks[kind, run.command] = run
+        self.outputs[run] = answer
+
+    def _judged(self, run: CheckRun) -> CheckRun:
+        """A check with what its output says; only the newest runs are read."""
+        answer = self.outputs.get(run)
+        if answer is None:
+            return run
+        code = answer.body.exit_code
+        told = verdict_of(answer.body.text, failed=not run.ok or (None if code is None else code != 0))
+        return msgspec.structs.replace(run, ok=told.ok, counts=told.counts, fails=told.fails)
 
     def _start_process(self, at: int, effect: Effect, answer: CallAnswer) -> None:
         text = answer.body.text[:2_000]
         found = _JOB.search(text) or _PROCESS.search(text)
         task = effect.path or (found[1] if found else "") or effect.target[:40]
         self._start(task, effect.target, at)
+        if not (self.acts and self.acts[-1].at == at and self.acts[-1].text == effect.target):
+            self.acts.append(WorldAct(what="start", text=effect.target, outcome=task, at=at))
 
     def _stop_process(self, name: str) -> None:
         """By its id, or all whose command has the name."""
@@ -373,18 +411,34 @@ class _Walk:
     # The end.
 
     def finish(self, messages: int, redact: Redactor) -> Trail:
+        self.book.places.settle_root()
         tidy = _Tidy(self.trail, redact)
-        checks = sorted(self.checks.values(), key=lambda check: check.at)
+        checks = sorted(self.checks.values(), key=lambda check: check.at)[-MOST_CHECKS:]
         return Trail(
             files=_fewer([tidy.file(file) for file in self.book.tracked()]),
             acts=tuple(map(tidy.act, self.acts[-MOST_ACTS:])),
             running=tuple(map(tidy.task, list(self.running.values())[-MOST_RUNNING:])),
-            checks=tuple(map(tidy.check, checks[-MOST_CHECKS:])),
+            checks=tuple(tidy.check(self._judged(check)) for check in checks),
             reads=tuple(map(tidy.read, list(self.book.unchanged())[-MOST_READS:])),
             root=self.book.places.root,
             messages=self.trail.messages + messages,
             ahead=max(self.trail.ahead - messages, 0),
         )
+
+
+def _misses(result: ToolResult) -> bool:
+    """Whether a command that shows files found none."""
+    head = result.text[:600]
+    return "No such file" in head or "tool_use_error" in head or _REFUSED in head
+
+
+def _needless(effects: list[list[Effect]]) -> list[Effect]:
+    """Steps towards something that the same command does: staging for a commit, a folder for a file."""
+    whole = [effect for items in effects for effect in items]
+    commits = any(effect.kind == "act" and effect.path == "commit" for effect in whole)
+    alone = all(effect.kind == "act" and effect.path == "mkdir" for effect in whole)
+    small = {"stage": commits, "mkdir": not alone}
+    return [effect for effect in whole if effect.kind == "act" and small.get(effect.path, False)]
 
 
 def _fewer(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:
@@ -417,7 +471,12 @@ def _lines(look: Look) -> str:
     return f"{start}-{stop}"
 
 
-def _scalar(value: Any) -> str:
+def _short(value: Any) -> str:
+    """An argument in a few words; of a list, what its items hold."""
+    if isinstance(value, list):
+        return " + ".join(filter(None, map(_short, value[:4])))
+    if isinstance(value, dict):
+        return " ".join(str(item)[:40] for item in list(value.values())[:4] if isinstance(item, str | int | float))
     return str(value)[:60] if isinstance(value, str | int | float) and value != "" else ""
 
 
@@ -428,11 +487,16 @@ class _Tidy:
         self._redact = redact
         self._known: set[Any] = {*trail.files, *trail.acts, *trail.running, *trail.checks, *trail.reads}
 
+    def _is_clean(self, *texts: str) -> bool:
+        """Whether there is nothing to do: no secret, no second line, nothing long."""
+        whole = "\n".join(texts)
+        return max(map(len, texts)) <= LONGEST_NAME and whole.count("\n") < len(texts) and self._redact(whole) == whole
+
     def _text(self, text: str, limit: int) -> str:
         return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
 
     def file(self, file: TrackedFile) -> TrackedFile:
-        if file in self._known:
+        if file in self._known or self._is_clean(file.path, file.source, file.last, *file.names):
             return file
         return msgspec.structs.replace(
             file,
@@ -467,7 +531,7 @@ class _Tidy:
         )
 
     def read(self, read: FileRead) -> FileRead:
-        if read in self._known:
+        if read in self._known or self._is_clean(read.path, *read.looked):
             return read
         return msgspec.structs.replace(
             read,

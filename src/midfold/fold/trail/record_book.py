@@ -18,8 +18,10 @@ import msgspec
 from midfold.fold.trail.edits import MOST_NAMES, FileEdit
 from midfold.fold.trail.entries import FileRead, FileState, TrackedFile, Trail
 
-TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR")
+TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
 MOST_LOOKS = 6
+DEEP_ENOUGH = 3
+"""Folders above: `/home/me/project` is one that files share, `/home` is not."""
 LONGEST_PATH = 300
 
 
@@ -46,9 +48,31 @@ class Places:
         self._by_name: dict[str, list[str]] = {}
 
     def learn_root(self, folder: str) -> None:
-        """The folder of the project: the first one that is named."""
+        """The folder of the project: the first one that is named, where nothing known lies outside it."""
         if not self.root and folder.startswith("/") and not is_temporary(folder + "/"):
-            self.root = posixpath.normpath(folder)
+            root = posixpath.normpath(folder)
+            if all(path.startswith(f"{root}/") or path[0] != "/" or is_temporary(path) for path in self._known):
+                self.root = root
+
+    def learn_root_from(self, words: Iterable[str]) -> None:
+        """The folder from which relative paths that are told lead to files that are known."""
+        for word in words:
+            path = word.removeprefix("./").rstrip("/.")
+            if "/" in path and path[0] not in "/~-$" and len(path) < LONGEST_PATH:
+                inside = f"/{path}/"
+                found = next((known for known in self._known if known[0] == "/" and inside in f"{known}/"), None)
+                if found is not None:
+                    self.root = found[: f"{found}/".index(inside)]
+                    return
+
+    def settle_root(self) -> None:
+        """The folder that all known files share, where none was told or some lie beside it."""
+        known = [path for path in self._known if path[0] == "/" and not is_temporary(path)]
+        if len(known) < 2 or (self.root and all(path.startswith(f"{self.root}/") for path in known)):
+            return
+        shared = posixpath.commonpath([posixpath.dirname(path) for path in known])
+        if shared.count("/") >= DEEP_ENOUGH:
+            self.root = shared
 
     def key(self, path: str, folder: str = "") -> str:
         path = path.rstrip("/") or path

@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.outcomes import Body, ending, error_line, stated
+from midfold.fold.trail.checks import check_of
 from midfold.fold.trail.commands import Step
-from midfold.fold.trail.deeds import act_of, check_of, commit_title
+from midfold.fold.trail.deeds import GIT_ERROR, act_of, commit_title
 from midfold.fold.trail.edits import accesses, is_path, names_in
 
 Kind = Literal[
@@ -24,6 +25,8 @@ Kind = Literal[
     "check", "script", "start", "stop",
 ]  # fmt: skip
 LONGEST_LOOK = 60
+SHOWS_MUCH = 20
+"""Lines around a match; with so many a search reads the file."""
 
 
 class Effect(NamedTuple):
@@ -51,13 +54,16 @@ def effects_of(step: Step) -> list[Effect]:
             if program == "echo" or program == "printf":
                 text = " ".join(step.words[1:])
             found.append(Effect("append" if at_end else "write", path, text=text))
+    if program in _QUIET:
+        return found
     check = check_of(step)
     if check is not None:
         found.append(Effect("check", check, " ".join(step.words)))
     else:
         act = act_of(step)
         if act:
-            found.append(Effect("act", act, commit_title(step) if act == "commit" else " ".join(step.words)))
+            title = commit_title(step) if act == "commit" else ""
+            found.append(Effect("act", act, title or " ".join(step.words)))
     if step.joiner == "&" and not step.writes[1:] and program not in ("echo", "sleep", ":"):
         found.append(Effect("start", "", " ".join(step.words)))
     return found
@@ -101,13 +107,19 @@ def _show(step: Step) -> list[Effect]:
 
 def _search(step: Step) -> list[Effect]:
     plain = _plain(step.words[1:])
-    if not plain or any(word.startswith("-") and "r" in word.lower() and len(word) < 5 for word in step.words[1:]):
+    if not plain or _context(step.words) < SHOWS_MUCH:
         return []
     return [
         Effect("read", path, f"search {plain[0][:LONGEST_LOOK]}")
         for path in plain[1:]
         if is_path(path) and re.search(r"\.\w{1,8}$", path)
     ]
+
+
+def _context(words: Sequence[str]) -> int:
+    """Lines that a search shows around each match."""
+    found = re.findall(r"(?:^| )-[ABC] ?(\d{1,5})", " ".join(words))
+    return max(map(int, found), default=0)
 
 
 def _remove(step: Step) -> list[Effect]:
@@ -232,11 +244,16 @@ def _docker(step: Step) -> list[Effect]:
     return [Effect("stop", name) for name in _plain(words[2:])] if words[1:2] in (["stop"], ["rm"], ["kill"]) else []
 
 
+_QUIET = frozenset(
+    {"cat", "head", "tail", "grep", "rg", "sed", "ls", "echo", "printf", "wc", "awk", "sort", "jq", "cut"}
+)
+"""Programs that neither act nor check."""
 _Rule = Callable[[Step], list[Effect]]
 _RULES: dict[str, _Rule] = {
     "sed": _sed, "gsed": _sed, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
     "cp": _relocate("copy"), "tee": _write_all, "touch": _write_all, "curl": _download, "wget": _download,
-    "patch": _patch_file, "git": _git, "kill": _stop, "pkill": _stop, "killall": _stop, "docker": _docker,
+    "patch": _patch_file, "ln": _relocate("copy"), "git": _git, "kill": _stop, "pkill": _stop,
+    "killall": _stop, "docker": _docker,
     "node": _python,
     **dict.fromkeys(("cat", "head", "tail", "nl", "less", "more", "bat", "batcat"), _show),
     **dict.fromkeys(("grep", "egrep", "rg"), _search),
@@ -255,7 +272,6 @@ CHANGES = frozenset(
     {"write", "append", "change", "delete", "move", "copy", "revert", "stash", "unstash", "patch", "act"}
 )
 _OWN = re.compile(r"^(?:/[\w/]{1,40}/)?([\w.-]{1,30}): [^\n]{1,300}", re.MULTILINE)
-_GIT_ERROR = re.compile(r"^(?:fatal|error): [^\n]{1,300}| ! \[(?:remote )?rejected\][^\n]{0,200}", re.MULTILINE)
 _OWN_PROGRAMS = frozenset(
     {"sed", "mv", "cp", "rm", "tee", "touch", "cat", "perl", "patch", "mkdir", "curl", "python", "python3"}
 )
@@ -293,8 +309,11 @@ def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
     """Programs that complain in their own name."""
     found: dict[int, str] = {}
     window = text if len(text) <= 6_000 else text[:3_000] + "\n" + text[-3_000:]
+    programs = {step.program for step in steps}
+    if not any(f"{program}: " in window for program in programs & _OWN_PROGRAMS) and "git" not in programs:
+        return found
     complaints = {match[1]: match[0] for match in _OWN.finditer(window)}
-    git = _GIT_ERROR.search(window)
+    git = GIT_ERROR.search(window) if "git" in programs else None
     for number, step in enumerate(steps):
         program = step.program
         if program in _OWN_PROGRAMS and program in complaints:

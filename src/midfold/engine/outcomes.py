@@ -1,0 +1,168 @@
+"""How a compaction ends: its outcome, its receipt, and the repairs that make the messages legal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from midfold.decide import Decision, paused_words
+from midfold.engine.contract import ContextEngine
+from midfold.engine.job import Job
+from midfold.errors import FailureKind
+from midfold.fold.archive import Archive, handle_of
+from midfold.fold.boundary import Plan
+from midfold.fold.handoff import filler
+from midfold.fold.receipt import (
+    FAILURES,
+    Boundary,
+    Digest,
+    PersistenceRecommendation,
+    Receipt,
+    Status,
+    SummaryFacts,
+    account,
+)
+from midfold.fold.request import CompactionRequest, CompactionState, Flow, Outcome, SummaryAnswer
+from midfold.fold.trail import Trail
+from midfold.transcript.laws import Repair, may_open, sanitize
+from midfold.transcript.message import Message, Transcript
+
+
+def make_outcome(
+    job: Job,
+    messages: Transcript,
+    receipt: Receipt,
+    state: CompactionState,
+    archive: Archive | None = None,
+    system: Message | None = None,
+) -> Outcome:
+    return Outcome(
+        messages=messages,
+        system=system or job.request.system,
+        receipt=receipt,
+        state=state,
+        archive=archive or Archive(),
+    )
+
+
+def make_receipt(
+    job: Job,
+    status: Status,
+    reason: str,
+    plan: Plan | None = None,
+    *,
+    new: Transcript | None = None,
+    summary: SummaryFacts | None = None,
+    fold: str = "",
+    digests: tuple[Digest, ...] = (),
+    repairs: tuple[Repair, ...] = (),
+    handles: tuple[str, ...] = (),
+    impossible: tuple[str, ...] = (),
+    compaction_count: int | None = None,
+    persistence: PersistenceRecommendation = "no_persistence_change",
+    trail: Trail | None = None,
+) -> Receipt:
+    """The receipt; `new` are the messages from now on, where they changed."""
+    budget = job.request.budget
+    pinned = tuple(index for group in plan.pinned for index in group) if plan else ()
+    return Receipt(
+        status=status,
+        reason=reason,
+        old_messages=len(job.messages),
+        new_messages=len(job.messages if new is None else new),
+        old_tokens=job.prompt_tokens,
+        new_tokens=job.prompt_tokens if new is None else job.total(new),
+        token_basis=job.basis,
+        estimated_prompt_tokens=job.estimated_tokens,
+        threshold_tokens=budget.threshold_tokens,
+        effective_input_window=budget.effective_input_window,
+        context_length=budget.context_length,
+        window_source=job.request.window_source,
+        landing_tokens=job.request.target_tokens or budget.threshold_tokens,
+        fixed_tokens=job.fixed_tokens,
+        compaction_count=job.state.count if compaction_count is None else compaction_count,
+        boundary=Boundary(start=plan.head_end, end=plan.tail_start, pinned=pinned) if plan else None,
+        summary=summary or SummaryFacts(),
+        fold=fold,
+        digests=digests,
+        repairs=repairs,
+        handles=handles,
+        impossible=impossible,
+        persistence=persistence,
+        trail=trail,
+        notices=tuple(dict.fromkeys(job.notices)),
+    )
+
+
+def leave(job: Job, reason: str, plan: Plan | None = None, *, strike: bool = False) -> Outcome:
+    """The conversation stays as it was."""
+    state = job.state
+    if strike:
+        state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
+    return make_outcome(job, job.messages, make_receipt(job, "unchanged", reason, plan), state)
+
+
+def decline(job: Job, decision: Decision) -> Outcome:
+    """The outcome of a decision not to fold; a pause after a failure is told as the failure was."""
+    if not decision.pause:
+        return decision.settle(leave(job, decision.reason))
+    kind = decision.failure
+    told = account(kind, kept=True, left=decision.pause)._asdict()
+    job.notices.append(paused_words(kind, decision.pause))
+    receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
+    return make_outcome(job, job.messages, receipt, job.request.state)
+
+
+def abort(job: Job, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
+    """The summary failed, and nothing may stand in for it."""
+    reason = f"the summary failed ({failure}): {FAILURES[failure].told}; the conversation stays as it was"
+    told = account(failure, kept=True, asked=answer.retry_after, left=answer.pause_left)
+    summary = SummaryFacts(failure=failure, retry_after=answer.retry_after, calls=answer.calls, **told._asdict())
+    receipt = make_receipt(job, "aborted", reason, plan, summary=summary)
+    return make_outcome(job, job.messages, receipt, msgspec.structs.replace(job.state, failure=failure))
+
+
+def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
+    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
+    if not decision.fold:
+        return decline(Job(request), decision)
+    outcome = yield from engine.compress(decision.apply(request))
+    return decision.settle(outcome.with_recovery(request.messages))
+
+
+def make_legal(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
+    """Legal messages and the repairs, by their places in the old transcript; `view` is that, message by message."""
+    options = job.request.options
+    clean, repairs = sanitize(
+        messages,
+        orphan_calls=options.orphan_calls,
+        result_role=options.result_role,
+        batches_of_items=options.batches_of_items,
+    )
+    places = {id(message): index for index, message in enumerate(view)}
+    return clean, tuple(Repair(places.get(id(messages[repair.message]), -1), repair.what) for repair in repairs)
+
+
+def let_user_open(
+    messages: Transcript, repairs: tuple[Repair, ...], fold: str
+) -> tuple[Transcript, tuple[Repair, ...]]:
+    """After the system prompt a user speaks first, if only a short generated message does."""
+    first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
+    if first is None or may_open(messages[first]):
+        return messages, repairs
+    opened = (*messages[:first], filler(fold, "user"), *messages[first:])
+    return opened, (*repairs, Repair(-1, "let a user message come first"))
+
+
+def missing_originals(job: Job, view: Transcript, fold: Transcript) -> dict[str, tuple[Message, ...]]:
+    """Originals that neither the view nor the fold has: repaired, noted or replaced ones, by their handles."""
+    there = {id(message) for message in (*view, *fold)}
+    return {handle_of(message): (message,) for message in job.messages if id(message) not in there}
+
+
+def media_digests(job: Job, fold: frozenset[int] = frozenset()) -> list[Digest]:
+    """The messages of the view that lost older pictures."""
+    return [
+        Digest(message=index, kind="media", tool="", characters_before=0, characters_after=0, handle=handle)
+        for index, handle in job.media.items()
+        if index not in fold
+    ]

@@ -1,0 +1,153 @@
+"""How much stays: the plan of a compaction, and what gives way where not everything fits.
+
+Rules of this file:
+1. What the settings keep is kept: the tail budget, at least `protect_last_n` messages, and the anchors. Nothing gives
+   way to reach a nicer size.
+2. Where the view would not fall below the threshold, or would hardly be smaller, the messages of the tail beyond
+   `protect_last_n` are folded, too. Where it would not fall below the threshold even so, long results are shown by
+   their ends, and only then do the messages of `protect_last_n` give way, one group after the other. A notice says so.
+3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
+   messages stay, at most half of all.
+4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
+   is newest is shown by its ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+import msgspec
+
+from midfold.engine.job import FRAME_TOKENS, STAYING_OF_TARGET, Job
+from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
+from midfold.fold.boundary import SMALLEST_FLOOR, Layout, Plan, head_length, split_for_partial_compaction
+from midfold.fold.handoff import newest_handoff
+
+SMALLEST_GAIN = 0.9
+"""What stays of a view: with more of it a fold hardly helps."""
+LONGEST_SUMMARY = 1.1
+"""Times its budget; what is longer is cut."""
+HEAD_OF_TARGET = 0.04
+
+
+def plan_whole(job: Job) -> Plan:
+    """Head, fold and tail with everything that the settings keep."""
+    if job.request.keep_last_exchanges is not None:
+        return _partial(job)
+    return _whole(job, _layout(job))
+
+
+def plan_fold(job: Job) -> Plan:
+    """The plan with as much of that as fits; what gave way is in the job's notices."""
+    if job.request.keep_last_exchanges is not None:
+        return _partial(job)
+    layout = _layout(job)
+    whole = _whole(job, layout)
+    if job.request.target_tokens is not None:
+        return _for_target(job, layout, whole)
+    if size_of(job, whole) <= min(job.limit, job.prompt_tokens * SMALLEST_GAIN):
+        return whole
+    count, floor = len(job.messages), job.request.options.protection.protect_last_n
+    is_small = job.prompt_tokens <= job.limit
+    last = layout.cut_before(count - (min(floor, count // 2) if is_small else floor))
+    protected = _shorten(job, layout, whole.tail_start, last)
+    return protected if is_small or _can_fit(job, protected) else _give_way(job, layout, protected)
+
+
+def _can_fit(job: Job, plan: Plan) -> bool:
+    """Whether a plan is below the threshold with its long results shown by their ends, if it must be."""
+    return size_of(job, plan) <= job.limit or size_of(job, plan, WHOLE_TEXTS) <= job.limit
+
+
+def size_of(job: Job, plan: Plan, ends: Ends = EXACT) -> int:
+    """The size of the view that a plan makes, with a full summary."""
+    if not plan.fold():
+        return job.staying(plan, ends)
+    return job.staying(plan, ends) + int(job.summary_budget(plan) * LONGEST_SUMMARY) + FRAME_TOKENS
+
+
+def _layout(job: Job) -> Layout:
+    options, target = job.request.options, job.request.target_tokens
+    protection = options.protection
+    if target is not None and not _head_is_small(job):
+        protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
+    previous = newest_handoff(job.ours)
+    earliest = 0
+    if previous is not None:
+        # There is only ever one live summary: no handoff of ours stays in the tail.
+        earliest = next(cut for cut in job.cuts if cut > previous[0] and cut not in job.ours)
+    return Layout(
+        job.messages,
+        job.sizes,
+        protection,
+        job.state.count,
+        tail_tokens=job.budget.tail_tokens,
+        room_for_picture=None if target is None else target // 2,
+        earliest=earliest,
+        cuts=job.cuts,
+        ours=job.ours,
+    )
+
+
+def _head_is_small(job: Job) -> bool:
+    """Whether the first exchange takes no more than its share of a size that was asked for."""
+    end = head_length(job.messages, job.cuts, job.request.options.protection, job.state.count)
+    sizes = [size for size, message in zip(job.sizes[:end], job.messages, strict=False) if message.role != "system"]
+    return sum(sizes) <= job.limit * HEAD_OF_TARGET
+
+
+def _whole(job: Job, layout: Layout) -> Plan:
+    if job.request.target_tokens is not None:
+        return layout.plan(min(layout.protection.protect_last_n, SMALLEST_FLOOR))
+    plan = layout.plan()
+    wants_fold = job.request.force and not job.request.ahead and job.prompt_tokens <= job.limit
+    return layout.useful_middle() if wants_fold and not job.new_turns(plan) else plan
+
+
+def _shorten(job: Job, layout: Layout, first: int, last: int) -> Plan:
+    """The plan with the longest tail, from `first` to `last`, that fits; the one from `last` where none does."""
+    cuts = layout.cuts_between(first, last)
+    goal = min(job.limit, job.prompt_tokens * SMALLEST_GAIN)
+    place = bisect_left(cuts, True, key=lambda cut: size_of(job, layout.plan_from(cut, room=layout.room)) <= goal)
+    return layout.plan_from(cuts[place] if place < len(cuts) else last, room=layout.room)
+
+
+def _give_way(job: Job, layout: Layout, protected: Plan) -> Plan:
+    """The plan with as many of the last messages as fit, their long results by their ends."""
+    count, floor = len(job.messages), job.request.options.protection.protect_last_n
+    cuts = layout.cuts_between(protected.tail_start, layout.cut_before(count - min(floor, SMALLEST_FLOOR)))
+
+    def fits(cut: int) -> bool:
+        return size_of(job, layout.plan_from(cut, room=layout.room), WHOLE_TEXTS) <= job.limit
+
+    place = bisect_left(cuts, True, key=fits)
+    if place < len(cuts):
+        plan = layout.plan_from(cuts[place], room=layout.room)
+        why = f"with the ones before them the view would not be below the threshold of {job.limit + 1:,} tokens"
+    else:
+        plan = layout.plan_from(cuts[-1]) if cuts else protected
+        why = f"the view would not be below the threshold of {job.limit + 1:,} tokens with any more"
+    kept = count - plan.tail_start
+    if kept < min(floor, count - layout.first):
+        job.notices.append(f"the last {kept} messages stay, not the {floor} of protect_last_n: {why}")
+    return plan
+
+
+def _for_target(job: Job, layout: Layout, whole: Plan) -> Plan:
+    """The longest tail that takes no more than its part of the size asked for; the shortest where none does."""
+    room = job.limit * STAYING_OF_TARGET
+    if job.staying(whole) <= room:
+        return whole
+    cuts = layout.cuts_between(whole.tail_start, layout.cut_before(len(job.messages) - SMALLEST_FLOOR))
+    place = bisect_left(cuts, True, key=lambda cut: job.staying(layout.plan_from(cut, room=layout.room)) <= room)
+    if place < len(cuts):
+        return layout.plan_from(cuts[place], room=layout.room)
+    return layout.plan_from(cuts[-1]) if cuts else whole
+
+
+def _partial(job: Job) -> Plan:
+    """Everything before the last exchanges that were asked for."""
+    layout = _layout(job)
+    head, _ = split_for_partial_compaction(job.messages, job.request.keep_last_exchanges or 1)
+    start = max(cut for cut in job.cuts if cut <= len(head))
+    return Plan(start, start) if start < layout.earliest else layout.plan_from(start, room=layout.room)

@@ -1,0 +1,96 @@
+"""How messages look when they are shown by their beginning and end, and which results nobody has read yet.
+
+Whatever is shortened is behind a handle. Who shortens, and when, is decided by the planner and by `assemble`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from midfold.fold.digest.digest import shrink_arguments
+from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT
+from midfold.transcript.message import Message, Part, Text, ToolCall, ToolResult, Transcript
+
+LONG, SHORT = 800, 150
+"""Characters kept at each end of a spilled result."""
+
+
+class Ends(NamedTuple):
+    """Characters that stay at each end of what must be shortened."""
+
+    results: int
+    texts: int
+
+    @property
+    def leaf(self) -> int:
+        """Characters of a string in a call's arguments."""
+        return max(2 * self.texts, 60)
+
+
+ALL = 1_000_000
+EXACT = Ends(ALL, ALL)
+"""Nothing is shortened."""
+WHOLE_TEXTS = Ends(SHORT, ALL)
+"""Only results are shown by their ends."""
+LADDER = (
+    EXACT,
+    WHOLE_TEXTS,
+    *(
+        Ends(min(max(texts, 40), SHORT), texts)
+        for texts in (4_000, 2_000, 1_000, 700, 500, 350, 250, 180, 120, 80, 50, 30)
+    ),
+)
+
+
+def preview_text(text: str, handle: str, preview: int = LONG) -> str:
+    gap = f"[… {len(text) - 2 * preview:,} characters | unfold {handle} …]"
+    return f"{text[:preview]}\n{gap}\n{text[-preview:]}"
+
+
+def _is_long(text: str, ends: Ends) -> bool:
+    return len(text) > 2 * ends.texts + HARDLY_SHORTER
+
+
+def shorten(message: Message, handle: str, ends: Ends) -> Message:
+    """A message that must stay, its long texts and arguments by their ends; the same one where nothing is long."""
+    if message.role not in ("user", "assistant"):
+        return message
+    calls = any(isinstance(part, ToolCall) for part in message.parts)
+    if not calls and len(message.text) <= SHORT_TEXT:
+        return message
+    return message.with_parts(tuple(_shorten_part(part, handle, ends) for part in message.parts))
+
+
+def _shorten_part(part: Part, handle: str, ends: Ends) -> Part:
+    if isinstance(part, Text) and _is_long(part.text, ends):
+        return Text(preview_text(part.text, handle, ends.texts), wire=None)
+    if isinstance(part, ToolCall) and _is_long(part.arguments, ends):
+        return ToolCall(part.id, part.name, shrink_arguments(part.arguments, ends.leaf), wire=part.wire)
+    return part
+
+
+def spill_results(message: Message, handle: str, preview: int) -> Message:
+    """A message whose long results are shown by their ends."""
+    return message.with_parts(tuple(_spill(part, handle, preview) for part in message.parts))
+
+
+def _spill(part: Part, handle: str, preview: int) -> Part:
+    if not isinstance(part, ToolResult) or len(part.text) <= smallest(preview):
+        return part
+    others = tuple(item for item in part.parts if not isinstance(item, Text))
+    text = preview_text(part.text, handle, preview)
+    return ToolResult(part.call_id, (Text(text), *others), part.is_error, part.name, wire=part.wire)
+
+
+def smallest(preview: int) -> int:
+    """Results up to this length are not worth spilling with such a preview."""
+    return 3 * preview
+
+
+def first_unread(messages: Transcript) -> int:
+    """From where on nobody has worked with the results yet: the assistant has not spoken since."""
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "assistant":
+            waits = any(isinstance(part, ToolCall) for part in messages[index].parts)
+            return index if waits else len(messages)
+    return 0
