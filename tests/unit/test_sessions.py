@@ -480,5 +480,5 @@ def test_a_session_with_half_a_character_in_it_is_compacted(place: str) -> None:
         ]
     session = midfold.open("memory:").session("s")
     session.append(messages)
-    assert session.compact(force=True).receipt.status == "compacted"
+    assert session.compact(force=True).receipt.status in ("compacted", "pruned")
     assert json.loads(session.view().json())
