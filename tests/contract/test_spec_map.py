@@ -11,6 +11,7 @@ from support import fixtures
 from support.data import ROOT, need
 from support.spec_documents import DOCUMENTS, FOLDER, Statement, statements
 from tools import gen_spec_map
+from tools.mutants import load_mutants
 
 ROWS = gen_spec_map.load_rows()
 PAGE = re.compile(r"\bdocs/[\w/-]+\.md")
@@ -56,6 +57,12 @@ def test_every_test_the_map_names_exists() -> None:
 def test_every_page_the_map_names_exists() -> None:
     named = {page for row in ROWS for page in PAGE.findall(row.remark + row.reason)}
     assert sorted(page for page in named if not (ROOT / page).is_file()) == []
+
+
+def test_every_row_has_a_mutation_that_one_of_its_tests_kills() -> None:
+    mutants = load_mutants()
+    bare = [row.statements[0] for row in ROWS if row.tests and not gen_spec_map.mutations_of(row, mutants)]
+    assert bare == []
 
 
 def test_every_benchmark_fixture_is_in_the_map() -> None:
