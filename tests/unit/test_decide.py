@@ -13,6 +13,7 @@ from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule
 from midfold.decide import Decision, Situation, decide, is_relieved
 from midfold.fold.budget import Pressure
+from support import data
 
 SCHEDULE = Schedule(threshold_tokens=100, prices=Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0))
 COLD = Health(turns=3, last=Turn(kind="hit", at=0.0))
@@ -115,15 +116,12 @@ def test_strikes_stop_folds_until_there_is_something_new_to_fold() -> None:
     assert not decide(unknown).fold
 
 
-def test_folds_that_hardly_helped_do_not_let_a_conversation_outgrow_its_window() -> None:
-    view: list[Any] = [{"role": "user", "content": "Do it."}]
+def test_folds_that_hardly_helped_do_not_let_a_real_conversation_outgrow_its_window() -> None:
+    messages = list(data.conversations("claude_code_entire"))[6]["messages"][:152]
+    view: list[Any] = []
     state = None
-    for number in range(120):
-        long = 40 if number < 60 else 6
-        view += [
-            {"role": "assistant", "content": f"Step {number}: " + "I look at the module and tell what I see. " * long},
-            {"role": "user", "content": f"Go on with {number}."},
-        ]
-        done = compact(view, context_length=16_000, state=state)
+    for message in messages:
+        view.append(message)
+        done = compact(view, context_length=23_616, state=state)
         view, state = list(done.messages), done.state
-        assert done.receipt.new_tokens < 16_000
+    assert done.receipt.new_tokens < done.receipt.threshold_tokens
