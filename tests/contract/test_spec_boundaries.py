@@ -24,7 +24,14 @@ from support.fixtures import assistant, call, system, user
 
 
 def test_the_first_compaction_keeps_the_opening_task_framing() -> None:
-    messages = [system(), user("The task."), assistant("I see."), *tool_run(0, 120)]
+    messages = [
+        system(),
+        user("The task."),
+        assistant("I see."),
+        *tool_run(0, 120),
+        user("And now?"),
+        assistant("Now."),
+    ]
     result = midfold.compact(messages, context_length=25_000)
     assert result.receipt.status == "compacted"
     assert result.messages[1:3] == messages[1:3]

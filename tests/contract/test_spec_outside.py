@@ -21,6 +21,7 @@ from midfold.fold.receipt import FAILURES
 from midfold.testing import FakeClock
 from midfold.testing.answers import value
 from midfold.testing.doubles import ScriptedProvider
+from midfold.transcript.laws import violations
 from support.build import SECRET, Asked, handoffs, setting, tool_run, work
 from support.build import ported as folded
 from support.fixtures import assistant, call, number_lines, system, tool_results, user
@@ -123,6 +124,43 @@ def test_the_handoff_speaks_in_the_role_that_its_neighbours_leave(opening: list[
     assert (place, result.messages[place]["role"]) == (1 + len(opening), role)
     roles = [message["role"] for message in result.messages]
     assert not any(one == two != "tool" for one, two in itertools.pairwise(roles))
+
+
+def test_behind_a_system_prompt_alone_the_handoff_is_the_users_and_comes_first() -> None:
+    first = midfold.compact([system(), user("Go."), assistant("Yes."), *work(0)], context_length=60_000)
+    grown = [*first.messages, *work(500), user("And now?"), assistant("Done.")]
+    second = midfold.compact(grown, context_length=60_000, state=first.state)
+    assert second.receipt.compaction_count == 2
+    assert second.messages[1] == user(handoffs(second.messages)[0])
+
+
+def test_the_latest_visible_answer_stays_also_where_it_does_not_follow_the_ask() -> None:
+    answer = assistant("THE ANSWER")
+    messages = [system(), user("Go."), assistant("Yes."), user("THE ASK"), *work(700, 30), answer, *work(0)]
+    result = midfold.compact(messages, context_length=60_000, config=setting(protect_last_n=4))
+    assert result.receipt.status == "compacted"
+    assert any(message is answer for message in result.messages)
+
+
+def test_a_summary_that_is_too_long_is_cut_to_its_budget() -> None:
+    asked: list[midfold.SummaryAsk] = []
+
+    def chatty(ask: midfold.SummaryAsk) -> str:
+        asked.append(ask)
+        return "## Goal\n" + "\n".join(f"- step {n} was done and checked" for n in range(ask.budget_tokens // 3))
+
+    result = folded(summarizer=chatty, config=setting(verify=False))
+    assert result.receipt.summary.source == "model"
+    assert result.receipt.summary.tokens <= asked[0].budget_tokens * 1.15
+
+
+def test_a_call_that_was_lost_before_another_batch_at_the_end_is_answered() -> None:
+    lost, last = call(900, "terminal", {"command": "sleep"}, "")[0], call(901, "terminal", {"command": "ls"}, "a b")
+    result = midfold.compact([system(), user("Go."), assistant("Yes."), *work(0), lost, *last], context_length=60_000)
+    assert result.changed
+    ids = [message["tool_call_id"] for message in result.messages if message["role"] == "tool"]
+    assert "call_900" in ids, "providers answer 400 to a call without a result"
+    assert violations(midfold.read(result.messages).messages) == ()
 
 
 # The engine decides, and its tools reach the model

@@ -30,6 +30,11 @@ def test_an_id_used_twice_is_paired_inside_each_batch() -> None:
     assert pairing.reused == (Place(2, 0),)
 
 
+def test_a_call_that_was_lost_before_an_answered_one_waits_no_longer() -> None:
+    pairing = pair((calls("lost"), calls("b"), result("b")))
+    assert (pairing.unanswered, pairing.waiting) == ((Place(0, 0),), ())
+
+
 def test_an_id_used_twice_in_one_batch_is_answered_in_order() -> None:
     pairing = pair((calls("a", "a"), result("a"), result("a")))
     assert pairing.answers == {Place(0, 0): Place(1, 0), Place(0, 1): Place(2, 0)}
