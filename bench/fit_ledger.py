@@ -1,4 +1,4 @@
-"""Learns the constants of `midfold.fold.ledger` from the real future of recorded conversations.
+"""Learns the constants of `midfold.fold.names` from the real future of recorded conversations.
 
     python -m bench.fit_ledger            print the constants, and how well they rank on the half they have not seen
 
@@ -12,7 +12,10 @@ import sys
 from math import exp, log1p
 
 from bench.workload import LONG_SOURCES, SHARED
-from midfold.fold.facts import CALLED, RESULT, SAID, USER, Census, NameCounts, Shape, subwords
+from midfold.fold.names import CALLED, RESULT, SAID, USER, NameCounts, Shape, subwords
+from midfold.fold.redact import redact
+from midfold.fold.request import SummaryAsk
+from midfold.fold.steps import FoldReading
 from midfold.lab.exams import needs_at
 from midfold.lab.recorded_sessions import all_cuts, half_of, load_sessions
 from midfold.lab.retention import facts_by_project
@@ -54,23 +57,24 @@ def _cuts() -> list[Cut]:
     for cut in all_cuts(sessions):
         needed = {need.fact for need in needs_at(cut.past, cut.future, generic)}
         if needed:
-            census = Census(cut.past)
-            rows = [features(name, entry, census) for name, entry in census.entries.items()]
-            marks = [name in needed for name in census.entries]
+            reading = FoldReading(SummaryAsk(messages=cut.past, budget_tokens=0, fold="", redact=redact))
+            entries = {name: entry for name, entry in reading.census.entries.items() if entry.messages}
+            rows = [features(name, entry, reading) for name, entry in entries.items()]
+            marks = [name in needed for name in entries]
             found.append(Cut(rows, marks, half_of(cut.session.conversation)))
     return found
 
 
-def features(name: str, entry: NameCounts, census: Census) -> list[float]:
+def features(name: str, entry: NameCounts, reading: FoldReading) -> list[float]:
     counts = entry.counts
     values = [
-        log1p(census.length - entry.last),
+        log1p(reading.length - entry.last),
         float(entry.assistant < 0),
         log1p(entry.messages - 1),
         *(log1p(counts[who]) for who in (USER, SAID, CALLED, RESULT)),
         float(counts[USER] > 0),
         float(counts[RESULT] > 0),
-        float(census.recent.issuperset(subwords(name))),
+        float(reading.recent.issuperset(subwords(name))),
         log1p(len(name)),
         float(entry.messages > 1),
     ]

@@ -107,7 +107,7 @@ class _Watch:
     def progress(self, progress: object, /) -> None:
         self._after.update(_processor())
 
-    def failed(self, record: Any, /) -> None:
+    def report_failure(self, record: Any, /) -> None:
         raise AssertionError(record.reason)
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:

@@ -29,8 +29,8 @@ ROOMS = ("adapters.hermes", "agent", "cache", "gateway", "lab", "pages", "testin
 INNER = """
 Compaction.__init__ Document.__init__ Session.__init__ Sessions.__init__ View.__init__
 Dialect.read Dialect.read_system Health.observe Health.seen Message.over
-Memory.find Meter.count Meter.fixed Meter.request ModelSummarizer.send PreparedFold.now PreparedFold.tally
-Recall.__init__ Sessions.given Setup.fixed Setup.prices Setup.schedule
+Memory.find Meter.count Meter.fixed_size Meter.request ModelSummarizer.send PreparedFold.now PreparedFold.tally
+Recall.__init__ Sessions.given Setup.fixed_size Setup.prices Setup.schedule
 """
 """What midfold's own rooms call; a user neither calls it nor has one of its types to give."""
 

@@ -47,6 +47,7 @@ _MODULES = {
     "fold.request": """
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
     """,
+    "fold.trail": "CheckRun FileRead RunningTask TrackedFile Trail WorldAct",
     "host": "EngineHost",
     "model.drive": "Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",

@@ -19,6 +19,7 @@ from midfold.fold.partial import Preview as Preview, preview as preview, rejoin 
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
+from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
 from midfold.host import EngineHost as EngineHost
 from midfold.model.drive import Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
@@ -51,6 +52,7 @@ __all__ = [
     "Belief",
     "Boundary",
     "Budget",
+    "CheckRun",
     "CompactArguments",
     "Compacted",
     "Compaction",
@@ -75,6 +77,7 @@ __all__ = [
     "EngineInfo",
     "EngineOrFactory",
     "FailureKind",
+    "FileRead",
     "Flow",
     "GatewaySettings",
     "Handoff",
@@ -124,6 +127,7 @@ __all__ = [
     "Repair",
     "ResolvedEngine",
     "Role",
+    "RunningTask",
     "SchemaError",
     "Session",
     "SessionInfo",
@@ -153,6 +157,8 @@ __all__ = [
     "ToolRefused",
     "ToolResult",
     "ToolSpec",
+    "TrackedFile",
+    "Trail",
     "Transcript",
     "TranscriptError",
     "TurnHealth",
@@ -160,6 +166,7 @@ __all__ = [
     "UpstreamSettings",
     "Usage",
     "View",
+    "WorldAct",
     "__version__",
     "break_even",
     "compact",

@@ -23,7 +23,7 @@ from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
 from midfold.model import Summarizer, drive, local_summarizer
-from midfold.model.drive import Guard
+from midfold.model.drive import CooldownGuard
 from midfold.models import Belief, look_up
 from midfold.plugins import engine_for
 from midfold.transcript.dialect import Dialect
@@ -119,6 +119,7 @@ def compact(
     target_tokens: int | None = None,
     usage: Usage | Mapping[str, Any] | None = None,
     state: CompactionState | Mapping[str, Any] | None = None,
+    lineage: str = "",
     focus: str | None = None,
     force: bool = False,
     keep_last_exchanges: int | None = None,
@@ -133,10 +134,10 @@ def compact(
 
     `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
     shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
-    without a model. `protection` sets what must stay, by the
-    names of the specification. Raises TranscriptError where a value holds NaN or an infinity: originals are written as
-    JSON. A compaction that fails, or would not help, gives back what it was given, and `receipt`
-    says why.
+    without a model. `protection` sets what must stay, by the names of the specification. A `state` belongs to the
+    conversation whose handoff is in the messages; where none is, it is used only for the `lineage` it is of, and else
+    cleared. Raises TranscriptError where a value holds NaN or an infinity: originals are written as JSON. A compaction
+    that fails, or would not help, gives back what it was given, and `receipt` says why.
     """
     document = read(messages)
     if not isinstance(messages, bytes | bytearray | memoryview | str):
@@ -150,6 +151,7 @@ def compact(
         output_reservation=output_reservation,
         usage=usage,
         state=state,
+        lineage=lineage,
         config=config,
         redactor=redactor,
         protection=protection,
@@ -162,13 +164,13 @@ def compact(
     if not situation.asked and situation.enabled:
         situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
     decision = decide(situation)
-    guard = Guard(summarizer or _configured(config, request.model), decision, clock)
+    guard = CooldownGuard(summarizer or _default_summarizer(config, request.model), decision, clock)
     outcome = drive(carry_out(chosen, request, decision), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
 
 
-def _configured(config: Config | None, model: str | None) -> Summarizer:
+def _default_summarizer(config: Config | None, model: str | None) -> Summarizer:
     if config is None:
         return local_summarizer
     from midfold.model.summaries import summarizer_for
@@ -186,6 +188,7 @@ def request_for(
     output_reservation: int | None = None,
     usage: Usage | Mapping[str, Any] | None = None,
     state: CompactionState | Mapping[str, Any] | None = None,
+    lineage: str = "",
     config: Config | None = None,
     redactor: Redactor | None = None,
     protection: Protection | None = None,
@@ -203,6 +206,7 @@ def request_for(
         redact=redactor or redact,
         usage=usage if usage is None or isinstance(usage, Usage) else read_usage(usage),
         state=state if isinstance(state, CompactionState) else msgspec.convert(state or {}, CompactionState),
+        lineage=lineage,
         options=options_for(settings, document, protection),
         window_source="given" if context_length else belief.why,
         model=model or document.model,

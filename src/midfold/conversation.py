@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from midfold.cache.health import Health, Seen
+from midfold.cache.health import Health, RequestHashes
 from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
 from midfold.engine.assemble import with_note
 from midfold.engine.finish import carry_out, leave
@@ -36,7 +36,7 @@ from midfold.fold.archive import Archive
 from midfold.fold.receipt import Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import Guard, Question, cleared, run, run_async
+from midfold.model.drive import CooldownGuard, Question, clear_failures, run, run_async
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
@@ -57,6 +57,7 @@ class CompactArguments(TypedDict, total=False):
     target_tokens: int | None
     prompt_tokens: int | None
     token_basis: Basis
+    lineage: str
 
 
 class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,10 +90,10 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
     def forget_failures(self) -> ConversationMemory:
         """For another model: earlier strikes, failures and sizes say nothing about it."""
-        return msgspec.structs.replace(self.calibrate(Calibration()), state=cleared(self.state))
+        return msgspec.structs.replace(self.calibrate(Calibration()), state=clear_failures(self.state))
 
 
-class Now:
+class Snapshot:
     """A conversation at one moment. What is not asked for is not counted, and not put together."""
 
     def __init__(
@@ -119,18 +120,18 @@ class Now:
     def document(self) -> Document:
         return of_messages(self.messages, self.dialect)
 
-    def goes_on(self, made: Now, tally: Tally) -> bool:
+    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
         """Whether nothing but new messages came since `made`, when the messages were these."""
         return self.memory.state.count == made.memory.state.count and self.running.starts_with(tally)
 
 
-N = TypeVar("N", bound=Now)
+N = TypeVar("N", bound=Snapshot)
 
 
 class PreparedFold(NamedTuple):
     """A compaction made ahead of time, and what it was made from."""
 
-    now: Now
+    now: Snapshot
     tally: Tally
     request: CompactionRequest
     outcome: Outcome
@@ -230,7 +231,7 @@ class Conversation(ABC, Generic[N]):
         return self._size(self._now())
 
     def _size(self, now: N) -> Count:
-        return now.memory.calibration.predict(now.running, self.setup.fixed(now.dialect))
+        return now.memory.calibration.predict(now.running, self.setup.fixed_size(now.dialect))
 
     @property
     def health(self) -> Health:
@@ -242,19 +243,21 @@ class Conversation(ABC, Generic[N]):
         reported = usage if isinstance(usage, Usage) else read_usage(usage)
         if reported is not None:
             now = self._now()
-            self._learn(now, self._measured(now, reported, watches=self.setup.schedule is not None))
+            self._learn(now, self._memory_after(now, reported, watches=self.setup.schedule is not None))
 
-    def _measured(self, now: N, usage: Usage, *, watches: bool, compaction: int | None = None) -> ConversationMemory:
+    def _memory_after(
+        self, now: N, usage: Usage, *, watches: bool, compaction: int | None = None
+    ) -> ConversationMemory:
         """The memory after one more answer; who `watches` follows the provider's cache, too."""
         setup, memory = self.setup, now.memory
-        fixed, tokens = setup.fixed(now.dialect), usage.prompt_tokens
+        fixed, tokens = setup.fixed_size(now.dialect), usage.prompt_tokens
         learnt = memory.calibration.observe(now.running.now, tokens, fixed=fixed, meter=setup.meter)
         state, health = memory.state, memory.health
         if is_relieved(tokens, setup.budget.threshold_tokens, setup.schedule):
             state = msgspec.structs.replace(state, ineffective=0)
         if watches:
             number = state.count if compaction is None else compaction
-            seen = Seen.of(
+            seen = RequestHashes.of(
                 model=setup.model, tools=setup.tools, system=setup.system, messages=now.running.now, compaction=number
             )
             continues = health.seen is None or now.running.starts_with(health.seen.messages)
@@ -301,7 +304,7 @@ class Conversation(ABC, Generic[N]):
             schedule=setup.schedule,
             local_early=setup.config.prompt_caching.schedule_summary == "local",
             health=now.memory.health if health is None else health,
-            fixed_tokens=setup.meter.tokens(*setup.fixed(now.dialect)),
+            fixed_tokens=setup.meter.tokens(*setup.fixed_size(now.dialect)),
             model=setup.model,
             upcoming_idle=upcoming_idle,
         )
@@ -331,7 +334,7 @@ class Conversation(ABC, Generic[N]):
     ) -> Generator[Question, SummaryAnswer, Compacted[Self]]:
         request = self._request(now, asked)
         decision = decide(self._situation(now, request, health=health))
-        guard = Guard(self.setup.writer(local=decision.local), decision, self.setup.clock)
+        guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
         flow = carry_out(self.setup.engine, request, decision)
         step = advance(flow)
         if isinstance(step, SummaryAsk) and decision.pause:
@@ -371,35 +374,42 @@ class Conversation(ABC, Generic[N]):
         self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
         return Compacted(self.last, self)
 
-    def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold | None] | None:
+    def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold] | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
 
-        None where no compaction would be made; the work gives None where it came to nothing, or its summary failed.
+        None where no compaction would be made.
         """
         now = self._now()
         request = self._request(now, {"prompt_tokens": prompt_tokens})
         decision = decide(msgspec.structs.replace(self._situation(now, request), ahead=True))
         if not decision.fold or not now.messages:
             return None
-        guard = Guard(self.setup.writer(local=decision.local), decision, self.setup.clock)
+        guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
         engine, tally = self.setup.engine, now.running.now
 
-        def make() -> PreparedFold | None:
+        def make() -> PreparedFold:
             flow = carry_out(engine, request, decision)
             step = advance(flow)
             while isinstance(step, SummaryAsk):
                 step = advance(flow, guard(step))
-            if not step.changed or step.receipt.summary.failure:
-                return None
             outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
             return PreparedFold(now, tally, decision.apply(request), outcome)
 
         return make
 
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
-        """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit."""
+        """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
+
+        Of one whose summary failed only that is kept: until its pause is over no model is asked again.
+        """
         now = self._now()
-        if not now.goes_on(ready.now, ready.tally):
+        failed = ready.outcome.state if ready.outcome.receipt.summary.failure else None
+        if failed is not None:
+            state = msgspec.structs.replace(
+                now.memory.state, failure=failed.failure, cooldown_until=failed.cooldown_until
+            )
+            self._learn(now, msgspec.structs.replace(now.memory, state=state))
+        if failed is not None or not ready.outcome.changed or not now.goes_on(ready.now, ready.tally):
             return None
         since = now.messages[ready.tally.count :]
         outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
@@ -432,7 +442,7 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     health: Health = Health()
 
 
-class MemoryConversation(Conversation[Now]):
+class MemoryConversation(Conversation[Snapshot]):
     """A conversation in this process. It belongs to one thread."""
 
     def __init__(self, setup: Setup) -> None:
@@ -449,17 +459,17 @@ class MemoryConversation(Conversation[Now]):
         self._messages, self._dialect = list(messages), dialect
         self._tally = RunningTally(self.setup.meter)
 
-    def _counted(self) -> RunningTally:
+    def _count_messages(self) -> RunningTally:
         self._tally.meter = self.setup.meter
         self._tally.extend(self._messages[self._tally.now.count :])
         return self._tally
 
-    def _now(self) -> Now:
+    def _now(self) -> Snapshot:
         is_counted = self._tally.now.count == len(self._messages)
         held = lambda: tuple(self._messages)  # noqa: E731 - short, and evaluated only where messages are needed
-        return Now(self._memory, self._dialect, self._counted, held, is_counted=is_counted)
+        return Snapshot(self._memory, self._dialect, self._count_messages, held, is_counted=is_counted)
 
-    def _learn(self, now: Now, memory: ConversationMemory) -> None:
+    def _learn(self, now: Snapshot, memory: ConversationMemory) -> None:
         self._memory = memory
 
     def append(self, messages: Any) -> None:
@@ -468,7 +478,7 @@ class MemoryConversation(Conversation[Now]):
         if not self._messages:
             self._dialect = document.dialect
         self._messages.extend(document.messages)
-        self._counted()
+        self._count_messages()
 
     def sync(self, messages: Any) -> Sync[Self]:
         """These messages are the conversation from now on; a request body brings its system prompt and tools."""
@@ -488,7 +498,7 @@ class MemoryConversation(Conversation[Now]):
     def unfold(self, handle: str) -> list[Any]:
         return Archive(self.archive).originals(handle)
 
-    def _commit(self, now: Now, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
+    def _commit(self, now: Snapshot, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         self.archive.update(outcome.archive)
         noted = self._memory.noted or outcome.system is not request.system
         memory = self._memory.calibrate(self._memory.calibration.without_anchor())
@@ -517,10 +527,10 @@ class MemoryConversation(Conversation[Now]):
         self.archive = {handle: read(messages).messages for handle, messages in known.archive.items()}
 
 
-class _AheadThread(threading.Thread):
+class _FoldThread(threading.Thread):
     """Ends with the program: a fold that nobody waits for is no loss."""
 
-    def __init__(self, make: Callable[[], PreparedFold | None]) -> None:
+    def __init__(self, make: Callable[[], PreparedFold]) -> None:
         super().__init__(name="midfold-ahead", daemon=True)
         self._make = make
         self.ready: PreparedFold | None = None
@@ -532,14 +542,14 @@ class _AheadThread(threading.Thread):
             self.ready = None
 
 
-class Ahead:
+class BackgroundFold:
     """A fold made in a thread while the agent goes on: at most one at a time."""
 
     def __init__(self) -> None:
-        self._work: _AheadThread | None = None
+        self._work: _FoldThread | None = None
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         return self._work is not None
 
     @property
@@ -548,10 +558,10 @@ class Ahead:
 
     def start(self, conversation: Conversation[Any], prompt_tokens: int | None = None) -> bool:
         """Begins a fold of the view as it is now; says whether it did."""
-        make = None if self.begun else conversation.prepare(prompt_tokens)
+        make = None if self.has_begun else conversation.prepare(prompt_tokens)
         if make is None:
             return False
-        self._work = _AheadThread(make)
+        self._work = _FoldThread(make)
         self._work.start()
         return True
 

@@ -138,7 +138,7 @@ def decide(situation: Situation) -> Decision:
         return Decision(fold=False, pressure=pressure, reason=_room(situation), timing=None if stopped else timing)
     if stopped:
         return Decision(fold=False, reason=stopped)
-    schedule, local = situation.schedule, early and situation.local_early
+    schedule, local = situation.schedule, early and situation.local_early and situation.lossy_fallback
     if refused and not local:
         return Decision(fold=False, reason=refused, failure=situation.failure, pause=situation.pause)
     small = situation.prompt_tokens < situation.threshold_tokens

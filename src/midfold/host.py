@@ -8,7 +8,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from midfold.cache.health import Health
-from midfold.conversation import Ahead, CompactArguments, Compacted, Conversation, MemoryConversation, PreparedFold
+from midfold.conversation import (
+    BackgroundFold,
+    CompactArguments,
+    Compacted,
+    Conversation,
+    MemoryConversation,
+    PreparedFold,
+)
 from midfold.decide import Decision
 from midfold.engine import ContextEngine
 from midfold.fold.boundary import Protection
@@ -96,7 +103,7 @@ class EngineHost:
                 clock=clock,
             )
         )
-        self._ahead = Ahead()
+        self._ahead = BackgroundFold()
 
     def append(self, messages: Any) -> None:
         """What was added to the conversation."""
@@ -172,7 +179,7 @@ class EngineHost:
             self._take(messages)
         decision = self.decide(current_tokens)
         if not decision.fold:
-            if decision.pressure is Pressure.SOFT and not self._ahead.begun:
+            if decision.pressure is Pressure.SOFT and not self._ahead.has_begun:
                 self._take(messages)
                 self._ahead.start(self.conversation, current_tokens)
             return messages

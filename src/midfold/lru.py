@@ -42,10 +42,10 @@ class LRU(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value, which is then the one used last."""
-        found = self._used(key)
+        found = self._use(key)
         return None if found is _MISSING else found
 
-    def _used(self, key: K) -> V:
+    def _use(self, key: K) -> V:
         with self._lock:
             found: V = self._entries.get(key, _MISSING)
             if found is not _MISSING:
@@ -63,9 +63,9 @@ class LRU(Generic[K, V]):
             while len(self._entries) > self.most or self._bytes > self.most_bytes:
                 self._drop(next(iter(self._entries)))
 
-    def made(self, key: K, make: Callable[[], V]) -> V:
+    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """The value, made if it is not known."""
-        found = self._used(key)
+        found = self._use(key)
         if found is _MISSING:
             found = make()
             self.put(key, found)

@@ -169,7 +169,7 @@ def look_up(name: str | None, overrides: Mapping[str, ModelOverride] | None = No
         fields["context_window"] = "table"
         notes.append("The [1m] in the name asks for the window of 1,000,000.")
     for pattern in _matching(overrides or {}, names):
-        changed = _overridden((overrides or {})[pattern])
+        changed = _override_fields((overrides or {})[pattern])
         if changed:
             values |= changed
             fields |= dict.fromkeys(changed, "config")
@@ -191,7 +191,7 @@ def _because(name: str, row: Model, known: bool) -> str:
     return f'"{name}" matches "{row.pattern}" (as of {row.as_of}, from {row.source}).'
 
 
-def _overridden(override: ModelOverride) -> dict[str, object]:
+def _override_fields(override: ModelOverride) -> dict[str, object]:
     """The fields of `Model` that `override` sets; `cache_write` is the multiplier of the 5 minute cache."""
     renamed = {"cache_write": "cache_write_5m"}
     given = ((field, getattr(override, field)) for field in ModelOverride.__struct_fields__)

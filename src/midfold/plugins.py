@@ -214,7 +214,7 @@ def _find(name: str, config_dir: Path | None) -> Resolved:
     with _lock:
         registered = _registrations.get(name, [])[-1:]
     if registered:
-        return Resolved(engine=_made(registered[0][0], name), source="registered")
+        return Resolved(engine=_make_engine(registered[0][0], name), source="registered")
     offered = [point for point in _entry_points() if point.name == name]
     if offered:
         return _from_entry_points(offered, name)
@@ -250,7 +250,7 @@ def _everything(folder: Path | None) -> Iterator[tuple[str, str, str]]:
         try:
             flaw = name_problem(path.name)
             if not flaw and path.name != RESERVED:
-                _checked(path)
+                _check(path)
         except PluginError as error:
             flaw = str(error)
         yield path.name, f"directory {path}", flaw
@@ -288,12 +288,12 @@ def _directory(config_dir: Path, name: str) -> Path | None:
         if not path.is_dir():
             return None
     except (OSError, ValueError) as error:
-        _broken(f"{_printable(str(path))} cannot be looked at", error)
-    _checked(path)
+        _fail(f"{_printable(str(path))} cannot be looked at", error)
+    _check(path)
     return path
 
 
-def _checked(path: Path) -> None:
+def _check(path: Path) -> None:
     """Raises unless the directory, and its code, really are inside the folder of plugins."""
     try:
         base = path.parent.resolve(strict=True)
@@ -302,7 +302,7 @@ def _checked(path: Path) -> None:
             raise PluginError(f"{_printable(str(path))} has no __init__.py")
         inside = all(real.is_relative_to(base) and real != base for real in (path.resolve(), start.resolve()))
     except (OSError, RuntimeError) as error:
-        _broken(f"{_printable(str(path))} cannot be looked at", error)
+        _fail(f"{_printable(str(path))} cannot be looked at", error)
     if not inside:
         raise PluginError(f"{_printable(str(path))} is a link that leads out of the folder of plugins")
 
@@ -327,7 +327,7 @@ def _import_package(folder: Path) -> ModuleType:
             for loaded in [other for other in sys.modules if other == name or other.startswith(f"{name}.")]:
                 del sys.modules[loaded]
             if isinstance(error, Exception | SystemExit):
-                _broken(f"importing {_printable(str(folder))} failed", error)
+                _fail(f"importing {_printable(str(folder))} failed", error)
             raise
     return module
 
@@ -337,7 +337,7 @@ def _of_module(module: ModuleType, name: str) -> ContextEngine:
     try:
         value, register = getattr(module, "engine", None), getattr(module, "register", None)
         if value is not None and not isinstance(value, ModuleType):  # a submodule may be called engine, too
-            return _made(value, name)
+            return _make_engine(value, name)
         if not callable(register):
             raise PluginError("it defines neither engine nor register(registrar)")
         registrar = Registrar(name)
@@ -345,11 +345,11 @@ def _of_module(module: ModuleType, name: str) -> ContextEngine:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _broken("asking it for its engine failed", error)
+        _fail("asking it for its engine failed", error)
     if name not in registrar.found:
         names = ", ".join(f'"{_printable(other, LONGEST_NAME)}"' for other in registrar.found) or "nothing"
         raise PluginError(f"it registers {names} and not the name of its directory")
-    return _made(registrar.found[name], name)
+    return _make_engine(registrar.found[name], name)
 
 
 # Entry points
@@ -361,7 +361,7 @@ def _entry_points() -> tuple[EntryPoint, ...]:
     try:
         return tuple(entry_points(group=GROUP))
     except Exception as error:  # noqa: BLE001 - any installed distribution may have unreadable metadata
-        _broken("the entry points of the installed packages cannot be read", error)
+        _fail("the entry points of the installed packages cannot be read", error)
 
 
 def _from_entry_points(offered: list[EntryPoint], name: str) -> Resolved:
@@ -373,8 +373,8 @@ def _from_entry_points(offered: list[EntryPoint], name: str) -> Resolved:
     try:
         value = point.load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _broken(f"loading its entry point {_printable(point.value)} failed", error)
-    engine = _of_module(value, name) if isinstance(value, ModuleType) else _made(value, name)
+        _fail(f"loading its entry point {_printable(point.value)} failed", error)
+    engine = _of_module(value, name) if isinstance(value, ModuleType) else _make_engine(value, name)
     return Resolved(engine=engine, source=f"entry point {name}", notices=notices)
 
 
@@ -400,7 +400,7 @@ def _name_for(value: object, name: str | None, default: str | None = None) -> st
     return chosen
 
 
-def _made(value: object, name: str) -> ContextEngine:
+def _make_engine(value: object, name: str) -> ContextEngine:
     """The engine itself, from an instance, a class or a factory; it must have the name it was found by."""
     made = value
     try:
@@ -408,7 +408,7 @@ def _made(value: object, name: str) -> ContextEngine:
             made = made()
         own = getattr(made, "name", None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything; the host must go on
-        _broken("making the engine failed", error)
+        _fail("making the engine failed", error)
     if not isinstance(made, ContextEngine):
         raise PluginError(f"found {_kind(made)}, expected a ContextEngine")
     if own != name:
@@ -420,7 +420,7 @@ def _kind(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def _broken(what: str, error: BaseException) -> NoReturn:
+def _fail(what: str, error: BaseException) -> NoReturn:
     told = _printable(str(error))
     raise PluginError(f"{what}: {type(error).__name__}{f': {told}' if told else ''}") from error
 

@@ -27,8 +27,8 @@ import msgspec
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import DIGITS, PREFIX, handle_of
 from midfold.fold.digest.digest import is_digest
-from midfold.fold.facts import told_arguments
 from midfold.fold.handoff import recognise
+from midfold.fold.names import arguments_text
 from midfold.fold.words import Query, fold, parse_query, search_tokens, searchable
 from midfold.transcript.message import Message, Opaque, Text, Thinking, ToolCall, ToolResult, Transcript
 from midfold.transcript.tools import ToolSpec, arguments
@@ -98,7 +98,7 @@ class Candidate(NamedTuple):
     message: Message
 
 
-class Find(Protocol):
+class FindCandidates(Protocol):
     """Gives the candidates for a query, the newest first: messages with every word of it, or with any."""
 
     def __call__(self, text: str, *, every: bool, most: int) -> Sequence[Candidate]: ...
@@ -128,7 +128,7 @@ Redact = Callable[[str], str]
 Wanted = Callable[[Candidate], bool]
 
 
-def search(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted | None = None) -> list[Hit]:
+def search(find: FindCandidates, text: str, redact: Redact, limit: int, wanted: Wanted | None = None) -> list[Hit]:
     """The best hits first; with `wanted`, only such messages. One that a session has twice is one hit, the newest."""
     return _matching(find, text, redact, limit, wanted) or _nearest(find, text, redact, limit, wanted)
 
@@ -140,7 +140,7 @@ class Recall:
 
     def __init__(
         self,
-        find: Find,
+        find: FindCandidates,
         unfold: Callable[[str], Transcript],
         redact: Redact,
         *,
@@ -178,7 +178,7 @@ class Recall:
         asked = (self._find, query, self._redact, CONSIDERED)
         return _matching(*asked, is_folded) or _matching(*asked, is_wanted) or _nearest(*asked, is_folded)
 
-    def told(self, hits: Iterable[Hit]) -> Iterator[str]:
+    def describe_hits(self, hits: Iterable[Hit]) -> Iterator[str]:
         """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
         known: set[str] = set()
         room, left = MOST_CHARACTERS, MOST_HITS
@@ -199,7 +199,7 @@ class Recall:
         hits = self.hits(query)
         if not hits:
             return ToolAnswer(NOTHING)
-        return ToolAnswer("\n".join([FOUND if hits[0].has_every_word else NEAREST, *self.told(hits)]))
+        return ToolAnswer("\n".join([FOUND if hits[0].has_every_word else NEAREST, *self.describe_hits(hits)]))
 
     def _page_of(self, handle: str, start: int) -> ToolAnswer:
         """The originals as text, from a character on; with a last line that says how to go on."""
@@ -273,7 +273,7 @@ def readable(message: Message) -> str:
     texts = []
     for part in message.parts:
         if isinstance(part, ToolCall):
-            texts.append(f"{part.name}\n{told_arguments(part.arguments)}")
+            texts.append(f"{part.name}\n{arguments_text(part.arguments)}")
         elif isinstance(part, Text | ToolResult | Thinking):
             texts.append(part.text)
         elif isinstance(part, Opaque):
@@ -314,13 +314,13 @@ class Scored(NamedTuple):
     window: tuple[int, int] | None = None
 
 
-def _matching(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
+def _matching(find: FindCandidates, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
     """More candidates are asked for while too few of them are left."""
     matcher = Matcher(parse_query(text))
     most = FEWEST_CANDIDATES
     while True:
         found = find(text, every=True, most=most)
-        scored = [item for one in _newest(found, wanted) if (item := _scored(one, matcher)) is not None]
+        scored = [item for one in _newest(found, wanted) if (item := _score(one, matcher)) is not None]
         if len(scored) >= limit or len(found) < most or most >= MOST_CANDIDATES:
             scored.sort(key=lambda item: -item.score)
             return [_hit(item, matcher, redact) for item in scored[:limit]]
@@ -336,7 +336,7 @@ def _newest(found: Iterable[Candidate], wanted: Wanted | None) -> list[Candidate
     return list(kept.values())
 
 
-def _scored(found: Candidate, matcher: Matcher) -> Scored | None:
+def _score(found: Candidate, matcher: Matcher) -> Scored | None:
     query = matcher.query
     text = readable(found.message)
     plain = text.lower()
@@ -391,7 +391,7 @@ class _Window(NamedTuple):
     counts: dict[str, int]
 
 
-def _nearest(find: Find, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
+def _nearest(find: FindCandidates, text: str, redact: Redact, limit: int, wanted: Wanted | None) -> list[Hit]:
     """The windows with most of the rare words; a message may have several. None if something had to occur literally."""
     query = parse_query(text)
     words = list(dict.fromkeys(term.text for term in query.terms))
@@ -469,7 +469,7 @@ def _bm25(counts: Mapping[str, int], rarity: Mapping[str, float], length: float)
 # What is shown of a hit
 
 
-class Fit(NamedTuple):
+class QueryFit(NamedTuple):
     """How well a text answers a query; the greater, the better."""
 
     as_typed: bool
@@ -480,7 +480,7 @@ class Fit(NamedTuple):
     terms: int
 
 
-NO_FIT = Fit(False, False, 0, 0)
+NO_FIT = QueryFit(False, False, 0, 0)
 
 
 class Matcher:
@@ -501,13 +501,13 @@ class Matcher:
         found = self._typed.search(text)
         return found.start() if found else -1
 
-    def fit(self, line: str) -> Fit:
+    def fit(self, line: str) -> QueryFit:
         plain = line.lower()
         if self._any.search(plain) is None:
             return NO_FIT
         literal = bool(self.query.literal) and self.query.literal in plain
         words = sum(word in line for word in self._words)
-        return Fit(self.as_typed(line) >= 0, literal, words, sum(term.text in plain for term in self.query.terms))
+        return QueryFit(self.as_typed(line) >= 0, literal, words, sum(term.text in plain for term in self.query.terms))
 
     def place(self, text: str) -> int:
         """Where the query stands in a text, or the first of its words."""
@@ -542,7 +542,7 @@ def excerpt(text: str, matcher: Matcher, redact: Redact, window: tuple[int, int]
     if window and clean == text[start:end]:
         return "\n".join([ELLIPSIS] * (place > 0) + [text[place:until].strip("\n")] + [ELLIPSIS] * (until < len(text)))
     lines = [line.expandtabs(4).rstrip() for line in clean.splitlines()] or [""]
-    shown = _with_neighbours(_chosen(lines, matcher, text.count("\n", start, place)), lines)
+    shown = _with_neighbours(_choose_lines(lines, matcher, text.count("\n", start, place)), lines)
     pieces = [ELLIPSIS] if start or shown[0] else []
     for number, after in pairwise([*shown, len(lines)]):
         pieces.append(_cut(lines[number], matcher))
@@ -551,7 +551,7 @@ def excerpt(text: str, matcher: Matcher, redact: Redact, window: tuple[int, int]
     return "\n".join(pieces)
 
 
-def _chosen(lines: list[str], matcher: Matcher, place: int) -> list[int]:
+def _choose_lines(lines: list[str], matcher: Matcher, place: int) -> list[int]:
     """Numbers of the lines to show; the line of the place where redacting took away what was looked for."""
     fits = [matcher.fit(line) for line in lines]
     best = max(fits)

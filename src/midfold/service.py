@@ -211,5 +211,12 @@ def open_sessions(
     if connections is None:
         connections = CONNECTIONS if config is None else config.store.connections
     store = SqlStore(open_database(url, connections=connections, clock=clock), ttl=lease_seconds)
-    asked: dict[str, Any] = {"summarizer": summarizer, "redactor": redactor, "redacts": redacts, "clock": clock}
-    return Sessions(store, config=config, engine=engine, **asked)
+    return Sessions(
+        store,
+        config=config,
+        engine=engine,
+        summarizer=summarizer,
+        redactor=redactor,
+        redacts=redacts,
+        clock=clock,
+    )

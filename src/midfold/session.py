@@ -28,9 +28,9 @@ from midfold.conversation import (
     Compacted,
     Conversation,
     ConversationMemory,
-    Now,
     PreparedFold,
     Refusal,
+    Snapshot,
     Sync,
 )
 from midfold.decide import decide
@@ -70,7 +70,7 @@ def memory_of(info: SessionInfo) -> ConversationMemory:
         raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
 
 
-class Live(NamedTuple):
+class CachedView(NamedTuple):
     """The view as it was last seen."""
 
     info: SessionInfo
@@ -78,10 +78,10 @@ class Live(NamedTuple):
     memory: ConversationMemory
 
 
-class StoredNow(Now):
+class StoredSnapshot(Snapshot):
     """A session at one moment; without `live` it has no message yet."""
 
-    def __init__(self, live: Live | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
+    def __init__(self, live: CachedView | None, dialect: type[Dialect], running: Callable[[], RunningTally]) -> None:
         items = () if live is None else live.items
         memory = ConversationMemory() if live is None else live.memory
         super().__init__(memory, dialect, running, lambda: tuple(item.message for item in items))
@@ -89,9 +89,9 @@ class StoredNow(Now):
         self.child: str | None = None
         """The name under which a compaction lets the session go on, if not under its own."""
 
-    def goes_on(self, made: Now, tally: Tally) -> bool:
+    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
         """The very items: a commit says of every message where it is from."""
-        if self.live is None or not isinstance(made, StoredNow) or made.live is None:
+        if self.live is None or not isinstance(made, StoredSnapshot) or made.live is None:
             return False
         same = self.live.info.compaction == made.live.info.compaction and len(self.items) >= len(made.items)
         return same and all(one is other for one, other in zip(self.items, made.items, strict=False))
@@ -102,7 +102,7 @@ class ViewCopy:
 
     def __init__(self, store: SqlStore, name: str) -> None:
         self.store, self.name = store, name
-        self._seen: Live | None = None
+        self._seen: CachedView | None = None
         self._running: RunningTally | None = None
         self._given: MessageBatch | None = None
 
@@ -114,7 +114,7 @@ class ViewCopy:
     def forget(self) -> None:
         self._seen = None
 
-    def view(self) -> Live | None:
+    def view(self) -> CachedView | None:
         """The view now; None before the first message."""
         info = self.store.info(self.name)
         if info is None:
@@ -128,7 +128,7 @@ class ViewCopy:
             items = (
                 (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
             )
-        self._seen = Live(info, items, memory_of(info))
+        self._seen = CachedView(info, items, memory_of(info))
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
@@ -149,7 +149,7 @@ class ViewCopy:
         return running
 
 
-class Session(Conversation[StoredNow]):
+class Session(Conversation[StoredSnapshot]):
     """A conversation in a store. Made by `Sessions.session`."""
 
     def __init__(
@@ -178,15 +178,15 @@ class Session(Conversation[StoredNow]):
 
     def append(self, messages: Any, *, key: str | None = None) -> range:
         """Adds exactly these messages and gives their positions. A `key` that was used before adds nothing again."""
-        new = self._given(messages)
-        model, prompt = self.setup.model, self._unwritten(new)
+        new = self._read(messages)
+        model, prompt = self.setup.model, self._new_prompt(new)
         done = self.store.append(self.name, new.entries, dialect=new.dialect.name, model=model, key=key, prompt=prompt)
         self._written = prompt or self._written
         return done.positions
 
     def sync(self, messages: Any) -> Sync[Self]:
         """A client's whole history, or the view it was given and what came after: adds what is new."""
-        new = self._given(messages)
+        new = self._read(messages)
         model, prompt = self.setup.model, new.prompt  # also if it is written here: a branch may not have it
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         self._written = prompt or self._written
@@ -194,7 +194,7 @@ class Session(Conversation[StoredNow]):
         session._copy.hand_over(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
-    def _given(self, messages: Any) -> MessageBatch:
+    def _read(self, messages: Any) -> MessageBatch:
         """What is handed over. A request body brings its system prompt and tools; messages go with those we have."""
         new = read_batch(messages, dialect=self._dialect, otherwise=self._otherwise, redactor=self._redactor)
         if new.prompt is None:
@@ -214,14 +214,14 @@ class Session(Conversation[StoredNow]):
             self._said = (system, tools, prompt if any(prompt) else None)
         return self._said[2]
 
-    def _unwritten(self, new: MessageBatch) -> Prompt | None:
+    def _new_prompt(self, new: MessageBatch) -> Prompt | None:
         """What the store does not know yet."""
         return None if new.prompt == self._written else new.prompt
 
     def _otherwise(self) -> type[Dialect]:
         return self._dialect_of(self._copy.view())
 
-    def _dialect_of(self, live: Live | None) -> type[Dialect]:
+    def _dialect_of(self, live: CachedView | None) -> type[Dialect]:
         return DIALECTS[live.info.dialect if live else self._dialect or PLAINEST.name]
 
     def _other(self, name: str) -> Self:
@@ -253,13 +253,13 @@ class Session(Conversation[StoredNow]):
         if at is not None:
             info = self.store.must(self.name)
             noted = any(record.noted for record in self.receipts() if record.seq == at)
-            return self._shown(self.store.view(info, at), DIALECTS[info.dialect], noted)
+            return self._view_of(self.store.view(info, at), DIALECTS[info.dialect], noted)
         live = self._copy.view()
         if live is None:
-            return self._shown((), self._dialect_of(None), False)
-        return self._shown(live.items, DIALECTS[live.info.dialect], live.memory.noted)
+            return self._view_of((), self._dialect_of(None), False)
+        return self._view_of(live.items, DIALECTS[live.info.dialect], live.memory.noted)
 
-    def _shown(self, items: tuple[Item, ...], dialect: type[Dialect], noted: bool) -> View:
+    def _view_of(self, items: tuple[Item, ...], dialect: type[Dialect], noted: bool) -> View:
         return View(items, dialect, self._system(dialect, noted=noted), self.setup.tools)
 
     def cache_hints(self, provider: str = "") -> tuple[PromptCacheHint, ...]:
@@ -310,11 +310,11 @@ class Session(Conversation[StoredNow]):
 
     # Measuring and folding
 
-    def _now(self) -> StoredNow:
+    def _now(self) -> StoredSnapshot:
         live = self._copy.view()
-        return StoredNow(live, self._dialect_of(live), lambda: self._copy.running(self.setup))
+        return StoredSnapshot(live, self._dialect_of(live), lambda: self._copy.running(self.setup))
 
-    def _learn(self, now: StoredNow, memory: ConversationMemory) -> None:
+    def _learn(self, now: StoredSnapshot, memory: ConversationMemory) -> None:
         if now.live is not None:
             self.store.remember(now.live.info, msgspec.json.encode(memory))
 
@@ -325,12 +325,12 @@ class Session(Conversation[StoredNow]):
         if reported is None or now.live is None:
             return
         info, setup = now.live.info, self.setup
-        memory = self._measured(now, reported, watches=True, compaction=info.compaction)
+        memory = self._memory_after(now, reported, watches=True, compaction=info.compaction)
         self._learn(now, memory)
         kind = memory.health.last.kind if memory.health.last else None
         Turns(self.store).record(info, reported, at=int(setup.clock() * 1000), model=setup.model, kind=kind)
 
-    def _request(self, now: StoredNow, asked: CompactArguments) -> CompactionRequest:
+    def _request(self, now: StoredSnapshot, asked: CompactArguments) -> CompactionRequest:
         keeper = StoredKeeper(self.store, self.name, self._owner)
         return msgspec.structs.replace(super()._request(now, asked), keeper=keeper)
 
@@ -363,7 +363,7 @@ class Session(Conversation[StoredNow]):
         return run(self._compaction(now, asked, health=health))
 
     @contextmanager
-    def _lease(self, now: StoredNow) -> Iterator[tuple[Lease, Renewal] | Refusal]:
+    def _lease(self, now: StoredSnapshot) -> Iterator[tuple[Lease, Renewal] | Refusal]:
         with hold_lease(self.store.leases, self.name, ttl=self.store.leases.ttl) as got:
             if got is None:
                 yield Refusal(IN_FLIGHT, "already_in_flight")
@@ -372,11 +372,11 @@ class Session(Conversation[StoredNow]):
             else:
                 yield got
 
-    def _hold(self, now: StoredNow) -> AbstractContextManager[Any]:
+    def _hold(self, now: StoredSnapshot) -> AbstractContextManager[Any]:
         return self._lease(now)
 
     def _commit(
-        self, now: StoredNow, request: CompactionRequest, outcome: Outcome, hold: tuple[Lease, Renewal]
+        self, now: StoredSnapshot, request: CompactionRequest, outcome: Outcome, hold: tuple[Lease, Renewal]
     ) -> Compacted[Self]:
         assert now.live is not None
         lease, renewal = hold
@@ -394,6 +394,9 @@ class Session(Conversation[StoredNow]):
         """The receipt a compaction would have, with a summary made locally; nothing is changed, no model is asked."""
         now = self._now()
         request = self._request(now, asked)
+        if self.setup.writer() is not local_summarizer:
+            options = msgspec.structs.replace(request.options, lossy_fallback=True)
+            request = msgspec.structs.replace(request, options=options)
         decision = decide(self._situation(now, request))
         return drive(carry_out(self.setup.engine, request, decision), local_summarizer).receipt
 
@@ -429,7 +432,7 @@ class Session(Conversation[StoredNow]):
         raise StoreError(f"session {self.name} is stored: open another session for another conversation")
 
 
-def commit_of(live: Live, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
+def commit_of(live: CachedView, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
     """An engine's outcome as rows: every message of the new view by where it is from."""
     known = {id(item.message): item for item in live.items}
     sources = {id(item.message.wire): item for item in live.items}

@@ -24,7 +24,7 @@ from midfold.store.intake import of_messages
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, tool_of
 from midfold.transcript.message import Message
-from midfold.transcript.tokens import Fixed, Meter
+from midfold.transcript.tokens import FixedSize, Meter
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -96,15 +96,15 @@ class Setup:
         self.window: int = self.context_length or belief.model.context_window
         self.budget: Budget = budget_for(self.window, reservation, self.config)
         self.meter: Meter = meter_for(belief)
-        self._fixed: dict[str, Fixed] = {}
+        self._fixed: dict[str, FixedSize] = {}
         self._bare: CompactionRequest | None = None
 
-    def fixed(self, dialect: type[Dialect]) -> Fixed:
+    def fixed_size(self, dialect: type[Dialect]) -> FixedSize:
         """What stands beside the messages of every request."""
         found = self._fixed.get(dialect.name)
         if found is None:
             system = None if self.system is None else Message.over(self.system, dialect.read_system)
-            found = self._fixed[dialect.name] = self.meter.fixed(system, map(tool_of, self.tools))
+            found = self._fixed[dialect.name] = self.meter.fixed_size(system, map(tool_of, self.tools))
         return found
 
     def request(self, document: Document, state: CompactionState) -> CompactionRequest:
@@ -164,11 +164,11 @@ def schedule_of(
     return Schedule(
         threshold_tokens=threshold_tokens,
         prices=prices_for(model, settings.cache_ttl, config.models),
-        writer=None if settings.schedule_summary == "local" else _paid(writer(), config),
+        writer=None if settings.schedule_summary == "local" else _summary_writer(writer(), config),
     )
 
 
-def _paid(summarizer: Summarizer, config: Config) -> Writer | None:
+def _summary_writer(summarizer: Summarizer, config: Config) -> Writer | None:
     """Who is paid for summaries: nobody, the model an endpoint names, or one of whom nothing is known."""
     if summarizer is local_summarizer:
         return None

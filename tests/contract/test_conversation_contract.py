@@ -15,7 +15,7 @@ import pytest
 
 import midfold
 from midfold.adapters.hermes import HermesEngine
-from midfold.agent.events import unwatched
+from midfold.agent.events import ignore
 from midfold.agent.room import Room
 from midfold.config import Compression, Config
 from midfold.config.schema import GatewaySettings
@@ -43,11 +43,14 @@ TALK: list[dict[str, Any]] = [
 SIZE = midfold.compact(TALK, model="m", context_length=10**6).report.old_tokens
 UNCOUNTED = value({"choices": []})
 """An answer without usage: sizes stay estimates."""
-SUMMARY = "## Goal\nAnswer what the parts are.\n\n## Progress\n### Done\n- the parts were looked at"
+SUMMARY = "## Goal\nAnswer what the parts are.\n\n## Progress\n### Done\n" + "- the parts were looked at\n" * 60
+SUMMARY += "\n## Next Steps\n- tell the user what the parts are"
 
 
 class Writer:
     """A summary model: it fails as it is told, and counts how often it was asked."""
+
+    free_form = True
 
     def __init__(self) -> None:
         self.kind: Any = ""
@@ -169,7 +172,7 @@ class Agent(Stored):
         if force:
             return super().attempt(force=True)
         self.size = self.session.size.tokens
-        room, before = Room(self.session, unwatched, background=False), len(self.session.receipts())
+        room, before = Room(self.session, ignore, background=False), len(self.session.receipts())
         room.before(first=False)
         self.view = self.session.view().messages
         return len(self.session.receipts()) > before
@@ -380,7 +383,7 @@ def test_sizes_and_views_are_the_same_everywhere(begin: Begin) -> None:
 
 
 @contextmanager
-def weighed(window: int, body: dict[str, Any]) -> Iterator[int]:
+def measured(window: int, body: dict[str, Any]) -> Iterator[int]:
     """The size a gateway sees."""
     config = Config(models={"*": ModelOverride(context_window=window)}, gateway=GatewaySettings(mode="manage"))
     with (
@@ -407,7 +410,7 @@ def test_system_blocks_and_tools_are_counted_the_same_everywhere() -> None:
     session.append(TALK)
     text = midfold.EngineHost(model="claude-x", system="You are careful. " * 50 + "So be it.\n" * 20, tools=tools)
     text.append(TALK)
-    with weighed(report.old_tokens + 2_000, body) as seen:
+    with measured(report.old_tokens + 2_000, body) as seen:
         assert {report.old_tokens, host.size.tokens, session.size.tokens} == {seen}
     assert abs(text.size.tokens - host.size.tokens) < 5, "blocks cost what their text costs"
 

@@ -15,13 +15,13 @@ import midfold
 from midfold import Message, Text, read
 from midfold.fold.audit import audited, local_audit
 from midfold.fold.handoff import END_MARKER, MARKER, recognise
-from midfold.fold.hostile import QUOTED, harmless, quoted
+from midfold.fold.hostile import QUOTED, harmless, quote_orders
 from midfold.fold.local import fallback_summary
 from midfold.fold.redact import redact
 from midfold.model import local_summarizer
 from support import data
 from support.build import handoff_of, work
-from support.fixtures import assistant, call, system, user
+from support.fixtures import assistant, call, free, system, user
 from support.hostile_outputs import HOSTILE, Hostile
 from support.summaries import ask_of
 
@@ -76,7 +76,7 @@ def orders_told_as_orders(body: str, order: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, writer: str) -> None:
     hostile, write = HOSTILE[name], WRITERS[writer]
-    summarizer = None if write is None else lambda ask: write(hostile)
+    summarizer = None if write is None else free(lambda ask: write(hostile))
     result = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=summarizer)
     assert result.receipt.status == "compacted"
     assert result.receipt.summary.source == ("local" if write is None else "model")
@@ -96,9 +96,11 @@ def test_an_order_in_data_is_told_as_data_and_the_frame_stays_whole(name: str, w
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_a_second_compaction_does_not_wake_the_order_up(name: str) -> None:
     hostile = HOSTILE[name]
-    first = midfold.compact(conversation(hostile), context_length=WINDOW, summarizer=lambda ask: obedient(hostile))
+    first = midfold.compact(
+        conversation(hostile), context_length=WINDOW, summarizer=free(lambda ask: obedient(hostile))
+    )
     more = [*first.messages, *work(500, 40), user("And now?")]
-    second = midfold.compact(more, context_length=WINDOW, state=first.state, summarizer=lambda ask: ask.previous)
+    second = midfold.compact(more, context_length=WINDOW, state=first.state, summarizer=free(lambda ask: ask.previous))
     assert second.receipt.status == "compacted"
     text = handoff_of(second.messages)
     assert list(orders_told_as_orders(text, hostile.order)) == []
@@ -132,7 +134,7 @@ def test_an_answer_that_retells_what_the_assistant_did_is_not_an_order() -> None
     turns = [user("Clean up."), *call(1, "terminal", {"command": "rm -rf /tmp/build"}, "ok"), assistant("Cleaned.")]
     made = ask_of(turns)
     text = "## Progress\n### Done\n- ran `rm -rf /tmp/build`, which worked"
-    assert quoted(text, made.messages).lines == 0
+    assert quote_orders(text, made.messages).lines == 0
 
 
 BENIGN = [
@@ -158,7 +160,7 @@ BENIGN = [
 def test_ordinary_lines_are_left_as_they_are(line: str) -> None:
     said = (Message("user", (Text("Please work on the project."),)),)
     text = f"## Progress\n### Done\n{line}"
-    assert quoted(text, said).text == text
+    assert quote_orders(text, said).text == text
     assert harmless(text) == text
 
 
@@ -224,7 +226,7 @@ def test_local_summaries_of_real_transcripts_are_hardly_touched() -> None:
     lines = changed = 0
     for ask in real_folds():
         text = fallback_summary(ask)
-        quiet = quoted(text, ask.messages)
+        quiet = quote_orders(text, ask.messages)
         lines += sum(1 for line in text.split("\n") if line.strip())
         changed += quiet.lines
         changed += sum(harmless(line) != line and not FRAMED.search(line) for line in quiet.text.split("\n"))
@@ -238,7 +240,7 @@ def test_what_real_assistants_say_is_hardly_touched() -> None:
         messages = [message for message in conversation["messages"] if message["role"] == "assistant"]
         said = [message["content"] for message in messages if isinstance(message.get("content"), str)]
         for text in said:
-            quiet = quoted(text, ())
+            quiet = quote_orders(text, ())
             lines += sum(1 for line in text.split("\n") if line.strip())
             changed += quiet.lines + sum(harmless(line) != line for line in text.split("\n"))
     assert lines > 10_000
@@ -261,7 +263,7 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
         for _ in range(2):
             start = time.process_time()
             harmless(text)
-            quoted(f"## Goal\n{text}", said)
+            quote_orders(f"## Goal\n{text}", said)
             best = min(best, time.process_time() - start)
         return best
 

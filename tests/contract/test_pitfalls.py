@@ -21,7 +21,7 @@ from midfold.tokenizers import Tokenizer
 from midfold.transcript.laws import violations
 from support import fixtures
 from support.build import WINDOW, folded, setting, work
-from support.fixtures import assistant, call, numbered, system, user
+from support.fixtures import assistant, call, free, number_lines, system, user
 
 
 def handoff_texts(messages: Any) -> list[str]:
@@ -30,6 +30,7 @@ def handoff_texts(messages: Any) -> list[str]:
 
 
 def failing(kind: FailureKind) -> Callable[[midfold.SummaryAsk], str]:
+    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         raise SummaryFailed(kind)
 
@@ -73,7 +74,9 @@ def test_03_redaction_is_linear_on_hostile_text(unit: str) -> None:
 
 
 def test_04_the_fallback_on_a_repeat_compaction_keeps_the_previous_summary() -> None:
-    first = folded(SESSION, summarizer=lambda ask: "## Key Decisions\n- Use CBOR.\n\n## Critical Context\n- port 48713")
+    first = folded(
+        SESSION, summarizer=free(lambda ask: "## Key Decisions\n- Use CBOR.\n\n## Critical Context\n- port 48713")
+    )
     second = folded([*first.messages, user("More."), *work(500)], state=first.state, summarizer=failing("timeout"))
     text = handoff_texts(second.messages)[0]
     assert "Use CBOR" in text
@@ -83,6 +86,7 @@ def test_04_the_fallback_on_a_repeat_compaction_keeps_the_previous_summary() -> 
 def test_05_raw_tool_outputs_reach_the_summariser() -> None:
     seen: list[midfold.SummaryAsk] = []
 
+    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         seen.append(ask)
         return "## Goal\nx"
@@ -106,7 +110,7 @@ def test_06_a_digest_states_failure_as_failure_and_counts_real_lines() -> None:
     messages += call(
         1, "patch", {"path": "b.py"}, json.dumps({"success": False, "error": "hunk 3 failed " + "x" * 300})
     )
-    messages += call(2, "terminal", {"command": "ls"}, json.dumps({"output": numbered("f{n}", 77), "exit_code": 0}))
+    messages += call(2, "terminal", {"command": "ls"}, json.dumps({"output": number_lines("f{n}", 77), "exit_code": 0}))
     result = midfold.compact(
         [*messages, *work(10, 40)], context_length=64_000, force=True, config=setting(protect_last_n=4)
     )
@@ -132,7 +136,7 @@ def test_07_back_references_point_to_a_copy_that_is_still_whole() -> None:
 
 
 def test_08_the_protected_tail_is_neither_pruned_nor_deduplicated() -> None:
-    body = numbered("the same line {n}", 60)
+    body = number_lines("the same line {n}", 60)
     tail = [message for n in range(10) for message in call(900 + n, "read_file", {"path": "a"}, body)]
     for messages in ([*SESSION, *tail], [*SESSION[:40], *tail]):
         result = midfold.compact(messages, context_length=WINDOW, force=True)
@@ -274,7 +278,7 @@ def test_17_results_without_an_id_do_not_survive_without_a_call() -> None:
     [
         ("Chinese", "我们需要修改解析器以便它可以读取所有文件并且写入报告。" * 60),
         ("base64", "iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4" * 60),
-        ("log", numbered("2026-11-15T22:01:{n} INFO [worker-{n}] 0x7f3a{n} GET /api/v1/items?id={n} 200 13ms", 90)),
+        ("log", number_lines("2026-11-15T22:01:{n} INFO [worker-{n}] 0x7f3a{n} GET /api/v1/items?id={n} 200 13ms", 90)),
         ("JSON list", json.dumps([{"id": n, "name": f"item-{n}", "ok": True, "price": n * 1.25} for n in range(120)])),
     ],
 )
@@ -306,6 +310,7 @@ def test_19_deciding_after_one_message_does_not_look_at_the_history() -> None:
 def test_21_the_summary_prompt_of_10_000_messages_is_bounded_by_the_window() -> None:
     prompts: list[int] = []
 
+    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         prompts.append(len(ask.prompt()))
         return "## Goal\nx"

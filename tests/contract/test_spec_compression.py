@@ -14,7 +14,7 @@ from midfold.fold.digest.digest import is_digest, shrink_arguments
 from midfold.transcript.message import Media
 from support import fixtures
 from support.build import DIALOGUE, PRUNES, setting, tool_run, view
-from support.fixtures import assistant, call, numbered, system, user
+from support.fixtures import assistant, call, number_lines, system, user
 
 """Digests alone are enough for forty calls of six hundred tokens under these settings."""
 
@@ -75,9 +75,9 @@ def test_reports_carry_threshold_estimate_and_effective_window() -> None:
 
 
 def test_system_prompt_and_tool_schemas_count() -> None:
-    tool = {"name": "x", "description": numbered("long {n}", 400), "input_schema": {}}
+    tool = {"name": "x", "description": number_lines("long {n}", 400), "input_schema": {}}
     bare = midfold.compact(DIALOGUE, context_length=64_000).receipt
-    full = midfold.compact(DIALOGUE, context_length=64_000, system=numbered("rule {n}", 400), tools=[tool]).receipt
+    full = midfold.compact(DIALOGUE, context_length=64_000, system=number_lines("rule {n}", 400), tools=[tool]).receipt
     assert full.fixed_tokens > 1_500
     assert full.old_tokens == bare.old_tokens + full.fixed_tokens
 
@@ -99,7 +99,7 @@ def test_repeated_identical_reads_keep_only_the_newest_full_copy() -> None:
 
 
 def test_old_terminal_output_becomes_command_exit_code_and_line_count() -> None:
-    output = json.dumps({"output": numbered("line {n}", 54), "exit_code": 1})
+    output = json.dumps({"output": number_lines("line {n}", 54), "exit_code": 1})
     messages = [
         user("Go."),
         assistant("Yes."),
@@ -144,7 +144,7 @@ def test_results_are_paired_with_their_calls_also_when_ids_are_used_again() -> N
 def test_tool_arguments_remain_valid_json_after_shrinking() -> None:
     messages = [user("Go."), assistant("Yes.")]
     for number in range(30):
-        given = {"path": f"src/m{number}.py", "content": numbered("x = {n}", 400), "mode": 0o644, "force": True}
+        given = {"path": f"src/m{number}.py", "content": number_lines("x = {n}", 400), "mode": 0o644, "force": True}
         messages += call(number, "write_file", given, "written")
     result = midfold.compact(
         messages, context_length=160_000, force=True, config=setting(protect_last_n=4, target_ratio=0.1)

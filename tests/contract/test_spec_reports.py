@@ -21,7 +21,7 @@ from support import fixtures
 from support.build import PORTING as SESSION
 from support.build import SECRET, WINDOW, Asked
 from support.build import ported as folded
-from support.fixtures import assistant, numbered, user
+from support.fixtures import assistant, number_lines, user
 
 # Persistence metadata
 
@@ -90,7 +90,9 @@ def test_a_preview_counts_both_sides_and_changes_nothing() -> None:
 
 def test_the_breakdown_separates_conversation_from_static_cost_and_prefers_measurements() -> None:
     messages = midfold.read(SESSION).messages
-    tools = tuple(tool_of({"name": name, "description": numbered("d {n}", 50)}) for name in ("own", "mcp__files__x"))
+    tools = tuple(
+        tool_of({"name": name, "description": number_lines("d {n}", 50)}) for name in ("own", "mcp__files__x")
+    )
     found = context_breakdown(
         messages, midfold.Meter(), tools=tools, sections={"memory": "m " * 9}, context_max_tokens=9
     )
@@ -158,7 +160,7 @@ def test_the_template_is_shown_to_the_model() -> None:
     prompt = asked.asks[0].prompt()
     assert template() in prompt
     assert "the parser" in prompt
-    assert f"{asked.asks[0].budget_tokens:,}" in prompt
+    assert f"about {asked.asks[0].asked_tokens:,} tokens" in prompt
 
 
 # Benchmark fixtures, cache hints

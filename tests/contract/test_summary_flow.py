@@ -160,9 +160,9 @@ def test_where_the_limit_cannot_grow_the_answer_is_continued(way: str, wire: Any
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_answer_that_never_ends_says_that_it_was_cut(way: str, wire: Any) -> None:
-    with ScriptedProvider(then=summary(wire, "## Goal\nFix it.\nand so on", "length")) as provider:
+    with ScriptedProvider(then=summary(wire, f"{GOOD}\nand so on", "length")) as provider:
         made = make(way, provider.endpoint(wire))
-    assert made.text.endswith(f"Fix it.\n{CUT_NOTE}")
+    assert made.text == "\n".join([GOOD, *["and so on" + GOOD] * MOST_CONTINUATIONS, CUT_NOTE])
     assert made.answer is not None
     assert made.answer.notes == ("the summary was cut by the model's output limit",)
     assert len(provider.requests) == 1 + MOST_CONTINUATIONS
@@ -176,7 +176,7 @@ def test_a_limit_used_up_by_reasoning_alone_is_no_summary(wire: Any) -> None:
 
 
 def test_a_larger_limit_stays_within_the_window() -> None:
-    model = Model("openai", 8_000, share=0.1)
+    model = Model("openai", 8_000, share=0.3)
     script = [summary("openai", "## Goal\nhalf", "length"), model]
     with ScriptedProvider(script) as provider:
         made = make("now", provider.endpoint(context_length=8_000, max_output=8_000), ask=ask_of(dense(TALK * 4, 40)))
@@ -264,7 +264,7 @@ def test_the_turns_are_redacted_and_cannot_close_their_frame() -> None:
     assert secret not in provider.requests[0].text
     assert text.lower().count("</turns") == 1
     assert text.count("</previous-summary>") == 1
-    assert text.endswith("</turns>")
+    assert text.index("</turns>") < text.index("## Goal\n["), "what is asked stands behind the data"
 
 
 # The prefix that is in the cache

@@ -132,7 +132,7 @@ def test_an_answer_is_read_in_whatever_pieces_it_comes(way: str, wire: Any, stre
     "named", ["text/plain", "application/octet-stream", "application/json", "text/event-stream", ""]
 )
 def test_an_answer_is_read_by_what_it_is_not_by_what_a_proxy_calls_it(wire: Any, stream: bool, named: str) -> None:
-    with ScriptedProvider([summary(wire, GOOD, stream=stream).typed(named)]) as provider:
+    with ScriptedProvider([summary(wire, GOOD, stream=stream).with_type(named)]) as provider:
         assert make("now", provider.endpoint(wire)).text == GOOD
 
 

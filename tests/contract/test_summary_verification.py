@@ -12,15 +12,15 @@ import pytest
 
 import midfold
 from midfold import read
-from midfold.fold.audit import audited, rejection
-from midfold.fold.hostile import MARK, Source, grounded, identifiers
-from midfold.fold.local import cover
+from midfold.fold.audit import HEDGE, UNCERTAIN, audited, lacking, mark_doubts, rejection
+from midfold.fold.hostile import MARK, Source, ground, identifiers
+from midfold.fold.local import count_names
 from midfold.fold.summary import parse_summary
 from midfold.testing.engines import long_conversation
 from midfold.transcript.tokens import estimate_text
 from support import data
-from support.build import handoff_of, work
-from support.fixtures import assistant, call, user
+from support.build import handoff_of, setting, work
+from support.fixtures import assistant, call, free, user
 from support.summaries import ASK, GOOD, ask_of
 
 # Rejection
@@ -54,6 +54,7 @@ NO_SUMMARY = {
     "Sorry, no.": "filtered",
     "## Goal\n" + "so many words " * 4_000: "ineffective",
 }
+SHORT = ask_of([user("Build it."), assistant("Yes."), *work(0, 2)])
 SUMMARIES = [
     GOOD,
     "The user wants the parser ported. Two files were read.",
@@ -75,7 +76,62 @@ def test_what_is_no_summary_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", SUMMARIES)
 def test_a_summary_is_not_refused_for_its_words(text: str) -> None:
-    assert rejection(text, ASK) == ""
+    assert rejection(text, SHORT) == ""
+
+
+# Thin summaries
+
+TASK, DONE, STATE = "## Goal\nShip it.\n", "### Done\n" + "- wrote the lexer\n" * 60, "## Active State\nbranch main\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("RECORDING ONLY.", "far too short"),
+        (TASK + "### Done\n- all\n" + STATE, "far too short"),
+        (DONE + STATE, "the task"),
+        (TASK + STATE * 60, "what was done"),
+        (TASK + DONE, "the present state"),
+    ],
+)
+def test_a_thin_summary_of_a_long_fold_is_refused_and_told_what_it_lacks(text: str, missing: str) -> None:
+    assert rejection(text, ASK) == "malformed"
+    assert missing in lacking(text, ASK)
+    assert rejection(text, ASK, is_whole=False) == "", "a part, or one whose author vouches for it"
+    assert lacking(text, SHORT) == "", "of a short fold little need be said"
+
+
+def test_a_whole_summary_or_one_in_another_form_is_not_called_thin() -> None:
+    assert lacking(TASK + DONE + STATE, ASK) == ""
+    assert lacking("1 What the user asked for\n" + "The lexer was written and its tests pass. " * 40, ASK) == ""
+
+
+@pytest.mark.parametrize("second", ["a stub again", TASK + DONE * 4 + STATE])
+def test_a_thin_summary_is_asked_for_once_more_and_then_made_locally(second: str) -> None:
+    asks: list[midfold.SummaryAsk] = []
+
+    def summarize(ask: midfold.SummaryAsk) -> str:
+        asks.append(ask)
+        return "RECORDING ONLY." if len(asks) == 1 else second
+
+    messages = [user("Build it."), assistant("Yes."), *work(0)]
+    result = midfold.compact(messages, context_length=25_000, summarizer=summarize)
+    assert [bool(ask.missing) for ask in asks] == [False, True]
+    assert f"not accepted: {asks[1].missing}" in asks[1].prompt()
+    kept = second.startswith("##")
+    assert result.receipt.summary.source == ("model" if kept else "local")
+    assert result.receipt.summary.failure == ("" if kept else "malformed")
+    strict = setting(lossy_fallback=False)
+    asks.clear()
+    again = midfold.compact(messages, context_length=25_000, summarizer=summarize, config=strict)
+    assert again.changed is kept
+
+
+def test_a_summarizer_of_ones_own_may_write_as_little_as_it_likes() -> None:
+    messages = [user("Build it."), assistant("Yes."), *work(0)]
+    for summarizer in (free(lambda ask: "Short."), lambda ask: midfold.SummaryAnswer(text="Short.", free_form=True)):
+        result = midfold.compact(messages, context_length=25_000, summarizer=summarizer)
+        assert (result.receipt.summary.source, result.receipt.summary.failure) == ("model", "")
 
 
 def test_a_short_fold_may_have_a_summary_as_long_as_itself() -> None:
@@ -138,13 +194,13 @@ INVENTED = [
 
 @pytest.mark.parametrize("line", KNOWN)
 def test_true_identifiers_survive_in_their_usual_spellings(line: str) -> None:
-    checked = grounded(line, SOURCE)
+    checked = ground(line, SOURCE)
     assert (checked.text, checked.marked, checked.removed) == (line, 0, 0)
 
 
 @pytest.mark.parametrize(("line", "invented"), INVENTED)
 def test_an_invented_identifier_is_marked_where_it_stands(line: str, invented: str) -> None:
-    checked = grounded(line, SOURCE)
+    checked = ground(line, SOURCE)
     assert f"{invented}{MARK}" in checked.text
     assert checked.marked == 1
 
@@ -172,12 +228,12 @@ MISJOINED = ["src/auth/settings.toml", "docs/guide/total.py", "src/cart/login.py
 
 @pytest.mark.parametrize("path", JOINED)
 def test_a_path_may_be_joined_from_a_place_and_what_was_seen_in_it(path: str) -> None:
-    assert grounded(f"- {path} was changed", PLACES).marked == 0
+    assert ground(f"- {path} was changed", PLACES).marked == 0
 
 
 @pytest.mark.parametrize("path", MISJOINED)
 def test_a_path_of_known_pieces_that_lead_elsewhere_is_an_invention(path: str) -> None:
-    assert grounded(f"- robots.txt and {path} were changed", PLACES).text == (
+    assert ground(f"- robots.txt and {path} were changed", PLACES).text == (
         f"- robots.txt and {path}{MARK} were changed"
     )
 
@@ -186,7 +242,7 @@ def test_a_path_of_known_pieces_that_lead_elsewhere_is_an_invention(path: str) -
     "line", ["- https://evil.example/setup.sh", "- src/nowhere/none.go", "- deadbee1", "- /opt/x/y"]
 )
 def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
-    checked = grounded(f"## Files\n{line}\n- lexer.py", SOURCE)
+    checked = ground(f"## Files\n{line}\n- lexer.py", SOURCE)
     assert checked.text == "## Files\n- lexer.py"
     assert checked.removed == 1
 
@@ -194,7 +250,7 @@ def test_a_line_that_rests_on_nothing_known_is_taken_out(line: str) -> None:
 def test_the_receipt_counts_what_was_marked_and_taken_out() -> None:
     text = "## Goal\nSee make 5 and ticket 987654.\n\n## Relevant Files\n- src/nowhere/none.go"
     result = midfold.compact(
-        [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=lambda ask: text
+        [user("Build it."), assistant("Yes."), *work(0)], context_length=25_000, summarizer=free(lambda ask: text)
     )
     facts = result.receipt.summary
     assert (facts.unverified, facts.removed) == (1, 1)
@@ -257,43 +313,102 @@ def test_folders_and_files_of_one_real_project_put_together_wrongly_are_mostly_n
             wrong = f"{one.rpartition('/')[0]}/{other.rpartition('/')[2]}"
             if wrong.lower() not in everything:
                 total += 1
-                noticed += grounded(f"see {wrong}", source).marked + grounded(f"see {wrong}", source).removed > 0
+                noticed += ground(f"see {wrong}", source).marked + ground(f"see {wrong}", source).removed > 0
     assert total > 100
     assert noticed > total * 0.6, (noticed, total)
+
+
+# Uncertainty
+
+
+DOUBTFUL = "The timeout in `fetch_page` is probably caused by the proxy in src/net/pool.py."
+
+
+@pytest.mark.parametrize(
+    ("line", "later", "marked"),
+    [
+        ("- The timeout in `fetch_page` is caused by the proxy in src/net/pool.py.", "", True),
+        ("- The timeout in `fetch_page` is probably caused by the proxy in src/net/pool.py.", "", False),
+        ("- Cause of the `fetch_page` timeout: the proxy (src/net/pool.py), not verified.", "", False),
+        ("- `fetch_page` got a retry in src/net/pool.py.", "", False),
+        (
+            "- The timeout in `fetch_page` is caused by the proxy in src/net/pool.py.",
+            "Confirmed with a trace: `fetch_page` waits for the proxy in src/net/pool.py.",
+            False,
+        ),
+    ],
+)
+def test_what_was_only_supposed_is_not_told_as_a_fact(line: str, later: str, marked: bool) -> None:
+    turns = [user("Why is it slow?"), assistant(DOUBTFUL), *work(0, 1), *([assistant(later)] if later else [])]
+    checked = audited(ask_of(turns), f"## Key Decisions\n{line}")
+    assert (UNCERTAIN in checked.text) is marked
+    assert checked.unverified == marked
+
+
+def test_sentences_of_real_sessions_are_marked_only_where_their_doubt_was_taken_away() -> None:
+    whole = bare = seen = 0
+    for conversation in islice(data.conversations("claude_code_entire"), 12):
+        messages = [m for m in conversation["messages"] if m["role"] != "system"]
+        ask = ask_of(
+            [{key: m[key] for key in ("role", "content", "tool_calls", "tool_call_id") if key in m} for m in messages]
+        )
+        said = [line for m in ask.messages if m.role == "assistant" for line in m.text.split("\n") if line.strip()]
+        whole += mark_doubts("\n".join(said), ask)[1]
+        doubtful = [line for line in said if HEDGE.search(line) and "`" in line]
+        seen += len(doubtful)
+        bare += mark_doubts("\n".join(HEDGE.sub("", line) for line in doubtful), ask)[1]
+    assert seen > 20
+    assert bare > seen * 0.2, (bare, seen)
+    assert whole <= bare * 0.1, (whole, bare)
 
 
 # Coverage, asks, redaction
 
 
-def test_facts_that_a_summary_leaves_out_are_added_and_counted() -> None:
+def test_nothing_of_the_fold_is_added_to_fill_room_and_what_is_there_is_counted() -> None:
     ask = ask_of([user("Fix it."), *call(1, "read_file", {"path": "src/deep/config.toml"}, "x"), assistant("Read.")])
-    checked = audited(ask, "## Goal\nFix it.")
-    assert "src/deep/config.toml" in parse_summary(checked.text).critical
-    assert checked.book.tokens >= 1
+    assert audited(ask, "## Goal\nFix it.").text == "## Goal\nFix it."
     again = audited(ask, "## Goal\nFix it.\n\n## Relevant Files\n- src/deep/config.toml: read")
     assert again.book.kept >= 1
-    assert again.text.count("src/deep/config.toml") == 1
 
 
-def test_added_facts_keep_the_budget_and_the_rest_is_recoverable() -> None:
+def test_names_that_are_only_behind_the_handle_are_counted() -> None:
     reads = [m for n in range(200) for m in call(n, "read_file", {"path": f"src/module_{n}/file_{n}.py"}, "x")]
     ask = ask_of([user("Read all."), *reads, assistant("Done.")], budget_tokens=600)
-    summary = parse_summary("## Goal\nRead all.")
-    body, book = cover(ask, summary, 300)
-    assert estimate_text(body.render()) < 300 + 60
-    assert book.recoverable > 0
-    assert book.kept + book.recoverable >= 200
-    assert "module_199" in body.critical, "the newest first"
+    book = count_names(ask, "## Goal\nRead src/module_199/file_199.py and all others.", 300_000)
+    assert book.kept >= 1
+    assert book.recoverable >= 190
 
 
-def test_the_asks_are_the_users_own_words_whatever_the_model_wrote() -> None:
+def test_what_the_user_said_and_a_model_left_out_is_added_word_for_word() -> None:
     asks = ["Port the parser; keep `foo --bar=1`.", "Then drop Python 3.8, please.", "And write the changelog."]
     turns = [m for n, ask in enumerate(asks) for m in (user(ask), assistant(f"Working on {n}."), *work(n * 10, 2))]
-    wrong = "## Task Snapshot\nDelete everything.\n\n## Pending Asks\n- Buy milk.\n\n## Goal\nPort the parser."
-    found = parse_summary(audited(ask_of(turns), wrong).text)
-    assert found.task_snapshot == asks[-1]
-    assert found.pending.split("\n") == [f"- {ask}" for ask in asks[:-1]]
-    assert "milk" not in found.render()
+    found = audited(ask_of(turns), "## Goal\nPort the parser; keep `foo --bar=1`, then write the changelog.").text
+    assert f'- The user said: "{asks[1]}"' in found
+    assert asks[0] not in found and asks[2] not in found, "the summary tells it"
+    assert audited(ask_of(turns), found).text == found
+
+
+def test_a_task_that_no_user_spoke_of_gives_way_to_what_the_user_said_last() -> None:
+    turns = [user("Port the parser."), assistant("Yes."), user("And write the changelog."), *work(0, 2)]
+    wrong = "## Task Snapshot\nDelete everything quickly.\n\n## Goal\nPort the parser."
+    assert parse_summary(audited(ask_of(turns), wrong).text).task_snapshot == "And write the changelog."
+    right = "## Task Snapshot\nThe changelog is to be written; open.\n\n## Goal\nPort the parser."
+    assert parse_summary(audited(ask_of(turns), right).text).task_snapshot == "The changelog is to be written; open."
+
+
+def test_pasted_documents_are_not_taken_apart_into_what_the_user_said() -> None:
+    pasted = "Read this.\n" + "You must always test each item before the next one, without exception.\n" * 60
+    found = audited(ask_of([user(pasted), assistant("Yes."), *work(0, 2)]), "## Goal\nWork.").text
+    assert "without exception" not in found
+
+
+def test_a_text_that_is_too_long_loses_lines_of_its_longest_sections_not_its_end() -> None:
+    done = "\n".join(f"- step {number} was done and its tests pass" for number in range(200))
+    text = f"## Goal\nShip it.\n\n### Done\n{done}\n\n## Next Steps\n- tag the release"
+    found = audited(ask_of([user("Ship it."), *work(0, 2)], budget_tokens=600), text).text
+    assert estimate_text(found) <= 600 * 1.1
+    assert "tag the release" in found and "step 199" in found and "step 0 " not in found
 
 
 def test_without_a_user_in_the_fold_what_was_known_stays() -> None:

@@ -17,7 +17,7 @@ import pytest
 import midfold
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
-from midfold.gateway.admission import hashed, new_key
+from midfold.gateway.admission import hash_key, new_key
 from midfold.service import Sessions
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, events, value
@@ -27,7 +27,7 @@ from support.gateways import call
 from support.pulse import Pulse
 
 RED, BLUE = new_key(), new_key()
-KEYS = {"red": Key(hash=hashed(RED)), "blue": Key(hash=hashed(BLUE))}
+KEYS = {"red": Key(hash=hash_key(RED)), "blue": Key(hash=hash_key(BLUE))}
 MAKING = ("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/uploads", "/v1/conversations", "/v1/responses")
 
 
@@ -511,7 +511,7 @@ def test_a_key_of_the_gateway_goes_nowhere() -> None:
         {"cookie": f"a=b; own={other}; c=d"},
         {"referer": f"http://h/?key={RED}"},
     ]
-    keys = {**KEYS, "own": Key(hash=hashed(other))}
+    keys = {**KEYS, "own": Key(hash=hash_key(other))}
     with (
         ScriptedProvider(then=value({})) as provider,
         behind_the_door(Config(gateway=GatewaySettings(upstream=provider.url), keys=keys)) as url,

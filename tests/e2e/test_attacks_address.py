@@ -15,7 +15,7 @@ import pytest
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings, Key, UpstreamSettings
 from midfold.gateway import create_app
-from midfold.gateway.admission import hashed, new_key
+from midfold.gateway.admission import hash_key, new_key
 from midfold.testing import ScriptedProvider
 from midfold.testing.answers import raw as raw_answer
 from midfold.testing.doubles import served
@@ -73,7 +73,7 @@ def request(method: str, target: str, *lines: str) -> bytes:
 @pytest.mark.parametrize("with_keys", [False, True])
 @pytest.mark.parametrize("configured", [by_default, by_pattern, keyless])
 def test_no_target_leads_to_another_host(configured: Callable[..., Config], with_keys: bool) -> None:
-    keys = {"red": Key(hash=hashed(OWN_KEY))} if with_keys else {}
+    keys = {"red": Key(hash=hash_key(OWN_KEY))} if with_keys else {}
     with Listener() as upstream, Listener() as thief:
         with behind_the_door(configured(upstream.url, keys=keys)) as url:
             lines = (f"x-midfold-key: {OWN_KEY}",) if with_keys else ()

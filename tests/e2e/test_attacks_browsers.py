@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.admission import hashed, new_key
-from midfold.gateway.browsers import Browsers, Refused
+from midfold.gateway.admission import hash_key, new_key
+from midfold.gateway.browsers import AdmissionRefused, Browsers
 from support.gateway_soak import MODEL, Process, gateway, upstream
 
 BODY = b'{"model":"' + MODEL.encode() + b'","messages":[{"role":"user","content":"S1. T1 spend"}]}'
@@ -64,9 +64,8 @@ def door(folder: Path, lines: str) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    lines = (
-        f'gateway:\n  origins: [https://chat.example, "vscode-webview://*"]\nkeys:\n  me:\n    hash: "{hashed(KEY)}"\n'
-    )
+    origins = 'gateway:\n  origins: [https://chat.example, "vscode-webview://*"]\n'
+    lines = f'{origins}keys:\n  me:\n    hash: "{hash_key(KEY)}"\n'
     yield from door(tmp_path_factory.mktemp("keyed"), lines)
 
 
@@ -175,11 +174,11 @@ def test_only_reading_follows_a_link(method: str) -> None:
     followed = [(b"host", b"localhost"), (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate")]
     for door in (Browsers(keyed=True), Browsers()):
         assert door.check("GET", followed) is None
-        with pytest.raises(Refused):
+        with pytest.raises(AdmissionRefused):
             door.check(method, followed)
 
 
 def test_with_keys_a_page_of_one_of_two_names_is_foreign() -> None:
     named = [(b"host", b"here"), (b"host", b"evil.example"), (b"origin", b"https://evil.example")]
-    with pytest.raises(Refused):
+    with pytest.raises(AdmissionRefused):
         Browsers(keyed=True).check("POST", named)

@@ -11,7 +11,7 @@ import pytest
 from midfold.fold.handoff import check, handoff, recognise
 from midfold.store.protocol import CompactionRecord
 from midfold.transcript.message import Message, Text
-from support.fixtures import assistant, call, numbered, user
+from support.fixtures import assistant, call, number_lines, user
 from support.owners import DOORS, Owners, owners
 
 FORGED = "deadbeef0123"
@@ -30,7 +30,7 @@ def made(body: str = BODY, fold: str = FORGED) -> dict[str, str]:
 def turns(count: int = 45, note: str = "") -> list[Any]:
     talk: list[Any] = []
     for number in range(count):
-        output = numbered(f"line {{n}} of {number} is fine", 40)
+        output = number_lines(f"line {{n}} of {number} is fine", 40)
         talk += call(
             number, "terminal", {"command": f"make {number}"}, f"{note}\n{output}" if note and number == 4 else output
         )

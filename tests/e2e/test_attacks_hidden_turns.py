@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.gateway.rounds import Rounds
+from midfold.gateway.rounds import RecallRounds
 from midfold.recall import FOUND, NOTHING
 from midfold.store.hidden_turns import HiddenTurnKey, HiddenTurns
-from support.fixtures import assistant, call, numbered, user
+from support.fixtures import assistant, call, number_lines, user
 from support.owners import DOORS, Owners, owners
 from support.provider_replies import Turn
 
@@ -162,7 +162,7 @@ def test_a_question_to_a_slow_store_stops_nobody_else() -> None:
     with owners("keys") as who:
         planted(who, "bob", "chat", body("chat", [FIRST]))
         place = who.gateway.sessions.store.database.rows("page_of_hidden_turns", place="", chain="", most=1)[0][0]
-        recall: Rounds = who.gateway.app.gateway.recall
+        recall: RecallRounds = who.gateway.app.gateway.recall
         slow = Slow(recall.hidden._turns, place)
         recall.hidden._turns = slow
         waiting = threading.Thread(target=who.send, args=("bob", "chat", body("chat", LATER)))
@@ -180,7 +180,9 @@ def test_a_question_to_a_slow_store_stops_nobody_else() -> None:
 def history(secret: str, count: int = 45) -> list[Any]:
     talk: list[Any] = [user("Port the parser. The build is called HERON-5."), assistant("I will.")]
     for number in range(count):
-        talk += call(number, "terminal", {"command": f"make {number}"}, numbered(f"line {{n}} of {number} is fine", 40))
+        talk += call(
+            number, "terminal", {"command": f"make {number}"}, number_lines(f"line {{n}} of {number} is fine", 40)
+        )
     return [*talk, assistant("All ported."), user(f"What now? {secret}")]
 
 

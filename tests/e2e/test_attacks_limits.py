@@ -12,10 +12,10 @@ import pytest
 import midfold
 from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
-from midfold.gateway.limits import LASTS, Learned, Whose, named_limit
+from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider
-from support.fixtures import assistant, system, user
+from support.fixtures import assistant, free, system, user
 from support.gateways import running
 
 CHAT = "/v1/chat/completions"
@@ -95,7 +95,7 @@ def test_a_limit_below_what_was_answered_is_not_believed() -> None:
 
 def test_what_was_learned_ends_and_a_larger_answer_ends_it_at_once() -> None:
     now = [100.0]
-    learned, whose = Learned(lambda: now[0]), Whose("me", "host", "m")
+    learned, whose = LearnedLimits(lambda: now[0]), LimitKey("me", "host", "m")
     assert learned.learn(whose, 16_000)
     assert (learned.window(whose), learned.window(whose._replace(owner="you"))) == (16_000, 0)
     assert learned.window(whose._replace(upstream="other")) == learned.window(whose._replace(model="n")) == 0
@@ -104,9 +104,9 @@ def test_what_was_learned_ends_and_a_larger_answer_ends_it_at_once() -> None:
     now[0] += 1
     assert learned.window(whose) == 0
     learned.learn(whose, 16_000)
-    learned.answered(whose, 15_999)
+    learned.note_answer(whose, 15_999)
     assert learned.window(whose) == 16_000
-    learned.answered(whose, 16_000)
+    learned.note_answer(whose, 16_000)
     assert learned.window(whose) == 0
     assert not learned.learn(whose, 16_000)
     assert learned.learn(whose, 16_001)
@@ -173,6 +173,7 @@ def test_an_error_that_names_many_limits_teaches_nothing() -> None:
 def test_a_fold_that_fails_for_one_client_keeps_no_other_with_the_same_label_waiting() -> None:
     asked: list[str] = []
 
+    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append("asked")
         raise SummaryFailed("timeout", "too slow")

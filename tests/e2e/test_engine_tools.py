@@ -22,7 +22,7 @@ from midfold.testing.answers import turn
 from midfold.transcript.message import ToolResult
 from support.clients import closing
 from support.engine_plugins import NOTARY, install
-from support.fixtures import assistant, numbered, user
+from support.fixtures import assistant, number_lines, user
 from support.gateways import running, settings
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider
@@ -40,7 +40,7 @@ def _closed() -> Iterator[None]:
 def talk() -> list[Any]:
     said: list[Any] = [user("Port the parser."), assistant("I will."), user(SAID), assistant("I will remember.")]
     for number in range(45):
-        said += [user(f"Step {number}?"), assistant(numbered(f"line {{n}} of {number} is fine", 40))]
+        said += [user(f"Step {number}?"), assistant(number_lines(f"line {{n}} of {number} is fine", 40))]
     return [*said, user("What was it called?")]
 
 

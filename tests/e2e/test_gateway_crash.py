@@ -17,14 +17,14 @@ from typing import Any
 
 from midfold.testing.answers import openai_json, summary
 from midfold.testing.doubles import ScriptedProvider
-from support.fixtures import assistant, numbered, user
+from support.fixtures import assistant, number_lines, user
 from support.gateways import call
 
 SUMMARY = "## Goal\nTell a story.\n\n## Progress\n### Done\n- most of it was told\n\n## Next Steps\n- the end"
 
 
 def story(turns: int = 60) -> list[dict[str, Any]]:
-    said = numbered("sentence {n} of a story that has no end, and no tool in it", 20)
+    said = number_lines("sentence {n} of a story that has no end, and no tool in it", 20)
     talk = [turn for n in range(turns) for turn in (assistant(f"{n}: {said}"), user(f"{n}? {said}"))]
     return [user("Tell me a story."), *talk]
 

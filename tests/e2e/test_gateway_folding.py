@@ -22,7 +22,7 @@ from midfold.service import Sessions
 from midfold.testing import FakeClock
 from midfold.testing.answers import error, openai_json, value
 from midfold.testing.doubles import Request, ScriptedProvider, refusing_url
-from support.fixtures import assistant, call, numbered, system, user
+from support.fixtures import assistant, call, free, number_lines, system, user
 from support.gateways import Running, running, settings
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider
@@ -34,13 +34,13 @@ CHAT = "/v1/chat/completions"
 def work(count: int, start: int = 0, lines: int = 30) -> list[dict[str, Any]]:
     out = [system(), user("Port the parser to Rust."), assistant("I will.")] if not start else []
     for number in range(start, start + count):
-        text = numbered(f"line {{n}} of step {number}: nothing special happens in here", lines)
+        text = number_lines(f"line {{n}} of step {number}: nothing special happens in here", lines)
         out += call(number, "terminal", {"command": f"make step-{number}"}, text)
     return out
 
 
 def talk(count: int) -> list[dict[str, Any]]:
-    said = numbered("sentence {n} of a story that has no end, and no tool in it", 20)
+    said = number_lines("sentence {n} of a story that has no end, and no tool in it", 20)
     return [turn for n in range(count) for turn in (assistant(f"{n}: {said}"), user(f"{n}? {said}"))]
 
 
@@ -135,6 +135,7 @@ def test_a_compaction_that_is_undone_elsewhere_is_gone_with_the_next_request(tmp
 def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> None:
     asked: list[SummaryAsk] = []
 
+    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return "## Goal\nPort the parser to Rust."
@@ -156,6 +157,7 @@ def test_two_gateways_on_one_postgresql_share_their_folds(postgres_url: str) -> 
 def test_concurrent_requests_of_one_session_fold_once() -> None:
     started, asked = threading.Event(), list[SummaryAsk]()
 
+    @free
     def slow(ask: SummaryAsk) -> str:
         asked.append(ask)
         started.wait(0.3)
@@ -358,6 +360,7 @@ def test_byte_limits_make_pictures_smaller() -> None:
 
 
 def failing(kind: FailureKind) -> Sessions:
+    @free
     def summarize(ask: SummaryAsk) -> str:
         raise SummaryFailed(kind)
 
@@ -419,7 +422,7 @@ def test_responses_compact_answers_with_readable_items_for_every_provider() -> N
     items: list[dict[str, Any]] = [{"role": "user", "content": "Port the parser to Rust."}]
     for number in range(30):
         made = {"type": "function_call", "call_id": f"c{number}", "name": "sh", "arguments": "{}"}
-        text = numbered(f"line {{n}} of {number}", 40)
+        text = number_lines(f"line {{n}} of {number}", 40)
         items += [made, {"type": "function_call_output", "call_id": f"c{number}", "output": text}]
     items += [{"type": "message", **turn} for turn in talk(20)]
     items.append({"role": "user", "content": "And now?"})
@@ -453,6 +456,7 @@ def marked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_client_that_moves_its_own_cache_markers_is_one_conversation() -> None:
     asked: list[SummaryAsk] = []
 
+    @free
     def summarize(ask: SummaryAsk) -> str:
         asked.append(ask)
         return f"## Goal\nSummary number {len(asked)}."
@@ -500,11 +504,12 @@ def test_whoever_is_not_admitted_is_refused_before_the_body_is_read() -> None:
 def test_what_was_not_worth_folding_is_tried_again_when_it_has_grown() -> None:
     asks: list[SummaryAsk] = []
 
+    @free
     def summarize(ask: SummaryAsk) -> str:
         asks.append(ask)
         return "## Goal\nRead it."
 
-    huge = user("Read this:\n" + numbered("sentence {n}, to be kept to the letter", 1_400))
+    huge = user("Read this:\n" + number_lines("sentence {n}, to be kept to the letter", 1_400))
     start = [system(), user("Hello."), assistant("Hello."), user("Ready?"), assistant("Ready."), huge]
     sessions = midfold.open("memory:", summarizer=summarize)
     with ScriptedProvider(then=ok) as provider, running(provider.url, window=WINDOW, sessions=sessions) as gateway:

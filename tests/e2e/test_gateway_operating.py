@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from midfold.gateway.admission import hashed, new_key
+from midfold.gateway.admission import hash_key, new_key
 from support.gateway_soak import MODEL, WINDOW, Process, gateway, upstream
 
 SECRET = "the blue whale sings at 52 hertz"
@@ -56,7 +56,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("operating")
     provider = upstream(folder / "upstream.log", "good")
     keys = {"red": new_key(), "blue": new_key()}
-    lines = "".join(f'  {name}:\n    hash: "{hashed(key)}"\n' for name, key in keys.items())
+    lines = "".join(f'  {name}:\n    hash: "{hash_key(key)}"\n' for name, key in keys.items())
     config = folder / "config.yaml"
     config.write_text(f"models:\n  {MODEL}:\n    context_window: {WINDOW}\ngateway:\n  log: requests\nkeys:\n{lines}")
     log = folder / "gateway.log"

@@ -14,7 +14,7 @@ from midfold.gateway.hidden import SEPARATOR
 from midfold.recall import FOUND
 from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client
-from support.fixtures import assistant, call, numbered, system, user
+from support.fixtures import assistant, call, number_lines, system, user
 from support.gateways import running
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider
@@ -27,7 +27,9 @@ SECRET_LINE = "the deploy token is called FLAMINGO-77 in the vault"
 def history(wire: str) -> list[Any]:
     talk: list[Any] = [user("Remember this: " + SECRET_LINE + ". Now port the parser."), assistant("I will.")]
     for number in range(45):
-        talk += call(number, "terminal", {"command": f"make {number}"}, numbered(f"line {{n}} of {number} is fine", 40))
+        talk += call(
+            number, "terminal", {"command": f"make {number}"}, number_lines(f"line {{n}} of {number} is fine", 40)
+        )
     talk += [assistant("All ported."), user("What was the deploy token called?")]
     return talk if wire == "chat" else [_converted(message, wire) for message in talk]
 

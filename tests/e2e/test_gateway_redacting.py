@@ -7,7 +7,7 @@ from pathlib import Path
 import midfold
 from midfold.testing.answers import openai_json
 from midfold.testing.doubles import ScriptedProvider
-from support.fixtures import assistant, call, numbered, system, user
+from support.fixtures import assistant, call, number_lines, system, user
 from support.gateways import running
 
 SECRET = "sk-" + "ant-api03-" + "Zx8" * 20
@@ -32,7 +32,7 @@ FORMS = {
 def history() -> list[dict[str, object]]:
     said = [system(), user(f"Use {SECRET} for the tests."), assistant("I will.")]
     for number in range(40):
-        text = numbered(f"line {{n}} of step {number}: nothing special happens in here", 30)
+        text = number_lines(f"line {{n}} of step {number}: nothing special happens in here", 30)
         said += call(number, "terminal", {"command": f"export KEY={SECRET} && make step-{number}"}, text)
     return [*said, user(f"Is {SECRET} still right?")]
 

@@ -71,7 +71,7 @@ class Loss:
             self.lost.set()
             self.cluster.remove_node(self.node, allow_graceful=False)
 
-    def failed(self, record: RecordMetrics, /) -> None:
+    def report_failure(self, record: RecordMetrics, /) -> None:
         raise AssertionError(record.reason)
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:

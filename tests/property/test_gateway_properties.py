@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import midfold
 from midfold.errors import TranscriptError
 from midfold.gateway.limits import overflow_of
+from midfold.gateway.measuring import ClientHistory
 from midfold.gateway.peek import peek
-from midfold.gateway.rounds import offered
-from midfold.gateway.upstream import Tap
-from midfold.gateway.weighing import ClientHistory
+from midfold.gateway.rounds import offer_tools
+from midfold.gateway.upstream import UsageTap
 from midfold.store.bodies import chain_of
 from midfold.testing.strategies import conversations
 from midfold.transcript.document import Document, read
@@ -34,8 +34,8 @@ def test_no_body_is_too_odd_to_look_at(body: bytes) -> None:
     peek(body)
     overflow_of(400, body)
     for dialect in ("openai-chat", "anthropic", "openai-responses"):
-        offered(body, dialect)
-    tap = Tap()
+        offer_tools(body, dialect)
+    tap = UsageTap()
     tap.feed(body)
     tap.usage()
     for wire in ("chat", "anthropic", "responses"):
@@ -54,7 +54,7 @@ def test_a_conversation_that_is_not_folded_is_written_as_the_bytes_it_came_in(ta
         conversation = ClientHistory(read(body, dialect="openai-chat"))
     except (TranscriptError, NotJSON):
         return
-    assert conversation.written(conversation.talk, noted=False) == body
+    assert conversation.body_with(conversation.talk, noted=False) == body
     assert list(chain_of(message.digest for message in conversation.talk)) == conversation.chains
 
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_replaces_the_same_messages_whatever_comes_after(count: int
         conversation = ClientHistory(_request(longer))
         found = sessions.store.checkpoints.find("s", conversation.lengths)
         assert found is not None
-        written = json.loads(conversation.written(conversation.view(found), noted=False))["messages"]
+        written = json.loads(conversation.body_with(conversation.view(found), noted=False))["messages"]
         assert written == [*view, *longer[len(talk) :]]
         assert found.count <= len(talk)
         cut = ClientHistory(_request(talk[: found.count - 1]))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from midfold.cache import plan, plan_document
-from midfold.cache.breakpoints import LOOKBACK, _best, _planned, _Request, measure_for
-from midfold.cache.markers import SYSTEM, TOOLS, mark, spliced
+from midfold.cache.breakpoints import LOOKBACK, _best, _planned_places, _Request, measure_for
+from midfold.cache.markers import SYSTEM, TOOLS, mark, splice_array
 from midfold.fold.handoff import handoff
 from midfold.testing.strategies import conversations
 from midfold.transcript import jsonio
@@ -47,7 +47,7 @@ def test_a_plan_of_a_request_that_surely_has_no_markers_is_the_plan_of_one_that_
     )
     assert quick == long
     request = _Request(document.messages, document.tools, document.system, "anthropic", "anthropic")
-    every = list(_planned(request))
+    every = list(_planned_places(request))
     least = request.first_cached(*measure_for("claude-opus-4-6"))
     first = list({place.at: None for place in every if place.at >= least})
     assert [place.at for place in _best(iter(every), least, reserved)] == first[:reserved]
@@ -79,7 +79,7 @@ def test_elements_are_replaced_where_they_stand(items: list[Any], marks: Any, pl
     assert [source[start:end] for start, end in places(source, old)] == [bytes(one) for one in old]
     if place < len(items):
         changed = [*items[:place], {"new": [1]}, *items[place + 1 :]]
-        assert jsonio.decode(spliced(source, old, {place: {"new": [1]}})) == changed
+        assert jsonio.decode(splice_array(source, old, {place: {"new": [1]}})) == changed
 
 
 def test_the_end_of_a_previous_request_that_is_far_back_comes_before_what_only_outlives() -> None:

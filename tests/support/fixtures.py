@@ -10,13 +10,22 @@ the OpenAI chat shape and are new objects on every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from midfold.cli.demo_session import EXAMPLE_WINDOW, call, example_conversation, numbered
+from midfold.cli.demo_session import EXAMPLE_WINDOW, call, example_conversation, number_lines
 from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
 
 Messages = list[dict[str, Any]]
+
+S = TypeVar("S")
+
+
+def free(summarize: S) -> S:
+    """A summarizer that may write as little as it likes."""
+    summarize.free_form = True  # type: ignore[attr-defined]
+    return summarize
+
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SYSTEM_PROMPT = "You are a careful software engineer. Use the tools; keep the user informed."
@@ -36,7 +45,7 @@ def long_tool_heavy_conversation(rounds: int = 160) -> Fixture:
 
 def repeated_reads(copies: int = 14) -> Fixture:
     """The same file read again and again, unchanged; the newest copy stands in the tail."""
-    body = numbered("def handler_{n}(request):  # of src/routes.py", 90)
+    body = number_lines("def handler_{n}(request):  # of src/routes.py", 90)
     messages = [system(), user("Why does src/routes.py answer 500?"), assistant("I will read it and try things.")]
     for number in range(copies):
         messages += call(2 * number, "read_file", {"path": "src/routes.py"}, body)
@@ -51,8 +60,8 @@ def huge_terminal_output(lines: int = 30_000) -> Fixture:
     """One build log, far larger than the window, among the last messages."""
     messages = [system(), user("Build it and tell me what breaks.")]
     for number in range(12):
-        messages += call(number, "terminal", {"command": f"make step-{number}"}, numbered("ok {n}", 40))
-    log = numbered("[{n}] compiling unit {n} of the tree", lines) + "\nerror: undefined symbol 'frobnicate'\n"
+        messages += call(number, "terminal", {"command": f"make step-{number}"}, number_lines("ok {n}", 40))
+    log = number_lines("[{n}] compiling unit {n} of the tree", lines) + "\nerror: undefined symbol 'frobnicate'\n"
     messages += call(99, "terminal", {"command": "make all"}, log)
     messages.append(assistant("The link step fails: frobnicate is undefined."))
     return Fixture(messages, {"context_length": 128_000})
@@ -74,7 +83,9 @@ def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
     messages = [system()]
     for number in range(exchanges):
         messages.append(user(f"Question {number}: what does module m{number} do?"))
-        messages += call(number, "read_file", {"path": f"src/m{number}.py"}, numbered(f"line {{n}} of m{number}", 30))
+        messages += call(
+            number, "read_file", {"path": f"src/m{number}.py"}, number_lines(f"line {{n}} of m{number}", 30)
+        )
         messages.append(assistant(f"Answer {number}: it parses format {number}."))
     return Fixture(messages, {"context_length": 64_000, "keep_last_exchanges": keep})
 
@@ -82,6 +93,7 @@ def keep_last_n_exchanges(exchanges: int = 12, keep: int = 2) -> Fixture:
 def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixture:
     """A conversation that must be folded while the summary model cannot be reached, or refuses the key."""
 
+    @free
     def unreachable(ask: SummaryAsk) -> str:
         raise SummaryFailed(kind)
 
@@ -91,7 +103,7 @@ def auth_or_network_failure(kind: Literal["auth", "network"] = "auth") -> Fixtur
 
 def repeated_noop_compression() -> Fixture:
     """Over the threshold, and hardly anything can be folded: nearly all of it is one enormous ask that must stay."""
-    text = numbered("Sentence {n} of a very long legal document, to be kept to the letter.", 900)
+    text = number_lines("Sentence {n} of a very long legal document, to be kept to the letter.", 900)
     messages = [system()]
     for number in range(4):
         messages += [user(f"Is chapter {number} ready?"), assistant(f"Chapter {number} is ready.")]
@@ -105,14 +117,14 @@ def fastapi_example() -> Fixture:
         {"role": "system", "content": "You are a helpful assistant..."},
         user("Help me set up a FastAPI project"),
         *call(1, "terminal", {"command": "mkdir project; touch requirements.txt"}, "directory created"),
-        *call(2, "write_file", {"path": "main.py", "content": numbered("# line {n}", 60)}, "file written (2.3KB)"),
+        *call(2, "write_file", {"path": "main.py", "content": number_lines("# line {n}", 60)}, "file written (2.3KB)"),
     ]
     for number in range(3, 19):
         messages += call(number, *_fastapi_step(number))
-    log = "8 passed, 2 failed\n" + numbered("FAILED tests/test_api.py::test_create_user line {n}", 90)
+    log = "8 passed, 2 failed\n" + number_lines("FAILED tests/test_api.py::test_create_user line {n}", 90)
     messages += call(19, "terminal", {"command": "pytest"}, log)
     messages.append(user("Fix the failing tests"))
-    test_file = "import pytest\n" + numbered("def test_{n}(client): ...", 110)
+    test_file = "import pytest\n" + number_lines("def test_{n}(client): ...", 110)
     messages += call(20, "read_file", {"path": "tests/test_api.py"}, test_file)
     messages.append(assistant("I see the issue with the test fixtures..."))
     messages.append(user("Great, also add error handling"))
@@ -154,10 +166,10 @@ def _fastapi_step(number: int) -> tuple[str, dict[str, Any], str]:
     """The thirty turns of file editing, testing and debugging that the document leaves out."""
     lines = 390 if number < 12 else 270
     if number % 2:
-        body = numbered(f"@app.get('/items/{number}/{{n}}')  # endpoint {{n}} of step {number}", lines)
+        body = number_lines(f"@app.get('/items/{number}/{{n}}')  # endpoint {{n}} of step {number}", lines)
         return "read_file", {"path": "main.py"}, body
     return (
         "terminal",
         {"command": f"pytest -k step_{number}"},
-        numbered(f"tests/test_api.py::test_{number}_{{n}} PASSED", lines),
+        number_lines(f"tests/test_api.py::test_{number}_{{n}} PASSED", lines),
     )

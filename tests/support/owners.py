@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import midfold
 from midfold.gateway import create_app
-from midfold.gateway.admission import Admission, Keys, hashed, new_key
+from midfold.gateway.admission import Admission, GatewayKeys, hash_key, new_key
 from midfold.service import Sessions
 from midfold.testing.doubles import Request, served
 from support.gateways import Running, call, settings
@@ -71,8 +71,8 @@ def owners(door: str, *, sessions: Sessions | None = None, window: int = 16_000,
     with RulesProvider(model, window=window) as provider:
         options.setdefault("recall", "on")
         app = create_app(settings(provider.url, window=window, **options), sessions=own, environment={})
-        hashes = {name: hashed(key) for name, key in keys.items()}
-        door_of = Admission(app, Keys(hashes if door == "keys" else {}))
+        hashes = {name: hash_key(key) for name, key in keys.items()}
+        door_of = Admission(app, GatewayKeys(hashes if door == "keys" else {}))
         name = "x_midfold_key" if door == "keys" else "authorization"
         with served(door_of) as url:
             shown = {owner: {name: key if door == "keys" else f"Bearer {key}"} for owner, key in keys.items()}

@@ -16,7 +16,7 @@ from midfold.testing import FakeClock
 from midfold.testing.answers import (
     Answer,
     anthropic_stream,
-    declined,
+    declined_answer,
     empty,
     error,
     events,
@@ -35,7 +35,17 @@ from midfold.testing.engines import long_conversation
 WAYS = ("now", "later")
 WIRES = ("openai", "anthropic")
 KEY = "sk-" + "test" * 3 + "Zx9Qw8Er7Ty6Ui5Op4As3Df2Gh1Jk0Lz"
-GOOD = "## Goal\nFix the failing tests.\n\n## Progress\n### Done\n- src/part1.py was read; it fails because of line 7."
+GOOD = (
+    "## Goal\nFix the failing tests.\n\n## Progress\n### Done\n- src/part1.py was read; it fails because of line 7.\n"
+    "- The other parts were read one after the other, each with its own tests, to see which of them fail and why; none "
+    "of them was changed so far, and nothing was committed, pushed or installed on the way.\n\n"
+    "## Active State\nThe tests of the first part fail, those of the other parts were not run yet. Nothing else is "
+    "running, no file is open, and the working tree is clean.\n\n"
+    "## Key Decisions\nThe first part is repaired before the others are looked at more closely, because the others "
+    "rest on it; a workaround in the tests was considered and rejected, as it would hide what is wrong.\n\n"
+    "## Next Steps\nRepair the first part at that line, run its tests, then run all tests and tell the user what they "
+    "say."
+)
 START = 1_700_000_000.0
 
 
@@ -156,12 +166,12 @@ def troubles(wire: str) -> dict[str, Trouble]:
         "too long": Trouble(error(400, TOO_LONG, "invalid_request_error"), "overflow", 3),
         "too large": Trouble(error(413, "payload too large"), "overflow", 3),
         "a filtered prompt": Trouble(error(400, "blocked by content_filter", code="content_filter"), "filtered", 1),
-        "a filtered answer": Trouble(declined(wire), "filtered", 1),
-        "a filtered answer as JSON": Trouble(declined(wire, stream=False), "filtered", 1),
+        "a filtered answer": Trouble(declined_answer(wire), "filtered", 1),
+        "a filtered answer as JSON": Trouble(declined_answer(wire, stream=False), "filtered", 1),
         "a refusal in words": Trouble(summary(wire, "I'm sorry, but I can't help with that."), "filtered", 1),
         "a page": Trouble(page(200), "malformed", 2),
-        "a page that says it is JSON": Trouble(page(200).typed("application/json"), "malformed", 2),
-        "a page that says it is a stream": Trouble(page(200).typed("text/event-stream"), "malformed", 2),
+        "a page that says it is JSON": Trouble(page(200).with_type("application/json"), "malformed", 2),
+        "a page that says it is a stream": Trouble(page(200).with_type("text/event-stream"), "malformed", 2),
         "nothing": Trouble(empty(), "malformed", 2),
         "no content": Trouble(empty(204), "malformed", 2),
         "an empty stream": Trouble(empty(200, "text/event-stream"), "malformed", 2),

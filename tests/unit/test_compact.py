@@ -16,6 +16,7 @@ from midfold.fold.handoff import SYSTEM_NOTE, recognise
 from midfold.fold.receipt import receipt_schema
 from midfold.transcript.laws import violations
 from support.convert import to_anthropic, to_responses
+from support.fixtures import free
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "coding-session.json"
 CHAT = json.loads(EXAMPLE.read_text(encoding="utf-8"))
@@ -140,6 +141,7 @@ def test_keeping_exchanges_folds_everything_before_them() -> None:
 def test_a_model_summary_is_used_framed_and_redacted() -> None:
     seen: list[midfold.SummaryAsk] = []
 
+    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         seen.append(ask)
         return "## Goal\nFix git ignore\n\n## Critical Context\nAPI key sk-ant-api03-" + "A1b2" * 24
@@ -155,6 +157,7 @@ def test_a_model_summary_is_used_framed_and_redacted() -> None:
 
 @pytest.mark.parametrize("failure", ["auth", "network"])
 def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any) -> None:
+    @free
     def summarize(ask: midfold.SummaryAsk) -> str:
         raise SummaryFailed(failure)
 
@@ -166,6 +169,7 @@ def test_auth_and_network_failures_leave_the_conversation_as_it_was(failure: Any
 
 @pytest.mark.parametrize("answer", [None, "", "   ", {"text": "x"}, 5, RuntimeError("boom"), SummaryFailed("timeout")])
 def test_other_failures_use_the_local_summary_and_say_so(answer: Any) -> None:
+    @free
     def summarize(ask: midfold.SummaryAsk) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -181,10 +185,11 @@ def test_other_failures_use_the_local_summary_and_say_so(answer: Any) -> None:
     assert refused.receipt.status == "aborted"
 
 
-def test_the_receipt_is_json_fits_its_schema_and_shows_no_content() -> None:
+def test_the_receipt_is_json_fits_its_schema_and_shows_no_content_beside_the_trail() -> None:
     result = midfold.compact(CHAT["messages"], context_length=32_000)
     receipt = json.loads(json.dumps(result.receipt.to_dict()))
     jsonschema.validate(receipt, receipt_schema())
+    assert receipt.pop("trail")["files"]
     text = json.dumps(receipt)
     for message in CHAT["messages"]:
         content = message.get("content") or ""

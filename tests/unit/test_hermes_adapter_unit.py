@@ -17,13 +17,14 @@ import yaml
 from midfold import SummaryAsk, SummaryFailed, read
 from midfold.adapters.hermes import HermesEngine, create_engine, engine_class, install, register
 from midfold.adapters.hermes.engine import without_task_lists
-from midfold.adapters.hermes.memory import PREFIX, Shelf, memory_lines, notes_of, with_memory
-from midfold.adapters.hermes.summarizer import failure_kind, pieces, summarize_with, without_reasoning
+from midfold.adapters.hermes.memory import PREFIX, SessionArchives, memory_lines, notes_of, with_memory
+from midfold.adapters.hermes.summarizer import failure_of_call, pieces, summarize_with, without_reasoning
 from midfold.config import Compression, Config
 from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED
 
-SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing"
+SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing" + "\n- another thing, with its tests" * 80
+SUMMARY += "\n\n## Next Steps\n- the last thing"
 
 
 class Clock:
@@ -344,7 +345,7 @@ def test_a_shelf_that_cannot_be_written_or_read_costs_no_session(
     assert "in memory only" in caplog.text
     assert FOUND in made.handle_tool_call("context_search", {"query": "ask 7:"})
 
-    shelf = Shelf(tmp_path / "shelf")
+    shelf = SessionArchives(tmp_path / "shelf")
     shelf.keep("s", {"mf-1": read(talk(1)).messages}, {"state": 7})
     with shelf.path("s").open("ab") as file:
         file.write(b'not json\n[]\n{"handle": 3}\n{"continues": "s"}\n{"handle": "mf-2", "mess')
@@ -353,7 +354,7 @@ def test_a_shelf_that_cannot_be_written_or_read_costs_no_session(
 
 
 def test_a_stored_state_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
-    Shelf(tmp_path / "midfold").keep("s", {}, {"state": 7})
+    SessionArchives(tmp_path / "midfold").keep("s", {}, {"state": 7})
     made = engine()
     made.on_session_start("s", hermes_home=str(tmp_path))
     assert len(made.compress(talk(), current_tokens=30_000)) < 80
@@ -439,8 +440,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (with_status(401), "auth"),
         (with_status(403), "auth"),
         (with_status(429), "rate_limit"),
-        (with_status(503), "network"),
-        (with_status(500), "other"),
+        (with_status(503), "unavailable"),
+        (with_status(500), "unavailable"),
         (TimeoutError(), "timeout"),
         (ConnectionResetError(), "network"),
         (APIConnectionError(), "network"),
@@ -450,4 +451,4 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_failures_have_the_kind_their_status_or_type_says(error: Exception, kind: str) -> None:
-    assert failure_kind(error) == kind
+    assert failure_of_call(error).kind == kind

@@ -125,7 +125,7 @@ class Finished(Event, frozen=True, kw_only=True, tag="finished"):
 Watch = Callable[[Event], Any]
 
 
-def unwatched(event: Event) -> None:
+def ignore(event: Event) -> None:
     """Nobody looks."""
 
 
@@ -146,7 +146,7 @@ def agree(call: ToolCall, about: str) -> bool:
     return True
 
 
-class Hands:
+class Runner:
     """Runs calls, one after the other."""
 
     def __init__(self, toolbox: Toolbox, consent: Consent, watch: Watch) -> None:

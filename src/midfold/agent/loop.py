@@ -12,7 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from midfold.agent import shapes
-from midfold.agent.events import Answered, Consent, Finished, Hands, Retrying, Said, Started, Watch, refuse, unwatched
+from midfold.agent.events import Answered, Consent, Finished, Retrying, Runner, Said, Started, Watch, ignore, refuse
 from midfold.agent.room import Room
 from midfold.agent.shapes import Result
 from midfold.agent.tools.base import NAME as PLAN
@@ -39,14 +39,14 @@ class Agent:
         toolbox: Toolbox,
         *,
         consent: Consent = refuse,
-        watch: Watch = unwatched,
+        watch: Watch = ignore,
         max_steps: int = 200,
         longest_answer: int | None = None,
         background: bool = True,
         behind_gateway: bool = False,
     ) -> None:
         self.session, self.model, self.toolbox = session, model, toolbox
-        self.watch, self.hands = watch, Hands(toolbox, consent, watch)
+        self.watch, self.runner = watch, Runner(toolbox, consent, watch)
         self.max_steps, self.longest_answer = max_steps, longest_answer
         self.room = Room(session, watch, background=background, behind_gateway=behind_gateway)
         self.last: Usage | None = None
@@ -60,22 +60,22 @@ class Agent:
         for step in range(1, self.max_steps + 1):
             try:
                 answer = self._answer(first=step == 1)
-                self.session.append(shapes.kept(answer.message, self.model.endpoint.wire, self.session.view()))
+                self.session.append(shapes.for_session(answer.message, self.model.endpoint.wire, self.session.view()))
                 if not answer.calls:
                     self.room.prepare()
-                    return self._finished("done", answer.text, step)
+                    return self._finish("done", answer.text, step)
                 self._act(answer)
             except KeyboardInterrupt:
                 self.close_open_ends(INTERRUPTED, self.model.heard)
-                self._finished("interrupted", self.model.heard, step)
+                self._finish("interrupted", self.model.heard, step)
                 raise
             except ModelFailed as failed:
-                self._finished("failed", "", step, str(failed))
+                self._finish("failed", "", step, str(failed))
                 raise
         self.close_open_ends(f"[stopped after {self.max_steps} steps]")
-        return self._finished("steps", "", self.max_steps, f"{self.max_steps} steps were not enough")
+        return self._finish("steps", "", self.max_steps, f"{self.max_steps} steps were not enough")
 
-    def _finished(self, how: str, text: str, steps: int, why: str = "") -> str:
+    def _finish(self, how: str, text: str, steps: int, why: str = "") -> str:
         self.watch(Finished(how=how, text=text, steps=steps, why=why))
         return text
 
@@ -104,7 +104,7 @@ class Agent:
         endpoint, setup = self.model.endpoint, self.session.setup
         longest = shapes.longest_answer(endpoint, setup.window, self.longest_answer)
         body = shapes.body(endpoint, self.session.view(), self.toolbox.specs, longest)
-        return shapes.cached(body, endpoint, setup.config.prompt_caching)
+        return shapes.with_breakpoints(body, endpoint, setup.config.prompt_caching)
 
     def _again(self, failed: ModelFailed, seconds: float) -> None:
         self.watch(Retrying(kind=failed.kind, why=str(failed), seconds=seconds))
@@ -120,7 +120,7 @@ class Agent:
         done: list[Result] = []
         try:
             for call in answer.calls:
-                done.append(self.hands.act(call))
+                done.append(self.runner.act(call))
                 if call.name == PLAN and not done[-1].is_error:
                     self.room.wrote_plan(call)
         finally:

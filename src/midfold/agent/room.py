@@ -17,7 +17,7 @@ from typing import Unpack
 from midfold.agent import shapes
 from midfold.agent.events import Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import base as plan
-from midfold.conversation import Ahead, CompactArguments, Compacted, PreparedFold
+from midfold.conversation import BackgroundFold, CompactArguments, Compacted, PreparedFold
 from midfold.decide import Decision
 from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
@@ -44,7 +44,7 @@ class Room:
         self.behind_gateway = behind_gateway
         self.relief = 0
         """Tokens of this session that a gateway keeps from the provider."""
-        self._ahead = Ahead()
+        self._ahead = BackgroundFold()
         self._plan = plan.newest(reversed(session.history().transcript)) if session.info is not None else None
 
     @property
@@ -70,7 +70,7 @@ class Room:
 
     def prepare(self) -> None:
         """A fold in the background, if it will soon be needed."""
-        if not self.background or self._ahead.begun or self.decide().pressure is Pressure.NONE:
+        if not self.background or self._ahead.has_begun or self.decide().pressure is Pressure.NONE:
             return
         size, threshold = self.size.tokens, self.session.setup.budget.threshold_tokens
         if self._ahead.start(self.session):
@@ -99,8 +99,8 @@ class Room:
     ) -> Compacted[Session]:
         """One compaction, told to whoever watches; the plan is put back if it went into the fold."""
         done = self.session.compact(ahead=ready, **asked)
-        swapped = ready is not None and done.receipt.fold == ready.outcome.receipt.fold
-        self.watch(Folded.of(done.receipt, trigger, prepared=done.changed and swapped))
+        swapped = ready is not None and done.receipt is ready.outcome.receipt
+        self.watch(Folded.of(done.receipt, trigger, prepared=swapped))
         if done.changed:
             self.relief = 0
             self._ahead.drop()

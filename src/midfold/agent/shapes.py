@@ -36,15 +36,15 @@ ANTHROPIC = "anthropic"
 NOTHING = "(nothing)"
 
 
-def rendered(message: Message, dialect: str) -> list[dict[str, Any]]:
+def render_message(message: Message, dialect: str) -> list[dict[str, Any]]:
     """A message as another dialect writes it: several where it knows no message with several results."""
     make = _for_anthropic if dialect == ANTHROPIC else _for_chat
     return [message_value(one, DIALECTS[dialect]) for one in make(message)]
 
 
-def translated(value: dict[str, Any], source: str, dialect: str) -> list[dict[str, Any]]:
+def translate_message(value: dict[str, Any], source: str, dialect: str) -> list[dict[str, Any]]:
     """A message of one dialect in the shape of another; as it is, if that is the same."""
-    return [value] if source == dialect else rendered(Message.over(value, DIALECTS[source].read), dialect)
+    return [value] if source == dialect else render_message(Message.over(value, DIALECTS[source].read), dialect)
 
 
 def _for_anthropic(message: Message) -> Iterator[Message]:
@@ -115,9 +115,9 @@ def wire_of(view: View) -> Wire:
     return WIRES[view.dialect.name]
 
 
-def kept(message: dict[str, Any], wire: Wire, view: View) -> list[dict[str, Any]]:
+def for_session(message: dict[str, Any], wire: Wire, view: View) -> list[dict[str, Any]]:
     """A message of the model's in the shape of the session."""
-    return translated(message, WIRE_DIALECTS[wire], view.dialect.name)
+    return translate_message(message, WIRE_DIALECTS[wire], view.dialect.name)
 
 
 def longest_answer(endpoint: Endpoint, window: int, asked: int | None) -> int:
@@ -153,7 +153,7 @@ def _pieces(view: View, dialect: str) -> list[tuple[str, bytes]]:
     """Role and bytes of every message: those of the view, or what they are in another dialect."""
     if view.dialect.name == dialect:
         return [(item.message.role, message_bytes(item.message, view.dialect)) for item in view.items]
-    values = [value for message in view.transcript for value in rendered(message, dialect)]
+    values = [value for message in view.transcript for value in render_message(message, dialect)]
     return [(value["role"], jsonio.encode(value)) for value in values]
 
 
@@ -181,7 +181,7 @@ def _blocks(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
-def cached(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:
+def with_breakpoints(request: bytes, endpoint: Endpoint, settings: PromptCaching) -> bytes:
     """The request with cache breakpoints where its provider takes them; no other byte is changed."""
     document = read(request, dialect=endpoint.dialect)
     hints = plan_document(

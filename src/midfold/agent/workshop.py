@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from midfold.agent import shapes
-from midfold.agent.events import Consent, Watch, refuse, unwatched
+from midfold.agent.events import Consent, Watch, ignore, refuse
 from midfold.agent.loop import Agent
 from midfold.agent.tools import AgentTool, Folder, Toolbox
 from midfold.agent.tools.base import plan_tool
@@ -133,7 +133,7 @@ class Workshop:
         model: ChatModel | Endpoint,
         *,
         consent: Consent = refuse,
-        watch: Watch = unwatched,
+        watch: Watch = ignore,
     ) -> Agent:
         settings = self.config.agent
         if isinstance(model, Endpoint):

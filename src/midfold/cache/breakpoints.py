@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
@@ -31,6 +32,7 @@ from midfold.cache.markers import (
     carrier,
     document_lacks,
     has_marker,
+    marker_for,
     own_markers,
     system_carrier,
     tool_carrier,
@@ -46,7 +48,7 @@ from midfold.transcript.tokens import Meter
 # Who caches what, and how it is asked for. Facts of November 2026, as a table.
 #
 # Rules:
-# 1. Claude models are recognised by name, on every host that passes markers on.
+# 1. Claude models are recognised by name, and marked on the hosts that take markers: both are required.
 # 2. Hosts that cache by themselves are left alone: no marker, and at most a key that keeps a session on one machine.
 # 3. `auto` marks where it is known to help; `on` wherever a layout exists; `off` never.
 
@@ -55,20 +57,23 @@ Setting = Literal["auto", "on", "off"]
 
 
 class Host(NamedTuple):
-    """One provider: what people call it, the dialects in which it passes Anthropic's markers on, and its addresses."""
+    """One provider: what people call it, in what dialects it takes Anthropic's markers, and its addresses."""
 
     title: str
     envelope: bool = False
+    """In OpenAI's."""
+    native: bool = False
+    """In Anthropic's own."""
     addresses: tuple[str, ...] = ()
 
 
 HOSTS: dict[str, Host] = {
-    "anthropic": Host("Anthropic", addresses=("api.anthropic.com",)),
-    "openrouter": Host("OpenRouter", envelope=True, addresses=("openrouter.ai",)),
-    "nous": Host("Nous", envelope=True, addresses=("inference-api.nousresearch.com",)),
-    "litellm": Host("LiteLLM", envelope=True),
-    "bedrock": Host("Bedrock", addresses=("amazonaws.com",)),
-    "vertex": Host("Vertex AI", addresses=("aiplatform.googleapis.com",)),
+    "anthropic": Host("Anthropic", native=True, addresses=("api.anthropic.com",)),
+    "openrouter": Host("OpenRouter", envelope=True, native=True, addresses=("openrouter.ai",)),
+    "nous": Host("Nous", envelope=True, native=True, addresses=("inference-api.nousresearch.com",)),
+    "litellm": Host("LiteLLM", envelope=True, native=True),
+    "bedrock": Host("Bedrock", native=True, addresses=("amazonaws.com",)),
+    "vertex": Host("Vertex AI", native=True, addresses=("aiplatform.googleapis.com",)),
     "openai": Host("OpenAI", addresses=("api.openai.com",)),
     "azure": Host("Azure OpenAI", addresses=("openai.azure.com",)),
     "gemini": Host("Gemini", addresses=("generativelanguage.googleapis.com",)),
@@ -110,11 +115,12 @@ def layout_for(provider: str, model: str | None, dialect: str, setting: Setting 
     if setting == "off":
         return None
     provider = provider.lower()
+    host = HOSTS.get(provider)
     if dialect == "anthropic":
-        return "anthropic" if is_claude(model) or provider == "anthropic" or setting == "on" else None
+        takes = host is None or host.native
+        return "anthropic" if setting == "on" or (takes and is_claude(model)) else None
     if dialect == "bedrock-converse":
         return "bedrock" if is_claude(model) or setting == "on" else None
-    host = HOSTS.get(provider)
     if dialect == "openai-chat" and ((host is not None and host.envelope) or (host is None and setting == "on")):
         return "envelope" if _takes_markers(provider, model, setting) else None
     if provider == "openai" and has_explicit_breakpoints(model):
@@ -141,19 +147,25 @@ def _usual(provider: str) -> str:
     return "anthropic" if provider.lower() in ("anthropic", "bedrock", "vertex") else "openai-chat"
 
 
+SIGN = "💾 "
+
+
 def status_line(provider: str, model: str | None, ttl: Ttl = "5m", setting: Setting = "auto", dialect: str = "") -> str:
-    """What a program says about caching when it starts."""
+    """What a program says about caching when it starts, with the reason."""
     host = HOSTS.get(provider.lower())
     where = host.title if host is not None else provider or "an unknown provider"
-    what = "Claude" if is_claude(model) else model or "no model named"
+    what = "Claude" if is_claude(model) else model or "its models"
     if setting == "off":
-        return "Prompt caching: DISABLED (prompt_caching.enabled is off)"
-    if caching_applies(provider, model, setting, dialect):
-        lifetime = "30m" if layout_for(provider, model, dialect or _usual(provider), setting) == "openai" else ttl
-        return f"Prompt caching: ENABLED ({what} via {where}, {lifetime} TTL)"
-    if host is not None and not host.envelope and not is_claude(model):
-        return f"Prompt caching: AUTOMATIC ({where} caches {what} by itself)"
-    return f"Prompt caching: DISABLED (no markers for {what} via {where})"
+        return f"{SIGN}Prompt caching: DISABLED (prompt_caching.enabled is off)"
+    layout = layout_for(provider, model, dialect or _usual(provider), setting)
+    if layout is not None:
+        return f"{SIGN}Prompt caching: ENABLED ({what} via {where}, {'30m' if layout == 'openai' else ttl} TTL)"
+    takes_markers = layout_for(provider, "claude", dialect or _usual(provider)) is not None
+    if takes_markers:
+        return f"{SIGN}Prompt caching: DISABLED ({what} via {where} is no Claude model)"
+    if host is not None and not is_claude(model):
+        return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} by itself)"
+    return f"{SIGN}Prompt caching: DISABLED ({where} is not known to take cache markers)"
 
 
 Strategy = Literal["planned", "system_and_3"]
@@ -212,10 +224,10 @@ def plan(
     request = _Request(messages, tools, system, layout, host, unmarked is not None and unmarked(layout))
     free = MOST_MARKERS - reserved - request.own - (IMPLICIT if layout == "openai" else 0)
     if strategy == "system_and_3":
-        places = list(_documented(request, free))
+        places = list(_documented_places(request, free))
     else:
         least = request.first_cached(*(measure or measure_for(model, models)))
-        places = _best(_planned(request), least, free)
+        places = _best(_planned_places(request), least, free)
     hints = [
         PromptCacheHint(
             message_index=place.at,
@@ -357,7 +369,7 @@ def system_and_3(system: int | None, carriers: Iterable[int], free: int) -> list
     return list(islice(chain(*wanted), max(free, 0)))
 
 
-def _documented(request: _Request, free: int) -> Iterator[MarkerPlace]:
+def _documented_places(request: _Request, free: int) -> Iterator[MarkerPlace]:
     system = SYSTEM if request.system is not None else 0 if request.begins_with_system() else None
     if system is not None and not request.carries(system):
         system = None
@@ -375,7 +387,7 @@ def _best(places: Iterable[MarkerPlace], least: int, free: int) -> list[MarkerPl
     return list(found.values())
 
 
-def _planned(request: _Request) -> Iterator[MarkerPlace]:
+def _planned_places(request: _Request) -> Iterator[MarkerPlace]:
     """Places by what they save, the best first."""
     messages = request.messages
     end = request.last_carrier(len(messages))
@@ -431,9 +443,8 @@ def _further_back(request: _Request, start: int | None) -> Iterator[MarkerPlace]
             yield MarkerPlace(index, "message", "rolling point: less than the lookback before the next one")
 
 
-# The documented function: `system_and_3` on plain dicts, by the documented table of content types.
-#
-# Nothing is copied that is not changed: untouched messages are the caller's own objects.
+# The documented function: `system_and_3` on plain dicts, by the documented table of content types. It copies deeply:
+# whatever becomes of the result, the caller's own objects stay as they are.
 
 
 FIELD = MARKERS[0]
@@ -448,28 +459,26 @@ def apply_anthropic_cache_control(
     the marker on themselves, where the translation finds it. Elsewhere they are skipped. `cache.plan` and
     `cache.markers.mark` are stricter: they mark no empty message either, because no provider honours that.
     """
-    out = list(messages)
-    free = MOST_MARKERS - sum(_own(message) for message in out)
-    marker = {"type": "ephemeral", "ttl": "1h"} if ttl == "1h" else {"type": "ephemeral"}
-    values = [plain(message) for message in out]
-    carriers = [at for at, value in enumerate(values) if _carries_marker(value, native_anthropic)]
-    system = 0 if carriers[:1] == [0] and values[0].get("role") == "system" and not _own(out[0]) else None
-    others = (at for at in reversed(carriers) if values[at].get("role") != "system")
+    out = deepcopy([plain(message) for message in messages])
+    free = MOST_MARKERS - sum(map(_own, out))
+    marker = marker_for("anthropic", ttl)
+    carriers = [at for at, value in enumerate(out) if _carries_marker(value, native_anthropic)]
+    system = 0 if carriers[:1] == [0] and out[0].get("role") == "system" and not _own(out[0]) else None
+    others = (at for at in reversed(carriers) if out[at].get("role") != "system")
     for index in system_and_3(system, others, free):
         if not _own(out[index]):
-            out[index] = _marked(values[index], marker)
+            out[index] = _with_marker(out[index], marker)
     return out
 
 
 def _own(message: Any) -> int:
     """How many markers a message has already."""
-    value = plain(message)
-    if not isinstance(value, Mapping):
+    if not isinstance(message, Mapping):
         return 0
-    content = value.get("content")
+    content = message.get("content")
     blocks = content if isinstance(content, list | tuple) else ()
     inside = sum(isinstance(block, Mapping) and block.get(FIELD) is not None for block in blocks)
-    return inside + (value.get(FIELD) is not None)
+    return inside + (message.get(FIELD) is not None)
 
 
 def _carries_marker(message: Any, native: bool) -> bool:
@@ -492,7 +501,7 @@ def _is_refused(block: Mapping[str, Any]) -> bool:
     return kind == "text" and not str(block.get("text") or "").strip()
 
 
-def _marked(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[str, Any]:
+def _with_marker(message: Mapping[str, Any], marker: Mapping[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if message.get("role") == "tool" or not content:
         return {**message, FIELD: dict(marker)}
@@ -532,18 +541,19 @@ def default_hints(
 ) -> tuple[PromptCacheHint, ...]:
     """Where the stable prefixes of a transcript end, for a provider that is named or the likely one."""
     provider = provider or likely_provider(dialect, model)
+    nameless = model is None and (not provider or dialect == "anthropic")
     anybody = not provider and (model is None or is_claude(model))
     return plan(
         messages,
         tools,
         system=system,
         provider=provider,
-        model=ANY_CLAUDE if model is None and anybody else model,
+        model=ANY_CLAUDE if nameless else model,
         ttl=ttl,
         strategy=strategy,
         dialect=dialect,
         setting="on" if anybody and setting == "auto" else setting,
-        models=ANY if model is None and anybody else models,
+        models=ANY if nameless else models,
         session_id=session_id,
     )
 

@@ -40,7 +40,7 @@ NEARLY_ALL = 0.8
 """Of what was cached: a request that reads less has missed."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RequestHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a request was made of, as hashes."""
 
     model: str = ""
@@ -50,7 +50,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     compaction: int = 0
 
     @classmethod
-    def of(cls, *, model: str | None, tools: Any, system: Any, messages: Tally, compaction: int = 0) -> Seen:
+    def of(cls, *, model: str | None, tools: Any, system: Any, messages: Tally, compaction: int = 0) -> RequestHashes:
         return cls(
             model=model or "",
             tools=fingerprint(tools),
@@ -85,13 +85,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     saved_units: float = 0.0
     """Tokens at the base price."""
     saved: float = 0.0
-    seen: Seen | None = None
+    seen: RequestHashes | None = None
     last: Turn | None = None
     since_fold: int = 0
     """Turns since the last compaction, and the prompt tokens of them all."""
     since_tokens: int = 0
 
-    def carried(self, landing_tokens: int, read: float) -> float:
+    def carrying_cost(self, landing_tokens: int, read: float) -> float:
         """What was paid since the last fold for reading more than the size a fold would have left."""
         return read * max(self.since_tokens - self.since_fold * landing_tokens, 0)
 
@@ -100,7 +100,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The share of all prompt tokens that came from the cache."""
         return self.read / self.prompt_tokens if self.prompt_tokens else 0.0
 
-    def observe(self, usage: Usage, seen: Seen, *, at: float, prices: Prices, continues: bool = True) -> Health:
+    def observe(
+        self, usage: Usage, seen: RequestHashes, *, at: float, prices: Prices, continues: bool = True
+    ) -> Health:
         """The health after one more answer. `continues`: the previous request's messages are still the beginning."""
         expected = 0 if self.last is None else self.last.read + self.last.written
         units = prices.saved_units(usage)
@@ -128,7 +130,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             since_tokens=(self.since_tokens if same else 0) + usage.prompt_tokens,
         )
 
-    def _kind(self, usage: Usage, seen: Seen, expected: int, at: float, prices: Prices, continues: bool) -> Kind:
+    def _kind(
+        self, usage: Usage, seen: RequestHashes, expected: int, at: float, prices: Prices, continues: bool
+    ) -> Kind:
         before, last = self.seen, self.last
         if before is None or last is None:
             return "hit" if usage.cache_read_tokens else "cold_start" if usage.cache_write_tokens else "uncached"

@@ -100,7 +100,7 @@ def with_item(value: Any, place: int, new: Any) -> Any:
     """A list with one item replaced."""
     if not isinstance(value, Raw):
         return [*value[:place], new, *value[place + 1 :]]
-    return Raw(spliced(bytes(value), elements(value), {place: new}))
+    return Raw(splice_array(bytes(value), elements(value), {place: new}))
 
 
 def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
@@ -109,7 +109,7 @@ def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
         return [item for place, old in enumerate(value) for item in ((old, new[place]) if place in new else (old,))]
     inside = elements(value)
     return Raw(
-        spliced(
+        splice_array(
             bytes(value),
             inside,
             {place: Raw(bytes(inside[place]) + b"," + jsonio.encode(item)) for place, item in new.items()},
@@ -117,7 +117,7 @@ def with_items_after(value: Any, new: Mapping[int, Any]) -> Any:
     )
 
 
-def wrapped(text: Any, text_type: str, name: str, marker: Any) -> Any:
+def block_with_marker(text: Any, text_type: str, name: str, marker: Any) -> Any:
     """A string as the one block of a list, with a marker on it."""
     if not isinstance(text, Raw):
         return [{"type": text_type, "text": text, name: marker}]
@@ -127,14 +127,14 @@ def wrapped(text: Any, text_type: str, name: str, marker: Any) -> Any:
 
 def as_message(text: Any) -> Any:
     """A bare string in a list of items: what a user said."""
-    return Raw(b'{"role":"user","content":' + bytes(text) + b"}") if isinstance(text, Raw) else _said(text)
+    return Raw(b'{"role":"user","content":' + bytes(text) + b"}") if isinstance(text, Raw) else _user_message(text)
 
 
-def _said(text: Any) -> dict[str, Any]:
+def _user_message(text: Any) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def spliced(source: bytes, old: list[Raw], new: Mapping[int, Any]) -> bytes:
+def splice_array(source: bytes, old: list[Raw], new: Mapping[int, Any]) -> bytes:
     """An array with some elements replaced; what stands between them stays."""
     return b"".join(pieces(source, old, new))
 
@@ -169,7 +169,7 @@ def _bytes(source: Document, text: bytes, messages: Mapping[int, Any], fields: M
     if source.lines:
         return b"".join(pieces(text, wires, messages, b"", b""))
     if source.body is None:
-        return spliced(text, wires, messages)
+        return splice_array(text, wires, messages)
     changed: dict[str, bytes | list[Piece] | None] = {name: jsonio.encode(value) for name, value in fields.items()}
     if messages:
         array = source.body[source.list_key]
@@ -360,24 +360,24 @@ def own_markers(message: Message, layout: Layout) -> list[Any]:
     if isinstance(wire, Raw) and lacks(bytes(wire), layout):
         return []
     if message.wire is None:
-        return [marker for part in message.parts for marker in _found(part.wire, field)]
+        return [marker for part in message.parts for marker in _find_markers(part.wire, field)]
     value = plain(message.wire)
     if isinstance(value, Mapping):
         inside = [value.get("content"), value.get("output")]
         beside = [value[field]] if value.get(field) is not None else []
-        return [*beside, *(marker for item in inside for marker in _found(item, field))]
-    return list(_found(value, field))
+        return [*beside, *(marker for item in inside for marker in _find_markers(item, field))]
+    return list(_find_markers(value, field))
 
 
-def _found(value: Any, field: str) -> Iterator[Any]:
+def _find_markers(value: Any, field: str) -> Iterator[Any]:
     """The markers on blocks and on the blocks inside them; not what a call's arguments or a text happen to say."""
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _found(item, field)
+            yield from _find_markers(item, field)
     elif isinstance(value, Mapping):
         if value.get(field) is not None:
             yield value[field]
-        yield from _found(value.get("content"), field)
+        yield from _find_markers(value.get("content"), field)
 
 
 def tool_markers(tools: tuple[Tool, ...], layout: Layout) -> list[Any]:
@@ -407,7 +407,7 @@ def mark(document: Document, hints: Iterable[PromptCacheHint], *, ttl: Ttl | Non
     if places and places[0].layout == "bedrock":
         return mark_for_bedrock(document, [hint.message_index for hint in places])
     chosen = chosen_hints(document, places, ttl)
-    changes = {hint.message_index: _marked(document, hint) for hint in chosen}
+    changes = {hint.message_index: _with_marker(document, hint) for hint in chosen}
     fields: dict[str, Any] = {}
     body = document.body
     if body is not None:
@@ -436,7 +436,7 @@ def chosen_hints(document: Document, hints: Iterable[PromptCacheHint], ttl: Ttl 
     free = MOST_MARKERS - taken - _automatic(document)
     kept = possible[-free:] if free > 0 else []
     lifetimes = {index: [ttl_of(marker) for marker in markers] for index, markers in own.items()}
-    return [msgspec.structs.replace(hint, ttl=_fitted(hint, ttl or hint.ttl, lifetimes)) for hint in kept]
+    return [msgspec.structs.replace(hint, ttl=_fit_ttl(hint, ttl or hint.ttl, lifetimes)) for hint in kept]
 
 
 def client_markers(document: Document, layout: Layout) -> dict[int, list[Any]]:
@@ -459,7 +459,7 @@ def _automatic(document: Document) -> int:
     return int(document.setting(MARKERS[0]) is not None)
 
 
-def _fitted(hint: PromptCacheHint, wanted: Ttl, lifetimes: Mapping[int, list[str]]) -> Ttl:
+def _fit_ttl(hint: PromptCacheHint, wanted: Ttl, lifetimes: Mapping[int, list[str]]) -> Ttl:
     before = [ttl for index, ttls in lifetimes.items() if index <= hint.message_index for ttl in ttls]
     after = [ttl for index, ttls in lifetimes.items() if index > hint.message_index for ttl in ttls]
     if "5m" in before:
@@ -479,7 +479,7 @@ def _place(document: Document, hint: PromptCacheHint) -> int | None:
     return carrier(document.messages[index], hint.layout, hint.provider)
 
 
-def _marked(document: Document, hint: PromptCacheHint) -> Any:
+def _with_marker(document: Document, hint: PromptCacheHint) -> Any:
     """The message, system prompt or list of tools with the marker on its block."""
     field = FIELDS[hint.layout]
     marker = marker_for(hint.layout, hint.ttl)
@@ -501,7 +501,7 @@ def _marked(document: Document, hint: PromptCacheHint) -> Any:
 
 def _on_block(content: Any, place: int, field: str, marker: Any, text_type: str) -> Any:
     if is_text(content):
-        return wrapped(content, text_type, field, marker)
+        return block_with_marker(content, text_type, field, marker)
     return with_item(content, place, with_field(items(content)[place], field, marker))
 
 

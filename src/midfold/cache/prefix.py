@@ -85,14 +85,14 @@ def _kind(schema: Any) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return jsonio.encode(_sorted(value))
+    return jsonio.encode(_sort_keys(value))
 
 
-def _sorted(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value, key=str)}
+        return {key: _sort_keys(value[key]) for key in sorted(value, key=str)}
     if isinstance(value, list | tuple):
-        return [_sorted(item) for item in value]
+        return [_sort_keys(item) for item in value]
     return value
 
 
@@ -167,7 +167,7 @@ def _difference(
         block=changed.name,
         field=field,
         byte=byte,
-        what=_told(before, after, len(old), len(new)),
+        what=_describe_change(before, after, len(old), len(new)),
         who=_who(before, after),
         shared_tokens=shared,
         lost_tokens=whole_old - shared,
@@ -185,20 +185,20 @@ def _blocks(document: Document, meter: Meter) -> list[_Block]:
         blocks.append(_Block(f"tools[{index}]", strip_markers(tool), size))
     if document.system is not None:
         system = document.system
-        for index, value in enumerate(_listed(plain(system.wire))):
+        for index, value in enumerate(_as_blocks(plain(system.wire))):
             size = meter.counter.count(jsonio.text_of(value))
             blocks.append(_Block(f"system[{index}]", value, meter.tokens(size), system))
     blocks += [_Block(name, strip_markers(document.setting(name)), 0) for name in SETTINGS]
     for index, message in enumerate(document.messages):
         value = strip_markers(plain(message_value(message, document.dialect)))
         if isinstance(value, Mapping) and isinstance(value.get("content"), str):
-            value = {**value, "content": _listed(value["content"])}
+            value = {**value, "content": _as_blocks(value["content"])}
         size = meter.tokens(meter.units(message), 1)
         blocks.append(_Block(f"{document.list_key}[{index}]", value, size, message))
     return blocks
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_blocks(value: Any) -> list[Any]:
     return [{"type": "text", "text": value}] if isinstance(value, str) else strip_markers(list(value or ()))
 
 
@@ -248,7 +248,7 @@ def _has_digest(message: Message) -> bool:
     return any(is_digest(part.text) for result in results for part in result.parts if isinstance(part, Text))
 
 
-def _told(before: _Block, after: _Block | None, old: int, new: int) -> str:
+def _describe_change(before: _Block, after: _Block | None, old: int, new: int) -> str:
     if after is None:
         return f"the second request ends here: it has {new} blocks, the first has {old}"
     if before.name != after.name:

@@ -100,7 +100,7 @@ def landing(prompt_tokens: int, threshold_tokens: int, soft: float, share: float
     return max(aimed, 1)
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known before a request. Sizes are tokens, `summary_cost` tokens at the base price."""
 
     pressure: Pressure
@@ -124,7 +124,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """How long nothing will be sent from now on, where a host knows it."""
 
 
-def schedule(moment: Moment, prices: Prices, *, patience: float = 1.0) -> Timing:
+def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) -> Timing:
     """Fold now, or wait, and why. `patience` times the price must have been carried before a warm rewrite."""
     removed = max(moment.prompt_tokens - moment.landing_tokens, 0)
     rewritten = max(moment.landing_tokens - moment.stable_tokens, 0)
@@ -168,7 +168,7 @@ def schedule(moment: Moment, prices: Prices, *, patience: float = 1.0) -> Timing
     return timing(False, "waiting", "a cheaper moment may come: a pause, another model, or the limit")
 
 
-def _is_expiring(moment: Moment, prices: Prices) -> bool:
+def _is_expiring(moment: ScheduleFacts, prices: Prices) -> bool:
     idle = (moment.idle_seconds or 0.0) + (moment.upcoming_idle or 0.0)
     return moment.upcoming_idle is not None and idle >= prices.ttl_seconds * EXPIRING
 
@@ -214,7 +214,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         cold = switched or idle + (upcoming_idle or 0.0) >= self.prices.ttl_seconds
         urgency = pressure(prompt_tokens, self.threshold_tokens, self.soft, cold=cold)
         target = self.target(prompt_tokens) if urgency else prompt_tokens
-        moment = Moment(
+        moment = ScheduleFacts(
             pressure=urgency,
             prompt_tokens=prompt_tokens,
             stable_tokens=fixed_tokens if urgency else prompt_tokens,
@@ -223,7 +223,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             idle_seconds=idle,
             switched=switched,
             calls_so_far=health.turns,
-            carried_cost=health.carried(target, self.prices.read),
+            carried_cost=health.carrying_cost(target, self.prices.read),
             spent=health.prompt_tokens - health.saved_units,
             upcoming_idle=upcoming_idle,
         )

@@ -46,6 +46,8 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
 
     session = talk.workshop.session(talk.endpoint, talk.resume)
     agent = talk.workshop.agent(session, talk.endpoint, watch=watch, consent=agree if yes else refuse)
+    if screen is not None:
+        screen.caching(talk.config, talk.endpoint)
     code = 0
     try:
         answer = agent.run(said)

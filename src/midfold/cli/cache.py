@@ -11,12 +11,13 @@ from rich.text import Text
 
 from midfold import cache
 from midfold.api import believe, meter_for
-from midfold.cache.health import Health, Seen
+from midfold.cache.breakpoints import SIGN
+from midfold.cache.health import Health, RequestHashes
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
 from midfold.cli.options import name_of, open_existing, read_file, settings, stored_session, with_config, with_json
 from midfold.cli.sessions import health_facts
-from midfold.cli.terminal import console, emit_json, make_table, make_text
+from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
 from midfold.errors import StoreError, TranscriptError
 from midfold.transcript.document import Document, read, read_many
 from midfold.transcript.message import plain, read_usage
@@ -119,7 +120,7 @@ def plan(file: str, provider: str, model: str | None, config: str | None, as_jso
         emit_json({"status": line, "hints": [msgspec.to_builtins(hint) for hint in hints]})
         return
     out = console()
-    out.print(make_text(line, "bold"))
+    out.print(make_text(line if has_unicode(out) else line.removeprefix(SIGN), "bold"))
     for hint in hints:
         where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
         out.print(make_text(f"  {where}: {hint.reason}"))
@@ -158,7 +159,7 @@ def _health_of(document: Document, model: str | None, prices: Prices) -> Health:
         folds += bool(meta.get("compact_boundary") or meta.get("compact_summary"))
         usage = read_usage(meta.get("usage")) if message.role == "assistant" else None
         if usage is not None:
-            seen = Seen.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
+            seen = RequestHashes.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
             found = found.observe(usage, seen, at=_seconds(meta.get("ts")), prices=prices)
         tally.extend([message])
     return found

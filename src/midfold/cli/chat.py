@@ -12,8 +12,6 @@ import click
 
 from midfold.agent import Agent, ModelClient
 from midfold.agent.events import Consent, agree
-from midfold.agent.shapes import caching_provider
-from midfold.cache import status_line
 from midfold.cli.talk import Screen, Talk, with_talk
 from midfold.cli.terminal import ask, console
 from midfold.errors import MidfoldError, ModelFailed
@@ -40,7 +38,7 @@ def command(talk: Talk, yes: bool) -> None:
     compression.threshold of the model's window. /help lists the commands.
     """
     screen = Screen(console())
-    asking = Asking(screen)
+    asking = ConsentPrompt(screen)
 
     def make(name: str | None, given: Talk) -> Agent:
         session = given.workshop.session(given.endpoint, name)
@@ -63,7 +61,7 @@ def command(talk: Talk, yes: bool) -> None:
         screen.say(f"kept: midfold chat --resume {info.name}", "bright_black")
 
 
-class Asking:
+class ConsentPrompt:
     """Asks before something is changed; a tool may be allowed for the rest of the conversation."""
 
     def __init__(self, screen: Screen) -> None:
@@ -119,9 +117,7 @@ def _greet(chat: Chat) -> None:
     screen.say(f"{endpoint.model} at {endpoint.place}", "bold")
     folds = f"folds at {setup.budget.threshold_tokens:,}" if config.compression.enabled else "compression is off"
     screen.say(f"window of {setup.window:,} tokens, {folds}; session {agent.session.name}")
-    caching = config.prompt_caching
-    line = status_line(caching_provider(endpoint), endpoint.model, caching.cache_ttl, caching.enabled, endpoint.dialect)
-    screen.say(f"{'💾 ' if screen.out.encoding.lower().startswith('utf') else ''}{line}")
+    screen.caching(config, endpoint)
     local = chat.talk.workshop.sessions.summarizer is not None
     told = "local, without a model (--local)" if local else resolve(config, os.environ, None, endpoint).description
     screen.say(f"summaries by {told}")

@@ -69,6 +69,11 @@ def command(
         raise click.UsageError("--local and --summarizer exclude each other")
     content, loaded = read_file(file), engine_settings(config)
     own_model = model or read(content, name=name_of(file)).model
+    writer = _choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer)
+    if local or preview:
+        # Whoever asks for a summary without a model accepts it; a preview stands for one that a model may write.
+        accepted = msgspec.structs.replace(loaded.compression, lossy_fallback=True)
+        loaded = msgspec.structs.replace(loaded, compression=accepted)
     result = compact(
         content,
         context_length=context_length,
@@ -78,8 +83,9 @@ def command(
         focus=focus,
         force=force,
         config=loaded,
-        summarizer=_choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer),
+        summarizer=writer,
     )
+    result.receipt = result.receipt.with_originals(kept=preview or output is not None)
     if picture is not None:
         from midfold.cli.fold_picture import draw_svg
 

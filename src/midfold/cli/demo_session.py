@@ -49,14 +49,14 @@ def _work(number: int) -> tuple[str, dict[str, Any], str]:
     path = f"src/invoice/m{number % 7}.py"
     match number % 4:
         case 0:
-            return "read_file", {"path": path, "offset": number}, numbered(f"code {{n}} of {path}", 60)
+            return "read_file", {"path": path, "offset": number}, number_lines(f"code {{n}} of {path}", 60)
         case 1:
-            found = numbered(f"{path}:{{n}}: def total_{number}", 25)
+            found = number_lines(f"{path}:{{n}}: def total_{number}", 25)
             return "search_files", {"pattern": f"total_{number}", "path": "src"}, found
         case 2:
-            return "patch", {"path": path, "patch": numbered("+ line {n}", 20)}, f"patched {path}, 20 lines"
+            return "patch", {"path": path, "patch": number_lines("+ line {n}", 20)}, f"patched {path}, 20 lines"
     code = 1 if number % 8 == 7 else 0
-    output = numbered(f"test_{number}_{{n}} PASSED", 70) + ("\nE   AssertionError: total is 3" if code else "")
+    output = number_lines(f"test_{number}_{{n}} PASSED", 70) + ("\nE   AssertionError: total is 3" if code else "")
     return "terminal", {"command": f"pytest tests/m{number % 7}"}, json.dumps({"output": output, "exit_code": code})
 
 
@@ -70,12 +70,12 @@ def call(number: int, name: str, arguments: dict[str, Any], result: str) -> Wire
     ]
 
 
-def numbered(line: str, count: int) -> str:
+def number_lines(line: str, count: int) -> str:
     """Lines that differ only by their number, `{n}`."""
     return "\n".join(line.replace("{n}", str(number)) for number in range(count))
 
 
-SYSTEM = "You are a careful software engineer. Use the tools; keep the user informed. " + numbered(
+SYSTEM = "You are a careful software engineer. Use the tools; keep the user informed. " + number_lines(
     "House rule {n}: small commits, tests first, no new dependency without asking.", 12
 )
 
@@ -98,9 +98,9 @@ def run_tool(name: str, arguments: Mapping[str, Any], turn: int) -> str:
     """What a tool prints; about two kilobytes of code or of test results."""
     if name == "read_file":
         path = str(arguments.get("path"))
-        return numbered(f"def total_{turn}_{{n}}(invoice):  # {path}:{{n}} of revision {turn}", 28)
+        return number_lines(f"def total_{turn}_{{n}}(invoice):  # {path}:{{n}} of revision {turn}", 28)
     failing = "\nE   AssertionError: total is 3, expected 4" if turn % 5 == 0 else ""
-    return numbered(f"tests/test_{turn}.py::test_{{n}} PASSED", 40) + failing + f"\nexit code {int(bool(failing))}"
+    return number_lines(f"tests/test_{turn}.py::test_{{n}} PASSED", 40) + failing + f"\nexit code {int(bool(failing))}"
 
 
 def tool_specs(key: str) -> Wire:
@@ -244,7 +244,7 @@ class DemoProvider:
             if message["role"] == role or message["role"] not in ("user", "assistant"):
                 yield f"messages.{index}: roles must alternate between user and assistant, the user first"
             role = message["role"]
-            blocks = _listed(message["content"])
+            blocks = _as_blocks(message["content"])
             if not blocks or any(block["type"] == "text" and not block["text"].strip() for block in blocks):
                 yield f"messages.{index}: content must not be empty"
             if calls != [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]:
@@ -278,14 +278,14 @@ class DemoProvider:
         return DemoBill(prompt_tokens(body) - read - max(written, 0), read, max(written, 0))
 
 
-def _listed(content: Any) -> list[Any]:
+def _as_blocks(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _blocks(body: dict[str, Any]) -> Iterator[Any]:
     yield from body["tools"]
     for content in (body["system"], *(message["content"] for message in body["messages"])):
-        yield from _listed(content)
+        yield from _as_blocks(content)
 
 
 def _bare(value: Any) -> Any:

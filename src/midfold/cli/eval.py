@@ -117,7 +117,7 @@ def _plain(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, A
     return {
         "conversations": result.conversations,
         "cuts": result.cuts,
-        "needed_facts": result.needed,
+        "needed_facts": result.need_count,
         "split": split,
         "at": at,
         "seed": seed,
@@ -126,7 +126,7 @@ def _plain(result: Evaluation, *, split: str, at: str, seed: int) -> dict[str, A
 
 
 def _basis(result: Evaluation) -> str:
-    counts = {"cut": result.cuts, "conversation": result.conversations, "needed fact": result.needed}
+    counts = {"cut": result.cuts, "conversation": result.conversations, "needed fact": result.need_count}
     cuts, conversations, needed = (f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
     return f"{cuts} of {conversations}, {needed}"
 

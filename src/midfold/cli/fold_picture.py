@@ -48,6 +48,8 @@ def show_map(out: Console, result: Compaction) -> None:
     told = (*receipt.notices, *receipt.impossible, receipt.summary.done, receipt.summary.next)
     for sentence in filter(None, told):
         out.print(make_text(sentence, "yellow"))
+    if not receipt.recoverable:
+        out.print("The originals are kept nowhere but in the file itself; -o FILE writes them to FILE.archive.")
     if receipt.boundary is None:
         if receipt.status == "unchanged":
             out.print("--force folds all the same, --target N folds to a size.")

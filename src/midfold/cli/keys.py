@@ -25,10 +25,10 @@ def new(name: str) -> None:
 
     Only the key's hash goes into the configuration; the key itself is stored nowhere.
     """
-    from midfold.gateway.admission import hashed, new_key
+    from midfold.gateway.admission import hash_key, new_key
 
     if not NAME.fullmatch(name):
         raise click.BadParameter("a name has letters, digits, _, . and -, at most 64", param_hint="NAME")
     key = new_key()
     click.echo(f"key, shown only now: {key}\n")
-    click.echo(f'keys:\n  {name}:\n    hash: "{hashed(key)}"')
+    click.echo(f'keys:\n  {name}:\n    hash: "{hash_key(key)}"')

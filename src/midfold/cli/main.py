@@ -25,6 +25,7 @@ COMMANDS = {
     "keys": "Make keys that clients show to the gateway.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
+    "probes": "Measure what a reader knows who sees only a compacted context.",
     "plugins": "List context engines and choose one.",
     "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
     "serve": "Run the gateway between agents and providers.",

@@ -117,7 +117,7 @@ def show(parent: Path | None, name: str, file: Path | None, as_json: bool, load:
     state = _state(file or parent)
     rows = state.engines_of(name)
     if not rows and not load:
-        raise PluginError(_unknown(name, state))
+        raise PluginError(_why_unknown(name, state))
     shown: dict[str, Any] = {
         "name": name,
         "active": any(info.active for info in rows),
@@ -157,8 +157,8 @@ def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
     if not any(info.active and info.name == name for info in engines):
         state = State(configured=name, origin="", folder=path.parent, engines=engines)
         if not force:
-            raise PluginError(f"{_unknown(name, state)}; --force sets it all the same")
-        notice(f"{_unknown(name, state)}; until it can be used, the built-in compressor is")
+            raise PluginError(f"{_why_unknown(name, state)}; --force sets it all the same")
+        notice(f"{_why_unknown(name, state)}; until it can be used, the built-in compressor is")
     missing = config.is_missing(path)
     text = "" if missing else config.read_text(path)
     new_text = config.set_value(text, KEY, name, str(path))
@@ -172,7 +172,7 @@ def use(parent: Path | None, name: str, file: Path | None, force: bool) -> None:
     _tell_what_wins(path, name)
 
 
-def _unknown(name: str, state: State) -> str:
+def _why_unknown(name: str, state: State) -> str:
     rows = state.engines_of(name)
     if rows:
         return f'the engine "{name}" cannot be used: {rows[0].problem}'

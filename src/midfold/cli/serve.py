@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
+from midfold.cache.breakpoints import SIGN, caching_applies, provider_of, status_line
 from midfold.cli.options import engine_settings, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
@@ -57,7 +60,7 @@ def command(
     try:
         from midfold.gateway import create_app
         from midfold.gateway.operating import Operations, check_door
-        from midfold.gateway.server import Later
+        from midfold.gateway.server import LateRoutes
         from midfold.pages import Recorder
 
         run = make_server(known)
@@ -71,7 +74,7 @@ def command(
         operations, recorder = Operations(known, sessions), Recorder(sessions)
         told = "Requests that the pages lack, because the store was too slow."
         operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
-        pages = Later(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
+        pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
         app = create_app(known, sessions=sessions, later=pages)
         if known.gateway.record == "all":
             app.gateway.watchers.append(recorder.see)
@@ -132,6 +135,26 @@ def _writer(config: Config) -> str:
     return resolve(config, os.environ, None).description
 
 
+def _caching_lines(config: Config) -> Iterator[str]:
+    """Whether requests are marked for the caches of the upstreams, and why or why not: each line once."""
+    settings = config.prompt_caching
+    bases = [config.gateway.upstream, *(row.base_url for row in config.upstreams.values())]
+    passed = config.gateway.mode == "passthrough"
+    lines: dict[str, None] = {}
+    for base in filter(None, bases):
+        provider = provider_of(base)
+        dialect = "" if provider else "anthropic"
+        # Which models will be asked for is not known yet: Claude where it would be marked.
+        known = "claude" if caching_applies(provider, "claude", settings.enabled, dialect) else None
+        named = provider or urlsplit(base).netloc.rpartition("@")[2]
+        lines[status_line(named, known, settings.cache_ttl, settings.enabled, dialect)] = None
+    sign = SIGN if (sys.stderr.encoding or "").lower().startswith("utf") else ""
+    if passed:
+        yield f"{sign}Prompt caching: DISABLED (gateway.mode is passthrough)"
+        return
+    yield from (f"{sign}{line.removeprefix(SIGN)}" for line in lines)
+
+
 def _greet(config: Config, sessions: Sessions) -> None:
     gateway = config.gateway
     place = f"http://{gateway.host}:{gateway.port}"
@@ -140,5 +163,7 @@ def _greet(config: Config, sessions: Sessions) -> None:
     notice(f"listening on {place}, mode {gateway.mode}; upstream: {', '.join(map(str, targets))}")
     notice(f"folded conversations are kept in {sessions.store.where}")
     notice(f"summaries by {_writer(config)}")
+    for line in _caching_lines(config):
+        notice(line)
     notice(f"pages: {place}/  figures: {place}/metrics")
     notice(f"OPENAI_BASE_URL={place}/v1  ANTHROPIC_BASE_URL={place}")

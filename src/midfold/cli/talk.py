@@ -14,7 +14,9 @@ from rich.text import Text
 
 from midfold.agent import Agent, Workshop
 from midfold.agent import events as told
+from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
+from midfold.cache.breakpoints import SIGN, status_line
 from midfold.cli.options import engine_settings
 from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
 from midfold.config import Config
@@ -139,6 +141,12 @@ class Screen:
                 self._line(Text(f"The request was too large for the model.{named}", style="yellow"))
             case told.Finished(how=how, why=why):
                 self._show_end(how, why)
+
+    def caching(self, config: Config, endpoint: Endpoint) -> None:
+        """Whether prompts are marked for the provider's cache, and why or why not."""
+        settings, provider = config.prompt_caching, caching_provider(endpoint)
+        line = status_line(provider, endpoint.model, settings.cache_ttl, settings.enabled, endpoint.dialect)
+        self.say(line if self._unicode else line.removeprefix(SIGN))
 
     def _sign(self, pretty: str, plain: str) -> str:
         return pretty if self._unicode else plain

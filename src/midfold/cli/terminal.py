@@ -70,7 +70,7 @@ def _as_json(character: str) -> str:
     return "".join(f"\\u{pairs[place]:02x}{pairs[place + 1]:02x}" for place in range(0, len(pairs), 2))
 
 
-class Harmless:
+class ConsoleCleaner:
     """A hook of a rich console: whatever is printed, its text cannot steer the terminal. Colours are the console's."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
@@ -101,7 +101,7 @@ def harmless_console(*, stderr: bool = False, width: int | None = None, no_color
     from rich.console import Console
 
     made = Console(highlight=False, markup=False, emoji=False, stderr=stderr, width=width, no_color=no_color)
-    made.push_render_hook(Harmless())  # type: ignore[arg-type]
+    made.push_render_hook(ConsoleCleaner())  # type: ignore[arg-type]
     return made
 
 

@@ -171,7 +171,7 @@ def compress(
 
 
 def _run(job: TrajectoryJob, reports: _Reports, *, as_json: bool) -> TrajectoryAccount:
-    with Onlooker(reports.records) as onlooker:
+    with ProgressBar(reports.records) as onlooker:
         try:
             finished = compress_trajectories(job, onlooker)
         except KeyboardInterrupt:
@@ -203,7 +203,7 @@ def _path(given: str | None, beside: str, suffix: str) -> Path | None:
     return Path(given) if given is not None else Path(f"{beside}{suffix}") if beside else None
 
 
-def _write(finished: TrajectoryAccount, onlooker: Onlooker, reports: _Reports) -> None:
+def _write(finished: TrajectoryAccount, onlooker: ProgressBar, reports: _Reports) -> None:
     if reports.metrics is not None:
         with replace_file(reports.metrics) as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(_plain(finished)), indent=2) + b"\n")
@@ -235,7 +235,7 @@ def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
         count = getattr(totals, status)
         share = f"{count / max(totals.records, 1):.1%}"
         table.add_row(Text(name, style=COLOURS[colour] if count else ""), f"{count:,}", share)
-    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{totals.saved:.1%} fewer")
+    table.add_row("tokens", f"{totals.tokens_before:,} → {totals.tokens_after:,}", f"{totals.saved_share:.1%} fewer")
     table.add_row("turns", f"{totals.turns_before:,} → {totals.turns_after:,}", "")
     if totals.summary_calls or totals.summary_errors:
         table.add_row("summary calls", f"{totals.summary_calls:,}", f"{totals.summary_errors:,} failed")
@@ -254,7 +254,7 @@ def _show(finished: TrajectoryAccount, written: list[tuple[str, Path]]) -> None:
         out.print(Text(f"{name:8}", style="bright_black"), Text(str(path)), soft_wrap=True)
 
 
-class Onlooker:
+class ProgressBar:
     """Watches a run; `with` starts and stops the bar."""
 
     def __init__(self, records: Path | None) -> None:
@@ -266,7 +266,7 @@ class Onlooker:
         self.troubled: list[RecordMetrics] = []
         """Records that failed or are still over the limit, as many as a page shows."""
 
-    def __enter__(self) -> Onlooker:
+    def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -294,7 +294,7 @@ class Onlooker:
         told = f"{totals.records:,} records, {rate:,.0f}/s{failed}"
         self._bar.update(self._task, completed=progress.bytes_done, total=progress.bytes_all or None, description=told)
 
-    def failed(self, record: RecordMetrics, /) -> None:
+    def report_failure(self, record: RecordMetrics, /) -> None:
         self._told += 1
         if self._told <= MOST_TOLD:
             notice(visible(f"{record.file}, line {record.line}: {record.reason}"))

@@ -72,7 +72,7 @@ class Field(Struct, frozen=True, kw_only=True):
     words: bool = False
 
     @property
-    def allowed(self) -> str:
+    def allowed_values(self) -> str:
         """What this key accepts, in words."""
         return f"{self._accepts()}, or null" if self.nullable else self._accepts()
 
@@ -187,12 +187,12 @@ def split(dotted: str) -> KeyPath:
     return (first, *rest)
 
 
-def dotted(path: KeyPath) -> str:
+def dotted_path(path: KeyPath) -> str:
     """A key path to print: never longer than reads well, no control characters, nothing that may be a secret."""
-    return ".".join(shown(name) for name in path)
+    return ".".join(printable_name(name) for name in path)
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name somebody wrote, to print: a key pasted into the wrong place is not repeated."""
     return "<a key that looks like a secret>" if looks_secret(name) else printable(name)
 
@@ -461,10 +461,10 @@ def _sections() -> Iterator[str]:
         sections.setdefault(field.path[:-1], []).append(field)
     for section, fields in sections.items():
         shown = tuple(f"<{OPEN[section[0]]}>" if name == "*" else name for name in section)
-        yield f"### `{dotted(shown)}`\n"
+        yield f"### `{dotted_path(shown)}`\n"
         yield "| key | default | allowed | meaning |\n|---|---|---|---|"
         for field in fields:
-            yield f"| `{field.path[-1]}` | `{render(field.default)}` | {field.allowed} | {field.description} |"
+            yield f"| `{field.path[-1]}` | `{render(field.default)}` | {field.allowed_values} | {field.description} |"
         if "*" not in section:
             example = environment_name(fields[0].path)
             yield f"\nFor example as a variable: `{example}`."
@@ -475,7 +475,7 @@ def _old_keys() -> Iterator[str]:
     yield "### Older keys\n"
     yield "| older key | now |\n|---|---|"
     for old, new in OLD.items():
-        yield f"| `{dotted(old)}` | `{dotted(new)}` |"
+        yield f"| `{dotted_path(old)}` | `{dotted_path(new)}` |"
     for old, value in GONE.items():
-        yield f"| `{dotted(old)}` | no setting any more: always {value} |"
+        yield f"| `{dotted_path(old)}` | no setting any more: always {value} |"
     yield ""

@@ -29,13 +29,13 @@ from midfold.config.fields import (
     PREFIX,
     KeyPath,
     children,
-    dotted,
+    dotted_path,
     environment_name,
     field_at,
     nearest,
     printable,
+    printable_name,
     show,
-    shown,
     split,
 )
 from midfold.config.schema import KNOWN_PROVIDERS, Config
@@ -75,7 +75,7 @@ class Problems(Struct):
 
     def add(self, place: SettingPlace, path: KeyPath, text: str) -> None:
         if len(self.lines) < MOST_PROBLEMS:
-            self.lines.append(": ".join(part for part in (place.at, dotted(path), text) if part))
+            self.lines.append(": ".join(part for part in (place.at, dotted_path(path), text) if part))
         else:
             self.more += 1
 
@@ -106,28 +106,28 @@ class Layer(Struct):
         try:
             value = fields.check(known, scalar)
         except fields.ValueRefused as found:
-            self.refused(path, str(found), place)
+            self.refuse(path, str(found), place)
             return
         self.settings.append(Setting(OLD.get(path, path), value, place, path if path in OLD else None))
 
-    def refused(self, path: KeyPath, found: str, place: SettingPlace) -> None:
+    def refuse(self, path: KeyPath, found: str, place: SettingPlace) -> None:
         if known := self._field(path, place):
-            self.problems.add(place, path, f"found {found}; allowed: {known.allowed} ({known.description})")
+            self.problems.add(place, path, f"found {found}; allowed: {known.allowed_values} ({known.description})")
 
     def _field(self, path: KeyPath, place: SettingPlace) -> fields.Field | None:
         """The field that a key sets; None, and a notice or a problem, where there is none."""
         if path in GONE:
             hint = "; `midfold config migrate` removes it" if place.origin.startswith("file ") else ""
             self.notices.append(
-                f"{place.at}: {dotted(path)} is ignored: it is no setting any more, but always {GONE[path]}{hint}"
+                f"{place.at}: {dotted_path(path)} is ignored: it is no setting any more, but always {GONE[path]}{hint}"
             )
             return None
         known = field_at(OLD.get(path, path))
         if known is None:
-            self.unknown(path, place)
+            self.refuse_unknown(path, place)
         return known
 
-    def unknown(self, path: KeyPath, place: SettingPlace, *, variable: bool = False) -> None:
+    def refuse_unknown(self, path: KeyPath, place: SettingPlace, *, variable: bool = False) -> None:
         if self.problems.full:
             self.problems.add(place, path, "unknown")
             return
@@ -135,12 +135,12 @@ class Layer(Struct):
             self.problems.add(place, path, f"is a section; set one of its keys: {_keys(path)}")
             return
         close = nearest(tuple(name[:100] for name in path))
-        right = shown(environment_name(close)) if close and variable else dotted(close or ())
+        right = printable_name(environment_name(close)) if close and variable else dotted_path(close or ())
         hint = f"; did you mean {right}?" if close else ""
         parent = path[:-1]
         while parent and not children(parent):
             parent = parent[:-1]
-        where = f"in {dotted(parent)}" if parent else "at the top level"
+        where = f"in {dotted_path(parent)}" if parent else "at the top level"
         self.problems.add(place, path, f"unknown key{hint} (allowed {where}: {_keys(parent)})")
 
     def name_is_fine(self, path: KeyPath, place: SettingPlace) -> bool:
@@ -151,7 +151,7 @@ class Layer(Struct):
         rule = "a name without slashes, colons, spaces or only dots, and neither auto nor main"
         if OPEN[section] == "pattern":
             rule = "a pattern of model names on one line, not empty"
-        self.problems.add(place, path, f"found the {OPEN[section]} '{shown(name)}'; allowed: {rule}")
+        self.problems.add(place, path, f"found the {OPEN[section]} '{printable_name(name)}'; allowed: {rule}")
         return False
 
     def settle(self) -> None:
@@ -162,7 +162,7 @@ class Layer(Struct):
             if setting.old is None:
                 kept.append(setting)
                 continue
-            was, now = dotted(setting.old), dotted(setting.path)
+            was, now = dotted_path(setting.old), dotted_path(setting.path)
             if winner := new.get(setting.path):
                 self.notices.append(f"{setting.place.at}: {was} is ignored: {now} is set too, at {winner.place.at}")
                 continue
@@ -214,11 +214,11 @@ def _entry(layer: Layer, key: ScalarNode, value: Node, path: KeyPath, name: str)
         try:
             scalar = fields.read(value, field_at(path))
         except fields.ValueRefused as found:
-            layer.refused(path, str(found), _place(value, name))
+            layer.refuse(path, str(found), _place(value, name))
             return
         layer.put(path, scalar, place)
     elif not children(path) and not old_section:
-        layer.unknown(path, place)
+        layer.refuse_unknown(path, place)
     elif not isinstance(value, MappingNode) and not yaml_text.is_null(value):
         kind = "a list" if isinstance(value, SequenceNode) else "a single value"
         layer.problems.add(place, path, f"found {kind}; allowed: a section with the keys {_keys(path)}")
@@ -242,10 +242,10 @@ def _keys(path: KeyPath) -> str:
 
 def is_setting(variable: str) -> bool:
     """Whether a variable sets a key, or would with two underscores where it has one."""
-    return variable.startswith(PREFIX) and ("__" in variable or _meant(variable) is not None)
+    return variable.startswith(PREFIX) and ("__" in variable or _intended_variable(variable) is not None)
 
 
-def _meant(variable: str) -> str | None:
+def _intended_variable(variable: str) -> str | None:
     """The variable that sets a key, for one that differs from it only in how many underscores stand together."""
     words = re.sub("__+", "_", variable.upper())
     for path in (*FIELDS, *OLD, *GONE):
@@ -260,14 +260,14 @@ def from_environment(variables: Mapping[str, str], named: Iterable[KeyPath], pro
     layer = Layer(problems)
     known = list(named)
     for variable in sorted(variables):
-        place = SettingPlace(f"environment {shown(variable)}", f"environment {variable}")
+        place = SettingPlace(f"environment {printable_name(variable)}", f"environment {variable}")
         path = _variable_path(layer, variable, known, place)
         if path is None:
             continue
         try:
             scalar = fields.from_text(variables[variable])
         except fields.ValueRefused as found:
-            layer.refused(path, str(found), place)
+            layer.refuse(path, str(found), place)
             continue
         if path[0] in OPEN:
             layer.named.append(path[:2])
@@ -283,7 +283,7 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
         same = [one for one in known if one[0] == first and variable.startswith(f"{environment_name(one)}__")]
         exact = [(*one, key) for one in same for key in children(one) if variable == environment_name((*one, key))]
         if len(exact) > 1:
-            layer.problems.add(place, path, f"means {' and '.join(map(dotted, exact))}: set it in the file")
+            layer.problems.add(place, path, f"means {' and '.join(map(dotted_path, exact))}: set it in the file")
             return None
         if not same and OPEN[first] == "pattern":
             layer.problems.add(place, path, "no such pattern in the file, and a variable's name cannot spell one")
@@ -292,11 +292,13 @@ def _variable_path(layer: Layer, variable: str, known: list[KeyPath], place: Set
         if not same and not layer.name_is_fine(path, place):
             return None
     if variable != variable.upper() or not (field_at(path) or path in OLD or path in GONE):
-        if meant := _meant(variable):
+        if meant := _intended_variable(variable):
             spelling = "in capitals, with two underscores between levels"
-            layer.problems.add(place, (), f"sets nothing; did you mean {shown(meant)}? (a variable is {spelling})")
+            layer.problems.add(
+                place, (), f"sets nothing; did you mean {printable_name(meant)}? (a variable is {spelling})"
+            )
         else:
-            layer.unknown(path, place, variable=True)
+            layer.refuse_unknown(path, place, variable=True)
         return None
     return path
 
@@ -314,7 +316,7 @@ def from_flags(overrides: Mapping[str, Any], problems: Problems) -> Layer:
         try:
             scalar = fields.from_text(value.text) if isinstance(value, FlagText) else fields.Scalar(value)
         except fields.ValueRefused as found:
-            layer.refused(path, str(found), place)
+            layer.refuse(path, str(found), place)
             continue
         layer.put(path, scalar, place)
     layer.settle()
@@ -456,12 +458,12 @@ def _check_provider(settings: Mapping[KeyPath, Setting], named: Iterable[KeyPath
     known = field_at(PROVIDER)
     assert known is not None
     close = get_close_matches(str(setting.value)[:100], [*KNOWN_PROVIDERS, *own], n=1)
-    hint = f"; did you mean {shown(close[0])}?" if close else ";"
-    sections = f" (there: {', '.join(shown(name) for name in own[:20])})" if own else ""
+    hint = f"; did you mean {printable_name(close[0])}?" if close else ";"
+    sections = f" (there: {', '.join(printable_name(name) for name in own[:20])})" if own else ""
     problems.add(
         setting.place,
         setting.old or PROVIDER,
-        f"found {show(setting.value, known)}{hint} allowed: {known.allowed}{sections}",
+        f"found {show(setting.value, known)}{hint} allowed: {known.allowed_values}{sections}",
     )
 
 

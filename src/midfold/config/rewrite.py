@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from midfold.config import yaml_text
-from midfold.config.fields import GONE, OLD, KeyPath, Value, ValueRefused, dotted, from_node, printable, render
+from midfold.config.fields import GONE, OLD, KeyPath, Value, ValueRefused, dotted_path, from_node, printable, render
 from midfold.config.load import Loaded, Problems, from_flags, parse
 from midfold.config.schema import Config
 from midfold.config.yaml_text import Insert
@@ -38,21 +38,23 @@ def migrate(text: str, name: str = "config.yaml") -> tuple[str, list[str]]:
             if _node(new_text, old) is None:
                 continue
             if _node(new_text, new) is None:
-                notices.append(f"{dotted(old)} is now {dotted(new)}")
+                notices.append(f"{dotted_path(old)} is now {dotted_path(new)}")
                 new_text = _move(new_text, old, new)
             else:
-                notices.append(f"{dotted(old)} removed: {dotted(new)} is set too, and wins")
+                notices.append(f"{dotted_path(old)} removed: {dotted_path(new)} is set too, and wins")
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
         for old in GONE:
             if _node(new_text, old) is not None:
-                notices.append(f"{dotted(old)} removed: it is no setting any more, but always {GONE[old]}")
+                notices.append(f"{dotted_path(old)} removed: it is no setting any more, but always {GONE[old]}")
                 new_text = yaml_text.cut(new_text, old, comments_too=False)
         _prove(before, text, new_text)
     except (yaml_text.NotEditable, ConfigError) as error:
         why = str(error) if isinstance(error, yaml_text.NotEditable) else "an anchor or alias would lose its place"
         seen = "\n".join(before.notices)
-        steps = [f"move {dotted(old)} to {dotted(new)}" for old, new in OLD.items() if dotted(old) in seen]
-        steps += [f"remove {dotted(old)}" for old in GONE if dotted(old) in seen]
+        steps = [
+            f"move {dotted_path(old)} to {dotted_path(new)}" for old, new in OLD.items() if dotted_path(old) in seen
+        ]
+        steps += [f"remove {dotted_path(old)}" for old in GONE if dotted_path(old) in seen]
         raise ConfigError(f"{name}: not rewritten: {why}. Nothing was changed; by hand: {', '.join(steps)}") from None
     return new_text, notices
 
@@ -144,7 +146,7 @@ def _prove_set(text: str, new_text: str, path: KeyPath, wanted: Value, name: str
     level[path[-1]] = wanted
     if msgspec.convert(expected, Config) != after.config:
         raise ConfigError(
-            f"{name}: {dotted(path)} shares its value with other keys; nothing was changed: edit it by hand"
+            f"{name}: {dotted_path(path)} shares its value with other keys; nothing was changed: edit it by hand"
         )
 
 

@@ -18,7 +18,7 @@ import yaml
 from msgspec import Struct
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from midfold.config.fields import KeyPath, dotted, render
+from midfold.config.fields import KeyPath, dotted_path, render
 from midfold.errors import ConfigError
 
 LARGEST_FILE = 256 * 1024
@@ -31,7 +31,7 @@ _QUOTED = re.compile(r"'[^'<]{2,}'|\"[^\"<]{2,}\"")
 _BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 
 
-class Bounded(yaml.SafeLoader):
+class BoundedLoader(yaml.SafeLoader):
     """Composes only; refuses deep nesting; an alias gets the position of the alias, not of what it repeats."""
 
     def __init__(self, text: str) -> None:
@@ -85,7 +85,7 @@ def compose(text: str, name: str) -> Node | None:
     if len(text) > LARGEST_FILE:
         raise too_large(name)
     try:
-        loader = Bounded(text)
+        loader = BoundedLoader(text)
         node: Node | None = loader.get_single_node()
         return node
     except yaml.reader.ReaderError as error:
@@ -135,14 +135,14 @@ def pairs(node: MappingNode, name: str) -> list[tuple[Node, Node]]:
         return own
     taken = {key.value for key, _ in own if isinstance(key, ScalarNode)}
     merged = []
-    for key, value in _merged(node, name, [0], 0):
+    for key, value in _merged_pairs(node, name, [0], 0):
         if isinstance(key, ScalarNode) and key.value not in taken:
             taken.add(key.value)
             merged.append((key, value))
     return own + merged
 
 
-def _merged(node: MappingNode, name: str, count: list[int], depth: int) -> Iterator[tuple[Node, Node]]:
+def _merged_pairs(node: MappingNode, name: str, count: list[int], depth: int) -> Iterator[tuple[Node, Node]]:
     for key, value in node.value:
         if key.tag != MERGE:
             continue
@@ -153,14 +153,14 @@ def _merged(node: MappingNode, name: str, count: list[int], depth: int) -> Itera
             if depth >= DEEPEST or count[0] > MOST_MERGED:
                 raise ConfigError(f"{name}:{at(value)}: << merges too much, or itself")
             yield from (pair for pair in source.value if pair[0].tag != MERGE)
-            yield from _merged(source, name, count, depth + 1)
+            yield from _merged_pairs(source, name, count, depth + 1)
 
 
 def comments(text: str) -> list[tuple[int, int]]:
     """Where each comment of a readable text starts and ends: the text between tokens holds nothing else."""
     found = []
     end = 0
-    for token in yaml.scan(text, Loader=Bounded):
+    for token in yaml.scan(text, Loader=BoundedLoader):
         for match in re.finditer("#[^\r\n\x85\u2028\u2029]*", text[end : token.start_mark.index]):
             found.append((end + match.start(), end + match.end()))
         end = max(end, token.end_mark.index)
@@ -444,4 +444,4 @@ def _line_end(body: str, index: int) -> int:
 
 def _by_hand(path: KeyPath, node: Node | None) -> NotEditable:
     where = f" on line {node.start_mark.line + 1}" if node is not None else ""
-    return NotEditable(f"{dotted(path)}{where} is written in a way that only a person can change safely")
+    return NotEditable(f"{dotted_path(path)}{where} is written in a way that only a person can change safely")

@@ -251,6 +251,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         impossible=impossible,
         compaction_count=job.state.count + 1,
         persistence="in_place_archive",
+        trail=ask.trail,
     )
     state = _next_state(job, ask, answer, body, helps=helps)
     return make_outcome(job, messages, receipt, state, Archive(originals), system)
@@ -317,6 +318,7 @@ def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, 
         count=state.count + 1,
         summary=body,
         folds=(*state.folds, ask.fold),
+        trail=ask.folded_trail,
         ineffective=0 if helps else state.ineffective + 1,
         failure=answer.failure,
     )

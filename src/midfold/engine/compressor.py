@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+
 from midfold.decide import decide, situation_of
 from midfold.engine.assemble import assemble, without_fold
 from midfold.engine.contract import ContextEngine
@@ -26,7 +28,7 @@ from midfold.engine.finish import (
 from midfold.engine.job import Job
 from midfold.engine.planner import SMALLEST_GAIN, plan_fold, plan_whole, size_of
 from midfold.fold.archive import Archive, fold_id, handle_of
-from midfold.fold.audit import rejection
+from midfold.fold.audit import lacking, rejection
 from midfold.fold.boundary import Plan
 from midfold.fold.budget import Pressure
 from midfold.fold.digest.digest import PLACEHOLDER, back_reference, digest, duplicates, is_digest, shrink_arguments
@@ -235,9 +237,18 @@ class Compressor(ContextEngine):
             return leave(job, "there is nothing between head and tail to fold", plan)
         ask = job.ask(plan, new)
         answer = yield ask
-        failure = answer.failure or rejection(answer.text, ask) if answer.source == "model" else answer.failure
-        if answer.source == "model" and failure:
-            if failure in KEEPS_HISTORY or not request.options.lossy_fallback:
+        by_model, lossy = answer.source == "model", request.options.lossy_fallback
+        missing = "" if answer.free_form or not by_model or answer.failure else lacking(answer.text, ask)
+        if missing:
+            ask = msgspec.structs.replace(ask, missing=missing)
+            answer = yield ask
+        failure = answer.failure
+        if not failure and by_model:
+            failure = rejection(answer.text, ask, is_whole=not answer.free_form)
+        elif not failure and not lossy:
+            failure = "no_provider"
+        if failure and (by_model or not lossy):
+            if failure in KEEPS_HISTORY or not lossy:
                 job.notices += answer.notes
                 return abort(job, failure, answer, plan)
             text, book = local_summary(ask)

@@ -22,6 +22,7 @@ from midfold.fold.receipt import (
     account,
 )
 from midfold.fold.request import CompactionRequest, CompactionState, Flow, Outcome, SummaryAnswer
+from midfold.fold.trail import Trail
 from midfold.transcript.laws import Repair, may_open, sanitize
 from midfold.transcript.message import Message, Transcript
 
@@ -58,6 +59,7 @@ def make_receipt(
     impossible: tuple[str, ...] = (),
     compaction_count: int | None = None,
     persistence: PersistenceRecommendation = "no_persistence_change",
+    trail: Trail | None = None,
 ) -> Receipt:
     """The receipt; `new` are the messages from now on, where they changed."""
     budget = job.request.budget
@@ -86,6 +88,7 @@ def make_receipt(
         handles=handles,
         impossible=impossible,
         persistence=persistence,
+        trail=trail,
         notices=tuple(dict.fromkeys(job.notices)),
     )
 
@@ -123,7 +126,7 @@ def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decis
     if not decision.fold:
         return decline(Job(request), decision)
     outcome = yield from engine.compress(decision.apply(request))
-    return decision.settle(outcome)
+    return decision.settle(outcome.with_recovery(request.messages))
 
 
 def make_legal(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:

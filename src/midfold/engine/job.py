@@ -10,9 +10,16 @@ import msgspec
 from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Plan, replace_historical_media
-from midfold.fold.budget import SUMMARY_MINIMUM
-from midfold.fold.handoff import HEAD, Generated, generated, newest_handoff
-from midfold.fold.request import CompactionRequest, CompactionState, PrefixRequest, SummaryAsk
+from midfold.fold.handoff import HEAD, Generated, generated_messages, newest_handoff
+from midfold.fold.request import (
+    TRAIL_SHARE,
+    CompactionRequest,
+    CompactionState,
+    PrefixRequest,
+    SummaryAsk,
+    told_tokens,
+)
+from midfold.fold.trail import Trail, follow, parse, render
 from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import (
     CALL,
@@ -26,7 +33,7 @@ from midfold.transcript.message import (
     ToolResult,
     Transcript,
 )
-from midfold.transcript.tokens import MESSAGE_UNITS, Basis, Fixed, Meter, media_units
+from midfold.transcript.tokens import MESSAGE_UNITS, Basis, FixedSize, Meter, media_units
 
 # Sizes of very many messages: the newest are estimated one by one, older ones by their length.
 #
@@ -100,10 +107,12 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-STAYING_OF_TARGET = 0.2
+STAYING_OF_TARGET = 0.15
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
+PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
+"""Of the conversation's window: what a summary model may be shown, where its own window is not known."""
 TERSE_FRAME_TOKENS = 105
 """The same without the note, where a size was asked for."""
 
@@ -129,8 +138,8 @@ class Job:
         return legal_cuts(self.messages)
 
     @cached_property
-    def _fixed(self) -> Fixed:
-        return self.request.meter.fixed(self.request.system, self.request.tools)
+    def _fixed(self) -> FixedSize:
+        return self.request.meter.fixed_size(self.request.system, self.request.tools)
 
     @cached_property
     def fixed_tokens(self) -> int:
@@ -139,9 +148,8 @@ class Job:
 
     @cached_property
     def prompt_tokens(self) -> int:
-        """What the provider reported for this very prompt, else the estimate."""
-        reported = self.request.prompt_tokens or (self.request.usage.prompt_tokens if self.request.usage else None)
-        return reported or self.estimated_tokens
+        """What the host or the provider said of this very prompt, else the estimate."""
+        return told_tokens(self.request) or self.estimated_tokens
 
     @cached_property
     def estimated_tokens(self) -> int:
@@ -149,8 +157,7 @@ class Job:
 
     @property
     def basis(self) -> Basis:
-        known = self.request.prompt_tokens or self.request.usage
-        return self.request.token_basis if known else "estimated"
+        return self.request.token_basis if told_tokens(self.request) else "estimated"
 
     @cached_property
     def scale(self) -> float:
@@ -190,9 +197,9 @@ class Job:
     @cached_property
     def ours(self) -> dict[int, Generated]:
         """The messages we wrote in earlier compactions, by their places."""
-        head = self.request.options.protection.protect_first_n_messages
-        known = self.request.state.folds
-        found = generated(self.messages, max(head, HEAD), known)
+        protection = self.request.options.protection
+        head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
+        found = generated_messages(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
             return found
         return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
@@ -208,7 +215,8 @@ class Job:
 
     def _is_believed(self, handoff: Generated) -> bool:
         """Whether whoever keeps the originals has this handoff; where nobody does, its check is enough."""
-        return self.request.keeper is None or self.request.keeper.has_handoff(handoff)
+        keeper = self.request.keeper
+        return not handoff.is_foreign and (keeper is None or keeper.has_handoff(handoff))
 
     def is_handle(self, handle: str) -> bool:
         """Whether a handle leads to originals."""
@@ -226,57 +234,65 @@ class Job:
 
     @cached_property
     def state(self) -> CompactionState:
-        """The state that belongs to these messages: a handoff in them is believed, a state without one is not."""
-        given, found = self.request.state, newest_handoff(self.ours)
-        fresh = CompactionState(
-            ineffective=given.ineffective, failure=given.failure, cooldown_until=given.cooldown_until
-        )
+        """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
+        given, found, lineage = self.request.state, newest_handoff(self.ours), self.request.lineage
+        fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
-            if given.summary:
-                self.notices.append("the state of another conversation was not used")
-            return msgspec.structs.replace(fresh, lineage="" if given.summary else given.lineage)
+            if not given.summary or (lineage and lineage == given.lineage):
+                return given if not lineage else msgspec.structs.replace(given, lineage=lineage)
+            self.notices.append("the state of another conversation was not used")
+            return fresh
         _, handoff = found
         if self._is_known(handoff):
-            return msgspec.structs.replace(given, summary=handoff.body)
+            trail = parse(handoff.body) if given.trail.is_empty else given.trail
+            return msgspec.structs.replace(given, summary=handoff.body, trail=trail)
         if not self._is_believed(handoff):
             self.notices.append("a handoff that is not from here was carried on as a summary of the client's own")
-            brought = "\n\n".join(ours.body for ours in self.ours.values() if ours.kind == "fold")
+            alike = (ours.body for ours in self.ours.values() if ours.kind == "fold" and not handoff.is_foreign)
+            brought = self.request.redact("\n\n".join(alike) or handoff.body)
             return msgspec.structs.replace(fresh, count=1, summary=brought)
         if given.folds:
             self.notices.append("the handoff in the messages is not the state's; it was taken from the messages")
-        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,))
+        trail = parse(handoff.body)
+        return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves."""
         return tuple(self.messages[index] for index in plan.fold() if index not in self.ours)
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends = self.ends(plan)
+        previous = newest_handoff(self.ours)
+        ends, start = self.ends(plan), previous[0] if previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in self.ours]
+        folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
+        after = tuple(map(self.messages.__getitem__, self._behind(plan)))
+        budget = self.summary_budget(plan)
+        trail = msgspec.structs.replace(follow(folded, after, self.request.redact), ahead=len(after))
         return SummaryAsk(
             messages=new,
-            budget_tokens=self.summary_budget(plan),
+            budget_tokens=budget,
             fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
             redact=self.request.redact,
             previous=self.state.summary,
             focus=self.request.focus,
-            prompt_characters=max(self.budget.effective_input_window * 2, 8_000),
+            prompt_characters=self._prompt_characters(plan),
             prefix=self._prefix(plan),
             before=self.messages[: plan.head_end],
-            after=tuple(self.messages[index] for index in self._behind(plan)),
+            after=after,
+            trail=trail,
+            trail_lines=render(trail, int(budget * TRAIL_SHARE)),
+            folded_trail=folded,
             dense=self.request.target_tokens is not None,
             shown_results=ends.results if ends.results < ALL else 0,
             shown_texts=ends.texts if ends.texts < ALL else 0,
-            prose_tokens=self._prose_tokens,
         )
 
-    @property
-    def _prose_tokens(self) -> int:
-        """What a model writes where a size was asked for: lines of the fold say more, and cost nothing.
-
-        Without the audit nothing would fill the rest; then the model writes all of it.
-        """
-        request = self.request
-        return SUMMARY_MINIMUM if request.target_tokens is not None and request.options.verify else 0
+    def _prompt_characters(self, plan: Plan) -> int:
+        """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
+        read = sum(characters(self.messages[index].parts) for index in plan.fold())
+        size = sum(map(self.sizes.__getitem__, plan.fold()))
+        room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
+        return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""

@@ -8,14 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
-from midfold.fold.ledger import HARDLY_SHORTER
+from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT
 from midfold.transcript.message import Message, Part, Text, ToolCall, ToolResult, Transcript
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
-
-SHORT_TEXT = 360
-"""Characters of an ask or an answer that always stays whole."""
 
 
 class Ends(NamedTuple):

@@ -92,7 +92,7 @@ def with_own_handles(text: str, is_own: Callable[[str], bool]) -> str:
     """The text in which nothing looks like a handle that is none of ours."""
     strange = {handle for handle in handles_in(text) if not is_own(handle)}
 
-    def written(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         return STRANGE + match.group(1) if match.group() in strange else match.group()
 
-    return _HANDLE.sub(written, text) if strange else text
+    return _HANDLE.sub(rewrite, text) if strange else text

@@ -1,38 +1,59 @@
 """A summary is checked against its source before it is trusted.
 
     rejection(text, ask)    why a text is no summary at all, or ""
-    audited(ask, text)      the summary with its asks verbatim, its claims grounded, its gaps filled, its orders quoted
+    lacking(text, ask)      what a summary must have and this one has not, or ""
+    audited(ask, text)      the summary with its claims grounded, its orders quoted, and what it forgot added
 
 Rules of this file:
-1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries.
-2. What the user asked for is written from what the user wrote. Nobody paraphrases an ask.
-3. Facts of the fold that the summary leaves out are added while there is room; the receipt counts all of them.
-4. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
+1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries. So is one
+   that names no task, nothing done or no state, or is far shorter than its fold deserves.
+2. The room is the model's. What is added below its text is what models forget and we know word for word: demands and
+   asks of the user, names from the last steps, the trail. Nothing is added to fill room.
+3. What the source is not certain of is not told as a fact: the line says so.
+4. A model's text that is too long loses lines of its longest sections, not its end.
+5. Whatever comes out is redacted, within its budget, and cannot be taken for an order.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.handoff import unwrapped
-from midfold.fold.hostile import Source, grounded, harmless, quoted
-from midfold.fold.ledger import Book
-from midfold.fold.local import cover, said_by_user
-from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import StructuredSummary, parse_summary
-from midfold.transcript.message import TEXT, Text, ToolCall, ToolResult
+from midfold.fold.boundary import speaks
+from midfold.fold.handoff import bare_summary
+from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, quote_orders
+from midfold.fold.local import Book, count_names
+from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
+from midfold.fold.summary import (
+    CHARACTERS_PER_TOKEN,
+    SECTIONS,
+    StructuredSummary,
+    follows_template,
+    parse_summary,
+    sections_text,
+)
+from midfold.fold.trail import without_trail
+from midfold.transcript.message import TEXT, Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
+from midfold.transcript.wrappers import user_words
 
 SCANNED_FOR_MODEL = 150_000
-"""Characters read for what a model's summary left out; fewer than for a summary made without one."""
+"""Characters read for the receipt's account of what a model's summary has."""
 FEWEST_READ = 150
 """Characters of a text that are read at least; where that is too much in all, older messages are not read."""
 SHORTEST_SOURCE = 400
 """Tokens; a shorter fold may well have a summary as long as itself."""
+WARRANTING = 2_000
+"""Tokens; of a shorter fold little need be said."""
+DESERVED, LEAST = 0.2, 0.15
+"""Of a fold: what its summary deserves, at most its budget; and of that, what it must have."""
+TASK = ("task_snapshot", "goal", "constraints", "pending")
+WORK = ("done", "progress", "in_progress", "decisions", "resolved", "files")
+STATE = ("active_state", "in_progress", "blocked", "pending", "next_steps", "task_snapshot")
 _REFUSAL = re.compile(
     r"\s*(?:i['’]?m sorry|i am sorry|sorry,|i apologi[sz]e|i can(?:no|['’])t|i am unable|i['’]m unable|i won['’]t|"
     r"as an ai\b|unfortunately, i\b|i must decline|my apologies)",
@@ -57,9 +78,9 @@ class Audit(NamedTuple):
     book: Book = Book()
 
 
-def rejection(text: str, ask: SummaryAsk) -> FailureKind:
-    """Why this is no summary; empty if it may be one."""
-    body = unwrapped(text)
+def rejection(text: str, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
+    """Why this is no summary; empty if it may be one. A part of one (not `is_whole`) need not say everything."""
+    body = bare_summary(text)
     if not body or _PAGE.match(body) or _TOOL_CALL.match(body):
         return "malformed"
     headings = body.count("\n#") + body.startswith("#")
@@ -68,8 +89,26 @@ def rejection(text: str, ask: SummaryAsk) -> FailureKind:
     if not headings and _REFUSAL.match(body):
         return "filtered"
     enough = max(estimate_text(body), SHORTEST_SOURCE + 1)
-    source = source_tokens(ask, enough)
-    return "ineffective" if SHORTEST_SOURCE < source < enough else ""
+    if SHORTEST_SOURCE < source_tokens(ask, enough) < enough:
+        return "ineffective"
+    return "malformed" if is_whole and lacking(text, ask) else ""
+
+
+def lacking(text: str, ask: SummaryAsk) -> str:
+    """What a summary of this fold must have and a text has not, as its author is told it; empty if nothing."""
+    warranted = int(min(ask.asked_tokens, source_tokens(ask, int(ask.asked_tokens / DESERVED)) * DESERVED))
+    if warranted < WARRANTING * DESERVED:
+        return ""
+    body = bare_summary(text)
+    size = estimate_text(body)
+    if size < warranted * LEAST:
+        return f"it was far too short, about {size:,} tokens of {ask.asked_tokens:,}"
+    if not follows_template(body):
+        return ""
+    summary = parse_summary(body)
+    kinds = (("the task", TASK), ("what was done", WORK), ("the present state", STATE))
+    missing = [name for name, keys in kinds if not any(getattr(summary, key).strip() for key in keys)]
+    return f"it did not say {' nor '.join(missing)}" if missing else ""
 
 
 def source_tokens(ask: SummaryAsk, enough: int) -> int:
@@ -88,14 +127,245 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
 
 def audited(ask: SummaryAsk, text: str) -> Audit:
     """The summary as it may be trusted."""
-    source = Source(ask.messages, ask.previous, ask.focus or "")
-    checked = grounded(ask.redact(unwrapped(text)), source)
-    summary = _with_asks(parse_summary(checked.text), ask)
-    left = ask.budget_tokens - estimate_text(summary.render())
-    room = max(left, ask.budget_tokens // 6)
-    body, book = cover(_newest(ask), summary, room, SCANNED_FOR_MODEL)
-    quiet = quoted(body.render(), ask.messages, ask.redact)
-    return Audit(ask.redact(harmless(quiet.text)), checked.marked, checked.removed, quiet.lines, book)
+    known = (*ask.before, *ask.messages, *ask.after)
+    written = ask.redact(_without_added(without_trail(bare_summary(text))))
+    checked = ground(written, Source(known, ask.previous, ask.focus or ""))
+    certain, doubted = mark_doubts(checked.text, ask)
+    quiet = quote_orders(_with_task(parse_summary(certain), ask).render(), known, ask.redact)
+    trail = sections_text(ask.trail_lines)
+    added = _forgotten(ask, f"{quiet.text}\n{trail}")
+    room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
+    summary = _with_lines(_fitted(parse_summary(quiet.text), room), ask.trail_lines)
+    body = "\n\n".join(filter(None, [summary.render(), added]))
+    book = count_names(_newest(ask), body, SCANNED_FOR_MODEL)
+    return Audit(ask.redact(harmless(body)), checked.marked + doubted, checked.removed, quiet.lines, book)
+
+
+# What the assistant only supposed is not told as a fact: by rule, so that few true lines are marked.
+#
+# A line is marked that has a name and most of the words of the last sentence about that name, where that sentence says
+# that it is not certain, and the line does not.
+
+
+UNCERTAIN = " [not certain in the source]"
+SAME_CLAIM = 0.75
+"""Of the longer words of a sentence: a line that has so many of them makes the same claim."""
+MOST_TURNS = 600
+"""Newest messages whose doubts are looked for."""
+HEDGE = re.compile(
+    r"\b(?:probabl[ey]|likely|perhaps|maybe|might|may be|could be|seems?|appears? to|presumably|i think|not sure|"
+    r"unsure|unverified|untested|unclear|unconfirmed|not (?:yet )?(?:been )?(?:verified|confirmed|tested|checked)|"
+    r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?",
+    re.I,
+)
+_SPAN = re.compile(r"`([^`\n]{3,80})`")
+
+
+def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
+    """A summary whose lines say where the source is not certain, and how many were marked."""
+    lines = text.split("\n")
+    certain = {
+        place: names
+        for place, line in enumerate(lines)
+        if not line.startswith("#") and (names := _names(line)) and not HEDGE.search(line)
+    }
+    doubts = _doubts(ask, set().union(*certain.values()))
+    marked = 0
+    for place, names in certain.items():
+        told = frozenset(_WORDS.findall(lines[place].lower()))
+        if any(len(doubts[name] & told) >= SAME_CLAIM * len(doubts[name]) for name in names if name in doubts):
+            lines[place] += UNCERTAIN
+            marked += 1
+    return "\n".join(lines), marked
+
+
+def _doubts(ask: SummaryAsk, names: set[str]) -> dict[str, frozenset[str]]:
+    """By name: the words of the last sentence the assistant said of it, where that was not certain."""
+    found: dict[str, frozenset[str]] = {}
+    for message in (*ask.messages, *ask.after)[-MOST_TURNS:]:
+        for part in message.parts if message.role == "assistant" else ():
+            text = part.text[:LONGEST_READ] if isinstance(part, Text) else ""
+            for sentence in _SENTENCE.split(text) if HEDGE.search(text) else [text]:
+                words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence).lower())) if HEDGE.search(sentence) else ()
+                if len(words) >= FEWEST_WORDS:
+                    found.update((name, frozenset(words)) for name in names if name in sentence)
+                else:
+                    found = {name: doubt for name, doubt in found.items() if name not in sentence}
+    return found
+
+
+def _names(line: str) -> set[str]:
+    return {*_SPAN.findall(line), *(item.text for item in identifiers(line))}
+
+
+# What a model forgets, added word for word below its text.
+
+
+ADDED = "## Word for Word"
+QUOTE = '- The user said: "'
+MOST_ADDED = 0.15
+"""Of the budget, where the text leaves room."""
+LONGEST_SAID, PASTED = 300, 2_000
+TOLERANCE = 1.05
+"""Times its room: a text that is only so much longer is left as it is."""
+FEWEST_WORDS = 4
+LEAST_SPOKEN, LONGEST_TASK = 0.1, 600
+"""Of a task's longer words: what users must have said of it, in any message; and characters of one of theirs."""
+ENOUGH_WORDS = 0.7
+"""Of a sentence's longer words: a text that has so many of them tells it."""
+LAST_STEPS, MOST_NAMES = 8, 8
+"""Messages at the end of the fold whose names belong to open work, and how many names are added at most."""
+DEMAND = re.compile(
+    r"\b(?:must|never|always|don['’]t|do not|prefer|only|should|avoid|make sure|instead|need|want|please|without)\b",
+    re.I,
+)
+_WORDS = re.compile(r"\w{4,40}+")
+_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|\n+")
+_BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
+
+
+def _forgotten(ask: SummaryAsk, told: str) -> str:
+    """What the user said and a text has not, and names of the last steps that it lacks, in a section of their own.
+
+    Demands come first, then the newest. Room that the text leaves may be used, more than its share is never taken.
+    """
+    left = min(ask.budget_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
+    room = max(left, int(ask.budget_tokens * ADDED_SHARE))
+    words = set(_WORDS.findall(told.lower()))
+    said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _said(ask))]))
+    kept: set[int] = set()
+    for place in sorted(range(len(said)), key=lambda place: (not DEMAND.search(said[place]), -place)):
+        cost = estimate_text(said[place]) + 1
+        if cost <= room and not _is_told(said[place].removeprefix(QUOTE), words):
+            kept.add(place)
+            room -= cost
+    lines = [said[place] for place in sorted(kept)]
+    names = _open_names(ask, told)
+    while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
+        names.pop()
+    return "\n".join([ADDED, *lines, *([line] if names else [])]) if lines or names else ""
+
+
+def _without_added(text: str) -> str:
+    """A text without the section of ours that a model copied from the summary before: it is written anew."""
+    before, there, rest = text.partition(f"{ADDED}\n")
+    return f"{before}{rest[rest.find(chr(10) + '#') + 1 :] if chr(10) + '#' in rest else ''}" if there else text
+
+
+def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
+    """A task that no user ever spoke of gives way to what the user said last."""
+    said = [words for message in (*ask.messages, *ask.after) if speaks(message) and (words := user_words(message))]
+    spoken = set(_WORDS.findall(" ".join([*said, ask.previous, *map(_text_of, ask.before)]).lower()))
+    own = set(_WORDS.findall(summary.task_snapshot.lower()))
+    if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
+        return summary
+    newest = " ".join(ask.redact(said[-1]).split())
+    shown = newest if len(newest) <= LONGEST_TASK else f"{newest[:LONGEST_TASK]}…"
+    return msgspec.structs.replace(summary, task_snapshot=shown)
+
+
+def _is_told(sentence: str, words: set[str]) -> bool:
+    own = set(_WORDS.findall(sentence.lower()))
+    return sum(word in words for word in own) >= ENOUGH_WORDS * len(own)
+
+
+def _said(ask: SummaryAsk) -> Iterator[str]:
+    """What the user typed: short messages whole, of longer ones the sentences that demand something.
+
+    What is longer still was pasted: a document of somebody else's.
+    """
+    for message in ask.messages:
+        words = user_words(message) if speaks(message) else ""
+        if not words or len(words) > PASTED:
+            continue
+        text = ask.redact(words)
+        if len(text) <= LONGEST_SAID:
+            yield " ".join(text.split())
+            continue
+        pieces = (_BULLET.sub("", piece).strip() for piece in _SENTENCE.split(text))
+        yield from (piece for piece in pieces if 20 <= len(piece) <= LONGEST_SAID and DEMAND.search(piece))
+
+
+def _said_before(ask: SummaryAsk) -> list[str]:
+    """What an earlier summary had of the user's words and demands, line by line."""
+    demands = parse_summary(ask.previous).constraints.split("\n") if ask.previous else []
+    quotes = [line for line in ask.previous.split("\n") if line.startswith(QUOTE)]
+    return [*(f"- {line}" for piece in demands if (line := _BULLET.sub("", piece).strip())), *quotes]
+
+
+def _open_names(ask: SummaryAsk, told: str) -> list[str]:
+    """Addresses, paths and ids that the assistant used more than once in its last steps, and a text lacks."""
+    counts: dict[str, int] = {}
+    for message in ask.messages[-LAST_STEPS:]:
+        for part in message.parts if message.role == "assistant" else ():
+            text = part.text if isinstance(part, Text) else part.arguments if isinstance(part, ToolCall) else ""
+            for name in {item.text for item in identifiers(ask.redact(text[:LONGEST_READ])) if _is_telling(item)}:
+                counts[name] = counts.get(name, 0) + 1
+    known = "\n".join([told, *(_text_of(message) for message in (*ask.before, *ask.after))])
+    return [f"`{name}`" for name, count in counts.items() if count > 1 and name not in known][-MOST_NAMES:]
+
+
+def _is_telling(item: Identifier) -> bool:
+    """Whether a name says something of the work: not a device, a folder of everybody's, or a file without a folder."""
+    if item.kind != "path":
+        return item.kind in ("url", "hash", "id")
+    return item.text.count("/") > 1 and not item.text.startswith(("/dev/", "/bin/", "/usr/", "/etc/", "/proc/"))
+
+
+LONGEST_READ = 20_000
+
+
+def _text_of(message: Message) -> str:
+    return "\n".join(
+        part.arguments if isinstance(part, ToolCall) else part.text
+        for part in message.parts
+        if isinstance(part, Text | ToolCall | ToolResult)
+    )
+
+
+def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) -> StructuredSummary:
+    """A summary with lines at the end of its sections."""
+    return msgspec.structs.replace(
+        summary,
+        **{key: "\n".join([*filter(None, [getattr(summary, key).strip()]), *more]) for key, more in lines.items()},
+    )
+
+
+LEFT_OUT = "- […]"
+
+
+def _fitted(summary: StructuredSummary, room: int) -> StructuredSummary:
+    """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
+    sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
+    over = estimate_text(summary.render()) - room
+    if over <= room * (TOLERANCE - 1):
+        return summary
+    low, high = 0, max(sizes.values())
+    while high - low > 1:
+        most = (low + high) // 2
+        if sum(max(size - most, 0) for size in sizes.values()) >= over:
+            low = most
+        else:
+            high = most
+    return msgspec.structs.replace(
+        summary,
+        **{key: _shorter(getattr(summary, key), low, key == "done") for key, size in sizes.items() if size > low},
+    )
+
+
+def _shorter(text: str, room: int, oldest: bool) -> str:
+    """The lines of a section that fit, without the last ones, or without the `oldest`."""
+    lines = text.strip().split("\n")
+    kept: list[str] = []
+    left = room - estimate_text(LEFT_OUT) - 1
+    for line in reversed(lines) if oldest else lines:
+        left -= estimate_text(line) + 1
+        if left < 0:
+            break
+        kept.append(line)
+    if not kept:
+        return f"{lines[0][: int(room * CHARACTERS_PER_TOKEN)].rpartition(' ')[0]} […]"
+    return "\n".join([LEFT_OUT, *reversed(kept)] if oldest else [*kept, LEFT_OUT])
 
 
 def _newest(ask: SummaryAsk) -> SummaryAsk:
@@ -113,28 +383,12 @@ def _newest(ask: SummaryAsk) -> SummaryAsk:
 
 def trusted(ask: SummaryAsk, text: str) -> Audit:
     """A summary as its author wrote it, for callers who check their summaries themselves."""
-    return Audit(ask.redact(harmless(unwrapped(text))))
+    return Audit(ask.redact(harmless(bare_summary(text))))
 
 
 def local_audit(ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     """A summary that was made by rules says nothing of its own; what it quotes is made harmless all the same."""
-    quiet = quoted(unwrapped(answer.text), ask.messages, ask.redact)
+    quiet = quote_orders(bare_summary(answer.text), ask.messages, ask.redact)
     kept, recoverable, estimate = answer.facts or (0, 0, 1.0)
     book = Book(kept=kept, recoverable=recoverable, estimate=estimate)
     return Audit(ask.redact(harmless(quiet.text)), quoted=quiet.lines, book=book)
-
-
-def _with_asks(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
-    """The task, the open asks and the demands in the user's own words, earlier ones included.
-
-    An earlier summary has them word for word: what a model leaves out of its update is not forgotten.
-    """
-    said = said_by_user(ask)
-    known = summary.render()
-    demands = [line for line in said.demands if line.removeprefix("- ") not in known]
-    return msgspec.structs.replace(
-        summary,
-        task_snapshot=said.task or summary.task_snapshot,
-        pending="\n".join(said.asks) or summary.pending,
-        constraints="\n".join(filter(None, [summary.constraints.strip(), *demands])),
-    )

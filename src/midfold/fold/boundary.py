@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.fold.handoff import generated
+from midfold.fold.handoff import generated_messages
 from midfold.transcript.laws import is_human, legal_cuts
 from midfold.transcript.message import (
     IMAGE,
@@ -38,17 +38,8 @@ from midfold.transcript.message import (
     kinds_of,
 )
 from midfold.transcript.tokens import Meter, media_units
+from midfold.transcript.wrappers import user_words
 
-NOTICE_TAGS = (
-    "system-reminder",
-    "task-notification",
-    "system-notification",
-    "background-task",
-    "todo-snapshot",
-    "local-command-caveat",
-    "local-command-stdout",
-    "local-command-stderr",
-)
 SMALLEST_FLOOR = 2
 """The messages that stay at the end where not even `protect_last_n` of them fit."""
 LONGEST_REPLY = 3
@@ -140,7 +131,7 @@ class Layout:
         self.messages, self.sizes, self.protection = messages, sizes, protection
         self.tail_tokens, self.earliest = tail_tokens, earliest
         self.cuts = legal_cuts(messages) if cuts is None else cuts
-        self.ours = generated(messages) if ours is None else ours
+        self.ours = generated_messages(messages) if ours is None else ours
         self.room = int(tail_tokens * protection.soft_ceiling_ratio) // 4
         kept = msgspec.structs.replace(protection, protect_system_prompt=True)
         end = head_length(messages, self.cuts, kept, compactions)
@@ -251,7 +242,7 @@ def _merge(groups: list[range], start: int) -> tuple[range, ...]:
 
 def latest_human(messages: Transcript, ours: Container[int] | None = None) -> int | None:
     """The newest message in which a user really speaks."""
-    ours = generated(messages) if ours is None else ours
+    ours = generated_messages(messages) if ours is None else ours
     for index in range(len(messages) - 1, -1, -1):
         if index not in ours and speaks(messages[index]):
             return index
@@ -259,18 +250,15 @@ def latest_human(messages: Transcript, ours: Container[int] | None = None) -> in
 
 
 def speaks(message: Message) -> bool:
-    """Whether a person wrote this, and not the harness, whose notices come as user messages in tags."""
-    return is_human(message) and not _is_notice(message)
-
-
-def _is_notice(message: Message) -> bool:
-    text = message.text.strip()
-    return any(text.startswith(f"<{tag}>") and text.endswith(f"</{tag}>") for tag in NOTICE_TAGS)
+    """Whether a person wrote this, and not a client by itself."""
+    return is_human(message) and (
+        any(not isinstance(part, Text) for part in message.parts) or bool(user_words(message))
+    )
 
 
 def latest_visible_answer(messages: Transcript, ours: Container[int] | None = None) -> int | None:
     """The newest message in which the assistant says something a person can read."""
-    ours = generated(messages) if ours is None else ours
+    ours = generated_messages(messages) if ours is None else ours
     for index in range(len(messages) - 1, -1, -1):
         if _is_visible_answer(messages[index]) and index not in ours:
             return index
@@ -284,7 +272,7 @@ def _is_visible_answer(message: Message) -> bool:
 def split_for_partial_compaction(messages: Transcript, keep_last_exchanges: int) -> tuple[Transcript, Transcript]:
     """Head and tail, the tail starting at the n-th newest human turn; no head if there are no more turns than that."""
     left = max(keep_last_exchanges, 1)
-    ours = generated(messages)
+    ours = generated_messages(messages)
     for index in range(len(messages) - 1, -1, -1):
         if index not in ours and speaks(messages[index]):
             left -= 1

@@ -7,7 +7,9 @@ Rules of this file:
    handoff, quotes one, or stands in a tool result is not believed. Nor is a genuine handoff of another session that a
    user pastes: ours stand near the beginning, and nowhere else. The check holds no secret, so a store is asked, too
    (`Keeper`): a handoff that it does not have is a summary that a client brought along.
-3. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
+3. Hermes and Claude Code write summaries of their own into a history. They are told by how they begin, and are the
+   summary so far, not words of the user. One that is followed by such words in the same message is left alone.
+4. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
    model takes a historical ask for a new one.
 """
 
@@ -47,15 +49,36 @@ PINNED = 7
 THINKING_TAGS = ("think", "thinking", "analysis", "reasoning")
 
 Kind = Literal["fold", "ack", "bridge"]
+RECENT = 20
+"""So many messages at the end stay as they are, unless they stand in the head: no summary is looked for in them."""
+_HERMES = ("[CONTEXT COMPACTION", "[CONTEXT SUMMARY]:")
+_HERMES_OPENING = "Earlier turns were compacted"
+_HERMES_END = "--- END OF CONTEXT SUMMARY"
+_CLAUDE_CODE = "This session is being continued from a previous conversation"
+_CLAUDE_CODE_END = "\nPlease continue the conversation from where we left"
+_NUMBERED = re.compile(r"^[0-9]{1,2}\. ([A-Z][A-Za-z ]{3,40})[^\n:]{0,40}:$", re.MULTILINE)
+_SECTIONS = {
+    "primary request and intent": "Goal",
+    "files and code sections": "Relevant Files",
+    "errors and fixes": "Resolved Questions",
+    "pending tasks": "Pending Asks",
+    "current work": "In Progress",
+    "optional next step": "Next Steps",
+}
+"""Claude Code's headings, and the sections of ours they mean; others keep their words."""
 _MARK = re.compile(r" \(midfold (fold|ack|bridge) ([0-9a-f]{12}) ([0-9a-f]{12})\)")
 
 
 class Generated(NamedTuple):
-    """A message of ours, recognised."""
+    """A message of ours, recognised; or a summary that a client wrote, of no fold that we know."""
 
     kind: Kind
     fold: str
     body: str
+
+    @property
+    def is_foreign(self) -> bool:
+        return not self.fold
 
 
 class Keeper(Protocol):
@@ -117,7 +140,35 @@ def recognise(message: Message) -> Generated | None:
     return Generated(kind, fold, body)  # type: ignore[arg-type]
 
 
-def unwrapped(text: str) -> str:
+def recognise_foreign(message: Message) -> Generated | None:
+    """A summary that Hermes or Claude Code wrote; None for everything else, also for what looks like one of ours."""
+    if message.role not in ("user", "assistant") or len(message.parts) != 1:
+        return None
+    part = message.parts[0]
+    text = part.text.strip() if isinstance(part, Text) and part.text.lstrip()[:1] in ("[", "T") else ""
+    body = ""
+    if text.startswith(_CLAUDE_CODE) and message.role == "user":
+        body = text.partition("\n")[2].partition(_CLAUDE_CODE_END)[0]
+        body = _NUMBERED.sub(_section, body.partition("\nSummary:\n")[2] or body)
+    elif text.startswith(_HERMES) and not any(end in text for end in ENDS):
+        body, ended, after = text.partition(_HERMES_END)
+        body = "" if ended and "\n" in after else _without_hermes_opening(body)
+    body = body.strip()
+    return Generated("fold", "", body if "# " in body else f"## Goal\n{body}") if body else None
+
+
+def _section(numbered: re.Match[str]) -> str:
+    title = numbered.group(1).strip()
+    return f"## {_SECTIONS.get(title.lower(), title)}"
+
+
+def _without_hermes_opening(text: str) -> str:
+    """The summary without the label, and without the line that says what it is."""
+    text = text.partition("]")[2].removeprefix(":").strip()
+    return text.partition("\n")[2] if text.startswith(_HERMES_OPENING) else text
+
+
+def bare_summary(text: str) -> str:
     """A summary without its reasoning, and without frames a model may have copied: handoffs are never nested."""
     for tag in THINKING_TAGS:
         text = _without_tag(text, tag)
@@ -144,13 +195,19 @@ def _without_tag(text: str, tag: str) -> str:
         text = rest.partition(end)[2]
 
 
-def generated(messages: Transcript, head: int = HEAD, known: Container[str] = ()) -> dict[int, Generated]:
-    """The messages of ours, by their places; handoffs of a known fold, or behind no more than may stand before one."""
+def generated_messages(
+    messages: Transcript, head: int = HEAD, known: Container[str] = (), recent: int = RECENT
+) -> dict[int, Generated]:
+    """The messages of ours, by their places; handoffs of a known fold, or behind no more than may stand before one.
+
+    Summaries of clients count, too, but for those among the `recent` messages at the end.
+    """
     found: dict[int, Generated] = {}
-    others = 0
+    others, old = 0, len(messages) - recent
     for index, message in enumerate(messages):
-        ours = recognise(message)
-        if ours is not None and (others <= head + PINNED or ours.fold in known or ours.kind != "fold"):
+        is_early = others <= head + PINNED
+        ours = recognise(message) or (recognise_foreign(message) if is_early or index < old else None)
+        if ours is not None and (is_early or ours.fold in known or ours.kind != "fold" or ours.is_foreign):
             found[index] = ours
         elif message.role != "system" and message.kinds != RESULT:
             others += 1
@@ -158,5 +215,5 @@ def generated(messages: Transcript, head: int = HEAD, known: Container[str] = ()
 
 
 def newest_handoff(found: dict[int, Generated]) -> tuple[int, Generated] | None:
-    """The last handoff among messages of ours."""
+    """The last summary among messages of ours."""
     return next(((index, ours) for index, ours in reversed(found.items()) if ours.kind == "fold"), None)

@@ -163,13 +163,13 @@ def identifiers(line: str) -> list[Identifier]:
     return found
 
 
-def _marked(line: str, unknown: list[Identifier]) -> str:
+def _mark_unknown(line: str, unknown: list[Identifier]) -> str:
     for item in reversed(unknown):
         line = line[: item.end] + MARK + line[item.end :]
     return line
 
 
-def grounded(text: str, source: Source) -> Grounded:
+def ground(text: str, source: Source) -> Grounded:
     """The text with what the source does not know marked or taken out."""
     lines: list[str] = []
     marked = removed = 0
@@ -180,7 +180,7 @@ def grounded(text: str, source: Source) -> Grounded:
             removed += 1
             continue
         marked += len(unknown)
-        lines.append(_marked(line, unknown))
+        lines.append(_mark_unknown(line, unknown))
     return Grounded("\n".join(lines), marked, removed)
 
 
@@ -266,14 +266,14 @@ _BEGINNINGS = (
 """How the rules above begin: a place where none does is passed in one look."""
 
 
-def _compiled(words: Sequence[str], *others: str) -> re.Pattern[str]:
+def _compile(words: Sequence[str], *others: str) -> re.Pattern[str]:
     """For text in small letters. One look for the beginning of a word, not one for each rule: ten times as fast."""
     return re.compile("|".join([rf"\b(?={_BEGINNINGS})(?:{'|'.join(words)})", *others]))
 
 
-_ORDER = _compiled(_CERTAIN, _CHINESE)
-_MAYBE = _compiled(_POSSIBLE, _TAGGED)
-_ANY = _compiled([*_CERTAIN, *_POSSIBLE], _CHINESE, _TAGGED)
+_ORDER = _compile(_CERTAIN, _CHINESE)
+_MAYBE = _compile(_POSSIBLE, _TAGGED)
+_ANY = _compile([*_CERTAIN, *_POSSIBLE], _CHINESE, _TAGGED)
 _WORD = re.compile(r"[a-z]{4,30}+")
 _BULLETS = " \t-*•>#.0123456789"
 
@@ -338,7 +338,7 @@ def is_suspicious(text: str) -> bool:
     return harmless(plain) != plain or _ANY.search(plain.lower()) is not None
 
 
-def quoted(text: str, messages: Sequence[Message], redact: Redact = str) -> Quoted:
+def quote_orders(text: str, messages: Sequence[Message], redact: Redact = str) -> Quoted:
     """A summary in which orders that came from data are told as such."""
     said = _Said(messages, redact)
     lines: list[str] = []
@@ -376,7 +376,7 @@ class _Said:
     def _rests_on_order(self, line: str) -> bool:
         """Whether a line, in small letters, is about what an order named, and nobody trusted ever spoke of that."""
         names = [item.text for item in identifiers(line) if item.kind in ("url", "path", "id")]
-        strange = [name for name in names if name not in self._trusted]
+        strange = [name for name in names if name not in self._trusted_text]
         words = _WORD.findall(line)
         if not strange and len(words) < FEWEST_WORDS:
             return False
@@ -395,7 +395,7 @@ class _Said:
         return not middle and any(ask.startswith(first) and ask.endswith(last) for ask in self._each_ask)
 
     def _is_data(self, phrase: str) -> bool:
-        return phrase not in self._trusted and phrase in self._results
+        return phrase not in self._trusted_text and phrase in self._results
 
     @cached_property
     def _asks(self) -> str:
@@ -408,7 +408,7 @@ class _Said:
         return [_normal(_plain(self._redact(text)) for text in said) for said in texts]
 
     @cached_property
-    def _trusted(self) -> str:
+    def _trusted_text(self) -> str:
         parts = (part for message in self._messages for part in message.parts)
         return _normal(
             part.text if isinstance(part, Text) else part.arguments

@@ -1,151 +1,74 @@
-"""A summary without a model: filled from the raw fold by rules, readable, within its budget.
+"""A summary without a model: the state first, then what happened, in order, within its budget.
 
 Rules of this file:
 1. It says that it was made locally and may be incomplete.
-2. What the user said is quoted, not paraphrased. Actions are told with their outcome; failures as failures.
-3. What an earlier summary knew is carried forward, section by section; newer lines win where there is not enough room.
-4. Everything passes through the redactor before it is cut, and once more before it is written.
+2. What the user said is quoted, not paraphrased. An ask that was answered is not pending; a failure that was mended
+   does not block; what was done is told as done.
+3. What happened stands in order: sentences of the user and the agent as they are, calls in a line with their outcome,
+   exact lines indented below the step they belong to. The newer, the fuller.
+4. What an earlier summary knew is taken apart and carried forward: its state is brought up to date, its steps get
+   shorter.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from midfold.fold.boundary import speaks
-from midfold.fold.digest.digest import describe
+from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
 from midfold.fold.digest.look import Action
-from midfold.fold.ledger import SCANNED, Book, ledger, seen_of
-from midfold.fold.request import Redactor, SummaryAsk
+from midfold.fold.names import SAID, USER, subwords
+from midfold.fold.request import SummaryAsk
+from midfold.fold.steps import FoldReading, Kind, StoryStep, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
-from midfold.transcript import jsonio
-from midfold.transcript.laws import is_human, pair
-from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
+from midfold.fold.trail import render, without_trail
 from midfold.transcript.tokens import estimate_text
 
-# What a summary has of the facts of its fold, and the ledger lines that fill its gaps.
-
-
-def cover(
-    ask: SummaryAsk, summary: StructuredSummary, room: int, scanned: int = SCANNED
-) -> tuple[StructuredSummary, Book]:
-    """The summary with verbatim lines for what it left out, as far as there is room."""
-    book = ledger(ask, room, [summary.render()], scanned)
-    lines = "\n\n".join(filter(None, [summary.critical.strip(), book.text]))
-    return msgspec.structs.replace(summary, critical=lines), book
-
-
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
-MOST_ACTIONS = 400
-"""Older actions of a very long fold are counted, not told."""
-LONGEST_REDACTED = 50_000
-MOST_ANSWERS = 600
-"""Messages at the end of the fold in which decisions are looked for."""
-ASK_CHARACTERS = 700
-NEWEST_ASK_CHARACTERS = 2_000
-ANSWER_CHARACTERS = 500
-LINE_CHARACTERS = 260
-LONGEST_READ = 20_000
-LONGEST_SENTENCE = 400
 TERSE_NOTICE = "Made locally, may be incomplete."
-FRAME_TOKENS, TERSE_FRAME_TOKENS = 60, 20
+TYPED = "User said: "
+STORY = "What happened, in order:"
+FRAME_TOKENS = 40
 """The notice and the headings."""
-ASKS_SHARE, RULES_SHARE, TIGHT_RULES_SHARE = 0.06, 0.3, 0.18
-TIGHT = 500
-SECTIONS_SHARE, DENSE_SECTIONS_SHARE = 0.5, 0.06
-"""Of the budget: what was asked, what the user demanded word for word, and what was done, decided and left open. All
-the rest, and what these leave over, is the ledger: verbatim lines of the fold. A size that was asked for is dense: the
-ledger gets nearly all of it."""
-SMALL, LARGE = 1_200, 4_000
-LARGE_DENSE_SECTIONS_SHARE = 0.15
-CHARACTERS_PER_TOKEN = 4
-SHARES = {
-    "next_steps": 0.14,
-    "blocked": 0.14,
-    "in_progress": 0.08,
-    "active_state": 0.04,
-    "pending": 0.16,
-    "done": 0.15,
-    "files": 0.10,
-    "decisions": 0.08,
-    "resolved": 0.03,
-    "critical": 0.08,
-}
-"""How the sections divide their part."""
-
-PATH_KEYS = ("path", "workdir", "file_path", "output_path")
+ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
+INSTRUCTIONS_SHARE = 0.1
+LEAST_ROOM, LEAST_TRAIL = 16, 250
+"""Tokens of a section, however small the budget."""
+"""Of the budget, at most; what they leave over is for what happened."""
+MOST_BLOCKERS, BLOCKED_BY = 2, 6
+"""Open failures that are told, and among how many of the newest calls they are looked for."""
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
-_PLAN = re.compile(r"todo|plan|task", re.I)
-MOST_READ = 100
-"""Newest messages in which mentions and blockers are looked for."""
-_PATH = re.compile(r"[\w./~-]{4,200}+")
-_BLOCKER = re.compile(r"\b(blocked|blocker|cannot|can't|unable to|failed|failing|denied|timed? out|broken)\b", re.I)
-CONSTRAINT = re.compile(r"\b(must|never|always|don't|do not|prefer|only|should not|avoid|make sure|instead of)\b", re.I)
-_DECISION = re.compile(
-    r"\b(decided|decision|instead|because|chose|will use|going with|root cause|the issue is)\b", re.I
-)
+DONE = ("completed", "complete", "done", "finished")
 _WORD = re.compile(r"\w+")
-_BULLET = re.compile(r"^\s*(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
-_BREAK = re.compile(r"(?<=[.!?])[ \t]+|\n+")
+
+
+class Book(NamedTuple):
+    """What a reader has of the names of a fold."""
+
+    kept: int = 0
+    """Names of the fold that are in the summary or in messages that stay."""
+    recoverable: int = 0
+    """Names that are only behind the fold's handle."""
+    estimate: float = 1.0
+    """The share of names likely to be needed that is kept, each weighted by how likely."""
 
 
 def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     """The body of a handoff for the fold, and what it keeps of it."""
-    facts = Findings(ask)
+    reading = FoldReading(ask)
     old = parse_summary(_unnoticed(ask.previous)) if ask.previous else StructuredSummary()
-    room = _room(ask)
-    asks = {"task_snapshot": facts.asks[-1] if facts.asks else old.task_snapshot.strip(), "goal": old.goal.strip()}
-    asks["goal"] = asks["goal"] or (facts.asks[0] if len(facts.asks) > 1 else "")
-    longest = _longest_ask(ask, room)
-    sections = {key: clip(text, longest) for key, text in asks.items()}
-    left = room - sum(map(estimate_text, sections.values()))
-    topic = {word for word in _WORD.findall((ask.focus or "").lower()) if len(word) > 2}
-    told = " ".join(sections.values()) if ask.dense else ""
-    rules = [line for line in [*lines_of(old.constraints), *facts.lines("constraints")] if line[2:] not in told]
-    sections["constraints"], used = fit(
-        list(dict.fromkeys(rules)), int(room * (RULES_SHARE if room >= TIGHT else TIGHT_RULES_SHARE)), topic
-    )
-    left -= used
-    for key, budget in _shares(int(room * _sections_share(ask, room))):
-        carried = [] if key == "critical" else lines_of(getattr(old, key))
-        known, spent = fit(carried, budget // 2, topic)
-        new, used = fit(
-            [line for line in dict.fromkeys(facts.lines(key)) if line not in carried], budget - spent, topic
-        )
-        sections[key] = "\n".join(filter(None, [known, new]))
-        left -= spent + used
-    body, book = cover(ask, StructuredSummary(**sections), max(left, 0))
-    return f"{TERSE_NOTICE if ask.dense else NOTICE}\n\n{ask.redact(body.render())}", book
-
-
-def _unnoticed(previous: str) -> str:
-    return previous.replace(NOTICE, "").replace(TERSE_NOTICE, "")
-
-
-def _room(ask: SummaryAsk) -> int:
-    is_tight = ask.dense and ask.budget_tokens < SMALL
-    return max(ask.budget_tokens - (TERSE_FRAME_TOKENS if is_tight else FRAME_TOKENS), 60)
-
-
-def _longest_ask(ask: SummaryAsk, room: int) -> int:
-    if not ask.dense:
-        return ASK_CHARACTERS
-    return max(int(room * ASKS_SHARE * CHARACTERS_PER_TOKEN) // 2, 80) if room >= SMALL else 80
-
-
-def _sections_share(ask: SummaryAsk, room: int) -> float:
-    if not ask.dense:
-        return SECTIONS_SHARE
-    return 0.0 if room < SMALL else DENSE_SECTIONS_SHARE if room < LARGE else LARGE_DENSE_SECTIONS_SHARE
-
-
-def _shares(room: int) -> Iterator[tuple[str, int]]:
-    for key, share in SHARES.items():
-        yield key, int(room * share)
+    room = max(ask.budget_tokens - FRAME_TOKENS, 60)
+    state = WorkState(reading, old, room).sections()
+    told = state.render()
+    steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
+    choice = Choice(reading, steps, room - estimate_text(told), told)
+    body = msgspec.structs.replace(state, critical=story(steps, choice))
+    notice = TERSE_NOTICE if ask.dense else NOTICE
+    return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
 
 
 def fallback_summary(ask: SummaryAsk) -> str:
@@ -153,275 +76,243 @@ def fallback_summary(ask: SummaryAsk) -> str:
     return local_summary(ask)[0]
 
 
-class Findings:
-    """What can be told about a fold, as lines per section, oldest first."""
+def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
+    """How much of what the fold says a reader of this text, and of what stays, has."""
+    reading = FoldReading(ask, scanned)
+    return book_of(Choice(reading, reading.steps, 0, text, only_names=True))
 
-    def __init__(self, ask: SummaryAsk) -> None:
-        self.messages = ask.messages
-        self.fold = ask.fold
-        self.humans = [message for message in self.messages if speaks(message)]
-        self.redact = ask.redact
-        self.hidden = _hidden_demands(ask)
-        self.asks = [text for message in self.humans if (text := clip(self.safe(message.text), ASK_CHARACTERS))]
-        self.actions, self.untold = _actions(self.messages, self.safe)
-        self.named_paths, self.tools = _from_calls(self.messages, self.safe)
-        self.plan = [self.safe(step) for step in _newest_plan(self.messages)]
-        said = (_said(message) for message in self.messages[-MOST_ANSWERS:] if message.role == "assistant")
-        self.answers = [self.safe(text) for text in said if text]
 
-    def safe(self, text: str) -> str:
-        """Redacted before anything is cut: half of a credential is not recognised any more."""
-        return self.redact(text) if len(text) <= LONGEST_REDACTED else text
+def state_only(step: StoryStep, reading: FoldReading) -> bool:
+    """Whether a step is told in the state alone: what the user asks for in a message that stays, and instructions."""
+    return step.kind is Kind.NOTE or (step.kind is Kind.USER and step.at not in reading.fold)
 
-    def lines(self, key: str) -> list[str]:
-        lines: list[str] = getattr(self, f"_{key}")()
-        return lines
 
-    def _pending(self) -> list[str]:
-        """Recent asks; the newest stands under Task Snapshot, the first under Goal."""
-        return [f"- {ask}" for ask in self.asks[1:-1][-8:]]
+def book_of(choice: Choice) -> Book:
+    inside, worths = choice.reading.inside, choice.worths
+    kept = inside & choice.covered
+    total = sum(worths[entry] for entry in inside)
+    share = sum(worths[entry] for entry in kept) / total if total else 1.0
+    return Book(len(kept), len(inside) - len(kept), round(share, 3))
 
-    def _done(self) -> list[str]:
-        told = [f"- {_told(action)}" for action in self.actions]
-        if self.untold:
-            told.insert(0, f"- ({self.untold:,} earlier actions are not listed; unfold mf-{self.fold})")
-        return told
 
-    def _files(self) -> list[str]:
-        newest: dict[str, str] = {}
-        for action in self.actions:
-            for path in action.paths:
-                newest.pop(path, None)
-                newest[path] = f"- {path}: {_happened(action)}"
-        for path in [*self.named_paths, *self._mentioned()]:
-            newest.setdefault(path, f"- {path}: mentioned")
-        return list(newest.values())
+def _unnoticed(previous: str) -> str:
+    return previous.replace(NOTICE, "").replace(TERSE_NOTICE, "").replace(f"{STORY}\n", "")
 
-    def _mentioned(self) -> list[str]:
-        """Path-like words in what was run and said, not in tool output: those are many, and the tools name theirs."""
-        commands = [action.did for action in self.actions[-MOST_READ:] if action.family == "shell"]
-        texts = [*commands, *self.answers[-MOST_READ:], *self.asks[-MOST_READ:]]
-        words = (word.strip(".") for text in texts for word in _PATH.findall(text[:4_000]))
-        return list(dict.fromkeys(word for word in words if "/" in word and "." in word.rsplit("/", 1)[-1]))[-20:]
 
-    def _constraints(self) -> list[str]:
-        told = [message for message in self.messages if message.role == "system"]
-        rules = [f"- (instructions) {clip(self.safe(message.text), LINE_CHARACTERS)}" for message in told[-8:]]
-        said = [sentence for message in self.humans for sentence in sentences(message.text, CONSTRAINT)]
-        return [*rules, *(f"- {sentence}" for sentence in [*self.hidden, *said])]
+# What happened.
 
-    def _blocked(self) -> list[str]:
-        open_failures: dict[str, str] = {}
-        for action in self.actions:
-            open_failures.pop(action.did, None)
-            if action.outcome == "failed":
-                open_failures[action.did] = f"- {action.did}: {action.error or action.detail}"
-        said = [f"- {sentence}" for text in self.answers[-MOST_READ:] for sentence in sentences(text, _BLOCKER)[:1]]
-        return [*said[-4:], *[_line(line) for line in open_failures.values()][-12:]]
 
-    def _decisions(self) -> list[str]:
-        return [f"- {sentence}" for text in self.answers for sentence in sentences(text, _DECISION)[:2]][-30:]
+def story(steps: Sequence[StoryStep], choice: Choice) -> str:
+    """The chosen lines under their steps, in order; calls of which nothing else is told share a line."""
+    out: list[str] = []
+    bare: list[str] = []
+    for step in steps:
+        if step not in choice.chosen:
+            continue
+        lines = [step.rows[place] for place in sorted(choice.chosen[step])]
+        if step.kind is Kind.CALL and not lines:
+            bare.append(step.head)
+            continue
+        if bare:
+            out.append(_together(bare))
+            bare = []
+        if step.kind is Kind.CALL:
+            out += [f"- {step.head}", *(f"  {line}" for line in lines)]
+        else:
+            out.append((TYPED if step.kind is Kind.USER else "") + _paragraph(lines))
+    if bare:
+        out.append(_together(bare))
+    text, root = "\n".join(out), choice.reading.root
+    return f"{STORY}\n{text.replace(root, '') if root else text}" if text else ""
 
-    def _resolved(self) -> list[str]:
+
+def _together(heads: list[str]) -> str:
+    """Calls in one line, each once."""
+    counts = Counter(heads)
+    return "- " + "; ".join(f"{head} ({count}x)" if count > 1 else head for head, count in counts.items())
+
+
+def _paragraph(lines: Iterable[str]) -> str:
+    text = ""
+    for line in lines:
+        gap = "" if not text else " " if text[-1] in ".!?:" and line[:1].isalpha() else "\n"
+        text += gap + line.lstrip("#").lstrip()
+    return text
+
+
+def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
+    """The steps of an earlier story."""
+    steps: list[StoryStep] = []
+    for raw in old.split("\n"):
+        text = raw.removeprefix("- ").removeprefix(TYPED).strip()
+        if not text:
+            continue
+        if not raw.startswith("  ") or not steps:
+            kind = Kind.USER if raw.startswith(TYPED) else Kind.CALL if raw.startswith("- ") else Kind.SAID
+            steps.append(StoryStep(kind, reading.fold.start))
+        step = steps[-1]
+        names = reading.names(text)
+        reading.census.count(set(names), reading.fold.start, USER if step.kind is Kind.USER else SAID)
+        reading.inside.update(names)
+        if step.kind is Kind.CALL and raw.startswith("- "):
+            step.head, step.head_names = text, names
+        elif step.kind is Kind.CALL:
+            reading.add(step, text, names)
+        else:
+            for unit in sentences(text):
+                reading.add(step, unit, reading.names(unit), keep=True)
+    return steps
+
+
+# The state.
+
+
+class WorkState:
+    """What a fold says about where the work stands."""
+
+    def __init__(self, reading: FoldReading, old: StructuredSummary, room: int) -> None:
+        self.reading = reading
+        self.old = old
+        self.room = room
+        self.steps = [step for step in reading.steps if step.at in reading.fold]
+        self.calls = [step for step in self.steps if step.action is not None]
+
+    def sections(self) -> StructuredSummary:
+        task, goal = self._asks()
+        trail = render(self.reading.ask.trail, int(max(self.room * TRAIL_SHARE, min(LEAST_TRAIL, self.room * 0.4))))
+        return StructuredSummary(
+            task_snapshot=task,
+            goal=goal,
+            constraints="\n".join(
+                filter(
+                    None,
+                    [
+                        self._fit([*_lines(self.old.constraints), *self._demands()], DEMANDS_SHARE),
+                        self._fit(self._instructions(), INSTRUCTIONS_SHARE),
+                    ],
+                )
+            ),
+            done=self._section("done", trail),
+            blocked=self._fit(self._blockers(), OPEN_SHARE),
+            active_state=self._section("active_state", trail),
+            decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
+            resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
+            files=self._section("files", trail),
+            next_steps=self._fit(self._plan() or _lines(self.old.next_steps), PLAN_SHARE),
+        )
+
+    def _section(self, key: str, trail: dict[str, list[str]]) -> str:
+        """The trail's lines of a section, and what else an earlier summary has there."""
+        carried = self._fit(_lines(without_trail(getattr(self.old, key))), OPEN_SHARE / 2)
+        return "\n".join(filter(None, [*trail.get(key, []), carried]))
+
+    def _fit(self, lines: Iterable[str], share: float) -> str:
+        """The newest lines that fit, in their order."""
+        left = max(self.room * share, LEAST_ROOM)
+        kept: list[str] = []
+        for line in reversed(list(dict.fromkeys(lines))):
+            cost = estimate_text(line) + 1
+            if cost <= left:
+                kept.append(line)
+                left -= cost
+        return "\n".join(reversed(kept))
+
+    def _asks(self) -> tuple[str, str]:
+        """The newest ask, unless messages that stay show it, and the first."""
+        asks = [step for step in self.reading.steps if step.kind is Kind.USER]
+        if not asks:
+            return self.old.task_snapshot.strip(), self.old.goal.strip()
+        newest, first = asks[-1], asks[0]
+        task = self._beginning(newest, ASK_SHARE)
+        if task and self._is_answered(newest):
+            task += "\n(answered; nothing of it is open)"
+        goal = self.old.goal.strip() or self.old.task_snapshot.strip()
+        if not goal and first is not newest:
+            goal = self._beginning(first, GOAL_SHARE)
+        return task, goal
+
+    def _is_answered(self, ask: StoryStep) -> bool:
+        place = self.reading.steps.index(ask)
+        return any(step.is_answer for step in self.reading.steps[place + 1 :])
+
+    def _beginning(self, step: StoryStep, share: float) -> str:
+        """The first sentences of a message, as many as fit."""
+        left = max(self.room * share, 2 * LEAST_ROOM)
+        kept: list[str] = []
+        for line in step.rows:
+            left -= estimate_text(line) + 1
+            if left < 0 and kept:
+                break
+            kept.append(line.lstrip("#").strip())
+        return "\n".join(kept)
+
+    def _demands(self) -> list[str]:
+        """What is demanded in messages that are too long to be told whole, and in instructions around them."""
         found: list[str] = []
-        for before, after in zip(self.messages, self.messages[1:], strict=False):
-            asked = _question(before)
-            if asked and after.role == "assistant" and (answer := _said(after)):
-                found.append(_line(f"- {clip(asked, 120)} -> {clip(answer, 140)}"))
-        return found[-6:]
+        for step in self.reading.steps:
+            is_long = step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK
+            if step.kind is Kind.USER and is_long:
+                found += [f"- {line.lstrip('-*# ')}" for line in step.rows if DEMAND.search(line)]
+        return found
 
-    def _in_progress(self) -> list[str]:
-        return [f"- {clip(self.answers[-1], ANSWER_CHARACTERS)}"] if self.answers else []
+    def _instructions(self) -> list[str]:
+        """Lines of instructions around the user's words: those first that are about what is being done now."""
+        recent = self.reading.recent
+        ranked: list[tuple[float, str]] = []
+        for step in self.reading.steps:
+            for line in step.rows if step.kind is Kind.NOTE else ():
+                words = set(subwords(line))
+                if len(words) > 3:
+                    about = len(words & recent) / len(words) ** 0.5
+                    ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), f"- {line.lstrip('-*# ')}"))
+        return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
 
-    def _active_state(self) -> list[str]:
-        return [f"- Last action: {_told(self.actions[-1])}"] if self.actions else []
+    def _plan(self) -> list[str]:
+        """The steps of the newest plan; done ones are counted where all are."""
+        tasks: dict[str, list[str]] = {}
+        for step in self.reading.steps:
+            look = step.look
+            if look is None or step.action is None or step.action.family != "plan":
+                continue
+            items = next((value for key in PLAN_KEYS if isinstance(value := look.get(key), list)), None)
+            if items is not None:
+                tasks = {str(number): _task(item) for number, item in enumerate(items)} if step in self.steps else {}
+            elif look.text("subject"):
+                tasks[str(len(tasks) + 1)] = ["pending", look.text("subject", "title")]
+            elif look.text("taskid") in tasks and look.text("status"):
+                tasks[look.text("taskid")][0] = look.text("status")
+        is_done = [state in DONE for state, _ in tasks.values()]
+        if tasks and all(is_done):
+            return [f"- all {len(tasks)} steps of the plan are done: {'; '.join(text for _, text in tasks.values())}"]
+        return [f"- [{state}] {text}" for state, text in tasks.values()]
 
-    def _next_steps(self) -> list[str]:
-        return [f"- {step}" for step in self.plan]
-
-    def _critical(self) -> list[str]:
-        errors = [_line(f"- {action.error}") for action in self.actions if action.error][-10:]
-        return [*errors, *self.tools]
-
-
-def _hidden_demands(ask: SummaryAsk) -> list[str]:
-    """What users demand in long messages that stay, where those are shown by their ends only."""
-    found: list[str] = []
-    for message in (*ask.before, *ask.after):
-        text = message.text
-        seen = seen_of(text, ask.shown_texts)
-        if is_human(message) and seen is not text:
-            found += [sentence for sentence in sentences(text, CONSTRAINT) if sentence not in seen]
-    return found
-
-
-def _actions(messages: Transcript, safe: Redactor) -> tuple[list[Action], int]:
-    """The newest actions with their outcomes, in order, and how many older ones there are."""
-    answers = list(pair(messages).answers.items())
-    untold = max(len(answers) - MOST_ACTIONS, 0)
-    found: list[Action] = []
-    for call, result in sorted(answers)[untold:]:
-        asked = messages[call.message].parts[call.part]
-        given = messages[result.message].parts[result.part]
-        if isinstance(asked, ToolCall) and isinstance(given, ToolResult):
-            found.append(describe(_safe_call(asked, safe), _safe_result(given, safe)))
-    return found, untold
-
-
-def _from_calls(messages: Transcript, safe: Redactor) -> tuple[list[str], list[str]]:
-    """Paths under the usual keys of any tool's arguments; which tools were used, and the ids of the newest calls."""
-    calls = [part for message in messages[-MOST_ACTIONS:] for part in message.parts if isinstance(part, ToolCall)]
-    paths: dict[str, None] = {}
-    for call in calls:
-        arguments = _decoded(call.arguments)
-        values = [arguments.get(key) for key in PATH_KEYS] if isinstance(arguments, dict) else []
-        paths.update((safe(value), None) for value in values if isinstance(value, str) and 0 < len(value) <= 300)
-    if not calls:
-        return [], []
-    newest = {call.name: call.id for call in calls}
-    counts = Counter(call.name for call in calls).most_common(8)
-    used = ", ".join(
-        f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in counts
-    )
-    return list(paths), [clip(f"- Tools used: {safe(used)}", 2 * LINE_CHARACTERS)]
+    def _blockers(self) -> list[str]:
+        """Failures among the newest calls that no later success mends."""
+        mended: set[str] = set()
+        found: list[str] = []
+        for step in reversed(self.calls[-BLOCKED_BY:]):
+            action = step.action
+            if action is None or action.family in ("read", "search", "list", "plan"):
+                continue
+            keys = _targets(step, action)
+            if action.outcome == "failed" and not keys & mended:
+                found.append(f"- {step.head}")
+            mended |= keys
+        return list(reversed(found[:MOST_BLOCKERS]))
 
 
-def _newest_plan(messages: Transcript) -> list[str]:
-    """The steps of the newest to-do list or plan that a call wrote, with their status."""
-    for message in reversed(messages):
-        for part in message.parts:
-            steps = _steps(part) if isinstance(part, ToolCall) and _PLAN.search(part.name) else []
-            if steps:
-                return [_step(step) for step in steps[:30]]
-    return []
+def _task(item: object) -> list[str]:
+    if not isinstance(item, dict):
+        return ["pending", str(item)]
+    text = next((str(item[key]) for key in ("content", "step", "title", "subject", "description") if item.get(key)), "")
+    return [str(item.get("status", "pending")), " ".join(text.split())]
 
 
-def _steps(call: ToolCall) -> list[object]:
-    arguments = _decoded(call.arguments)
-    lists = [arguments.get(key) for key in PLAN_KEYS] if isinstance(arguments, dict) else []
-    return next((steps for steps in lists if isinstance(steps, list) and steps), [])
+def _targets(step: StoryStep, action: Action) -> set[str]:
+    """What a later success must be about, to mend a failure: the same file or the same program."""
+    words = _WORD.findall(step.head)[:1] if action.family == "shell" else [action.tool]
+    return {*action.paths, " ".join(words)}
 
 
-def _step(step: object) -> str:
-    if not isinstance(step, dict):
-        return _line(str(step))
-    text = next((str(step[key]) for key in ("content", "step", "title", "description", "task") if step.get(key)), "")
-    return _line(f"[{step.get('status', 'open')}] {text}")
-
-
-def _decoded(arguments: str) -> object:
-    if len(arguments) > LONGEST_REDACTED:
-        return None
-    try:
-        return jsonio.decode(arguments)
-    except jsonio.NotJSON:
-        return None
-
-
-def _safe_call(call: ToolCall, safe: Redactor) -> ToolCall:
-    return ToolCall(call.id, call.name, safe(call.arguments))
-
-
-def _safe_result(result: ToolResult, safe: Redactor) -> ToolResult:
-    parts = tuple(Text(safe(part.text)) if isinstance(part, Text) else part for part in result.parts)
-    return ToolResult(result.call_id, parts, result.is_error, result.name)
-
-
-def _told(action: Action) -> str:
-    detail = f" -> {action.detail}" if action.detail else ""
-    return _line(f"{action.did}{detail}")
-
-
-def _happened(action: Action) -> str:
-    verb = {"read": "read", "write": "written", "patch": "edited", "search": "searched", "list": "listed"}
-    what = verb.get(action.family, "used")
-    return f"{what} ({action.detail})" if action.outcome == "failed" and action.detail else what
-
-
-def _said(message: Message) -> str:
-    return "\n".join(part.text for part in message.parts if isinstance(part, Text)).strip()
-
-
-def _question(message: Message) -> str:
-    """The first question of a short human turn."""
-    if not is_human(message) or "?" not in message.text[:ASK_CHARACTERS]:
-        return ""
-    pieces = _BREAK.split(message.text[:ASK_CHARACTERS])
-    return next((piece.strip() for piece in pieces if piece.rstrip().endswith("?")), "")
-
-
-def sentences(text: str, telling: re.Pattern[str]) -> list[str]:
-    """The short sentences of a text that match; long texts are pasted material and are read only at their start."""
-    found = (_BULLET.sub("", piece).strip() for piece in _BREAK.split(text[:LONGEST_READ]))
-    return [sentence for sentence in found if 8 <= len(sentence) <= LONGEST_SENTENCE and telling.search(sentence)]
-
-
-def clip(text: str, limit: int) -> str:
-    """One line of a text, its middle left out where it is long."""
-    flat = " ".join(text[: limit * 4].split()) if len(text) <= limit * 4 else f"{text[: limit * 2]} {text[-limit:]}"
-    flat = " ".join(flat.split())
-    if len(flat) <= limit:
-        return flat
-    return f"{flat[: limit * 3 // 4].rstrip()} […] {flat[-limit // 5 :].lstrip()}"
-
-
-def _line(text: str) -> str:
-    return clip(text, LINE_CHARACTERS)
-
-
-def lines_of(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("- (")]
-
-
-def fit(lines: list[str], budget: int, topic: set[str]) -> tuple[str, int]:
-    """The lines that fit, in their order, and what they cost: those on the topic first, then the newest."""
-    order = sorted(range(len(lines)), key=lambda place: (not _concerns(lines[place], topic), -place))
-    kept: list[int] = []
-    used = 0
-    for place in order:
-        cost = estimate_text(lines[place]) + 1
-        if used + cost <= budget:
-            kept.append(place)
-            used += cost
-    return "\n".join(lines[place] for place in sorted(kept)), used
-
-
-def _concerns(line: str, topic: set[str]) -> bool:
-    return bool(topic) and not topic.isdisjoint(_WORD.findall(line.lower()))
-
-
-# What the user said, word for word, beside a summary that a model wrote: asks and demands are not left to it.
-
-
-SHORTEST_TASK, MOST_ASKS, EARLIER_SHARE = 300, 8, 0.2
-"""Characters of the newest ask however small the budget, earlier asks, and their share of the budget."""
-
-
-class UserWords(NamedTuple):
-    """The newest ask, those before it, and what was demanded."""
-
-    task: str
-    asks: list[str]
-    demands: list[str]
-
-
-def said_by_user(ask: SummaryAsk) -> UserWords:
-    """Asks and demands of the fold and of the summary before it, each within its share of the budget."""
-    old = parse_summary(ask.previous) if ask.previous else StructuredSummary()
-    said = [text for message in ask.messages if speaks(message) and (text := ask.redact(message.text)).strip()]
-    asks = [*lines_of(old.pending), *([f"- {clip(old.task_snapshot, ASK_CHARACTERS)}"] if old.task_snapshot else [])]
-    asks += [f"- {clip(text, ASK_CHARACTERS)}" for text in said]
-    newest = said[-1] if said else old.task_snapshot
-    longest = min(max(ask.budget_tokens, SHORTEST_TASK), NEWEST_ASK_CHARACTERS)
-    earlier = list(dict.fromkeys(asks[:-1]))[-MOST_ASKS:]
-    demanded = [f"- {sentence}" for text in said for sentence in sentences(text, CONSTRAINT)]
-    demands = list(dict.fromkeys([*lines_of(old.constraints), *demanded]))
-    return UserWords(
-        clip(newest, longest),
-        _within(earlier, ask.budget_tokens * EARLIER_SHARE),
-        _within(demands, ask.budget_tokens * RULES_SHARE),
-    )
-
-
-def _within(lines: list[str], tokens: float) -> list[str]:
-    return fit(lines, int(tokens), set())[0].splitlines()
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]

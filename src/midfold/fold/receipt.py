@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
+from midfold.fold.trail import Trail
 from midfold.transcript.laws import Repair
 from midfold.transcript.tokens import Basis
 
@@ -55,7 +56,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary model failed with before the conversation's own model wrote this."""
     updated_previous: bool = False
     unverified: int = 0
-    """Identifiers marked because the source does not know them."""
+    """Identifiers marked because the source does not know them, and lines because it is not certain of them."""
     removed: int = 0
     """Lines taken out because they rested on nothing the source knows."""
     quoted: int = 0
@@ -65,7 +66,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     facts_recoverable: int = 0
     """Facts that are only behind the fold's handle."""
     facts_lost: int = 0
-    """None ever is, as long as the archive is kept."""
+    """Facts that are nowhere any more: neither in the summary nor, where originals were not kept, behind a handle."""
     facts_estimate: float = 1.0
     """An estimate of how much of what will be needed is kept: names weighted by how likely a later turn needs them."""
 
@@ -93,7 +94,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done and why. Positions and sizes only, never what a message says."""
+    """What was done and why: positions and sizes, and the artifact trail; nothing else of what a message says."""
 
     status: Status
     reason: str
@@ -117,9 +118,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     digests: tuple[Digest, ...] = ()
     repairs: tuple[Repair, ...] = ()
     recoverable: bool = True
+    """Whether every original that left the view can be had back: from a store, or from the archive in the result."""
     handles: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
     persistence: PersistenceRecommendation = "no_persistence_change"
+    trail: Trail | None = None
+    """What the agent did so far, redacted: files, acts, what runs, the last checks. Only where something was folded."""
     timing: Timing | None = None
     """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
     notices: tuple[str, ...] = ()
@@ -127,6 +131,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         value: dict[str, Any] = msgspec.to_builtins(self)
         return value
+
+    def with_originals(self, *, kept: bool) -> Receipt:
+        """The receipt of a compaction whose originals are all kept, or are not."""
+        facts, changed = self.summary, self.status in ("compacted", "pruned")
+        if kept or not changed:
+            return msgspec.structs.replace(self, recoverable=True)
+        lost = facts.facts_recoverable + facts.facts_lost
+        summary = msgspec.structs.replace(facts, facts_recoverable=0, facts_lost=lost)
+        return msgspec.structs.replace(self, recoverable=False, summary=summary)
 
 
 def receipt_schema() -> dict[str, Any]:

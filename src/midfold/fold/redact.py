@@ -59,7 +59,7 @@ _DIGIT = re.compile(r"[0-9]")
 _REST = re.compile(f"{_BARE}*+")
 
 
-def folded(text: str) -> str:
+def narrow_text(text: str) -> str:
     """The text with full-width characters as plain ones, position by position."""
     if any(letter in text for letter in _TELLING):
         return _WIDE.sub(lambda found: found[0].translate(_PLAIN_OF), text)
@@ -354,7 +354,7 @@ def credentials(text: str) -> list[KeySpan]:
     """Every credential in the text, in no order; spans may overlap. A needle that is absent costs one search."""
     own: Iterable[KeySpan] = ()
     if not text.isascii():
-        text = folded(text)
+        text = narrow_text(text)
         own = foreign(text)
     raw = text.encode("ascii", "replace")
     spans = [*tokens(text, raw), *own]
@@ -392,7 +392,7 @@ def redact(text: str) -> str:
         spans = credentials(text) if len(text) >= SHORTEST else ()
         if not spans:
             break
-        text = _replaced(text, spans)
+        text = _replace_spans(text, spans)
     return text
 
 
@@ -410,18 +410,18 @@ def with_credentials(texts: Sequence[str]) -> set[int]:
     }
 
 
-def _replaced(text: str, spans: Iterable[KeySpan]) -> str:
+def _replace_spans(text: str, spans: Iterable[KeySpan]) -> str:
     """The text without the spans; of spans that overlap, the union goes and the longest names the kind."""
     pieces: list[str] = []
     position = 0
-    for start, end, kind in _united(spans):
+    for start, end, kind in _unite(spans):
         pieces += (text[position:start], MARK, kind, "]")
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
 
 
-def _united(spans: Iterable[KeySpan]) -> list[KeySpan]:
+def _unite(spans: Iterable[KeySpan]) -> list[KeySpan]:
     united: list[KeySpan] = []
     for span in sorted(spans):
         if united and span.start < united[-1].end:
@@ -460,7 +460,7 @@ class _RedactingWalk:
 
     def visit(self, value: Any, depth: int, kind: str | None) -> Any:
         if isinstance(value, str):
-            return redact(value) if kind is None else _sealed(value, kind)
+            return redact(value) if kind is None else _mark_value(value, kind)
         if isinstance(value, Mapping | list | tuple):
             return self._container(value, depth, kind)
         if kind is not None and isinstance(value, int | float) and not isinstance(value, bool):
@@ -504,7 +504,7 @@ class _RedactingWalk:
         return own
 
 
-def _sealed(value: str, kind: str) -> str:
+def _mark_value(value: str, kind: str) -> str:
     """The mark for a string under a sensitive key; an empty string, a placeholder or a mark stays."""
     stripped = value.strip()
     if not stripped or stripped.startswith(MARK) or _PLACEHOLDER.fullmatch(stripped):

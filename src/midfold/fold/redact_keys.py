@@ -189,13 +189,13 @@ def assignments(text: str, low: bytes, needle: bytes, at: int) -> Iterator[KeySp
     """The values of names that end in a telling word."""
     word = WORDS[needle]
     while at >= 0:
-        span = _named(text, low, at, word)
+        span = _named_span(text, low, at, word)
         if span is not None:
             yield span
         at = low.find(needle, span.end if span is not None else at + len(needle))
 
 
-def _named(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
+def _named_span(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     for ending in word.endings:
         if low.startswith(ending, at):
             end = at + len(ending)
@@ -207,7 +207,7 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     if low[end] == 0x5D and low[at - 1] == 0x3A:
         return None
     if low[end] == 0x25:
-        return _encoded(text, low, at, end, strong=word.strong)
+        return _encoded_span(text, low, at, end, strong=word.strong)
     separator = _SEPARATOR.match(text, end)
     if separator is None:
         if low[end] not in _BEFORE_VALUE:
@@ -231,7 +231,7 @@ def _named(text: str, low: bytes, at: int, word: _Word) -> KeySpan | None:
     return KeySpan(*found, kind) if kind is not None else None
 
 
-def _encoded(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
+def _encoded_span(text: str, low: bytes, at: int, end: int, *, strong: bool) -> KeySpan | None:
     """The value in `%22api_key%22%3A%22value%22` or `password%3Dvalue`: JSON and queries as addresses carry them."""
     separator = _ENCODED_SEPARATOR.match(text, end)
     if separator is None:

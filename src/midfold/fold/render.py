@@ -105,10 +105,10 @@ def render_value(
     writer = _Bullets(
         min(depth, DEEPEST), items, min(string, max_chars // 3), {key: rank for rank, key in enumerate(priority)}
     )
-    return bounded(writer.lines(value, 0), max_chars)
+    return fit_lines(writer.lines(value, 0), max_chars)
 
 
-def bounded(lines: Iterable[str], max_chars: int) -> str:
+def fit_lines(lines: Iterable[str], max_chars: int) -> str:
     """The lines as far as they fit whole; the last one says that there was more. Of the first, at least a part."""
     more = "- […more left out]"
     kept: list[str] = []
@@ -202,7 +202,7 @@ def scalar(value: Any, limit: int) -> str:
     return f"({type(value).__name__})"
 
 
-def parsed(value: Any) -> Any:
+def parse_json(value: Any) -> Any:
     """The JSON value in a text that is JSON of moderate size; anything else as it is."""
     if not isinstance(value, str) or len(value) > LONGEST_JSON or value.lstrip()[:1] not in ("{", "["):
         return value
@@ -214,7 +214,7 @@ def parsed(value: Any) -> Any:
 
 def failure(value: Any) -> str | None:
     """Why a structured result is a failure, in a line; None if nothing in it says that it is one."""
-    value = parsed(value)
+    value = parse_json(value)
     if not isinstance(value, Mapping):
         return None
     reason = _stated_error(value) or _failed_state(value)
@@ -327,19 +327,19 @@ class _Result(NamedTuple):
         return next((item for name in names if isinstance(item := self.get(name), str) and item), "")
 
 
-def _opened(value: Any) -> _Result:
+def _open_result(value: Any) -> _Result:
     """The result inside JSON text, content blocks and wrappers around them."""
     fields: Mapping[Any, Any] = {}
     for _ in range(4):
-        value = parsed(value)
+        value = parse_json(value)
         if isinstance(value, Mapping):
             fields = {**value, **fields}
             inner = value.get("content")
             if not _is_blocks(inner):
                 break
-            value = _joined(inner)
+            value = _join_texts(inner)
         elif _is_blocks(value):
-            value = _joined(value)
+            value = _join_texts(value)
         else:
             break
     items = list(value) if isinstance(value, list | tuple) else []
@@ -357,7 +357,7 @@ def _is_block(item: Any) -> bool:
     return isinstance(item, Mapping) and item.get("type") in ("text", "output_text", "input_text", "image", "resource")
 
 
-def _joined(blocks: Any) -> str:
+def _join_texts(blocks: Any) -> str:
     texts = (item.get("text") if isinstance(item, Mapping) else item for item in blocks)
     return "\n".join(text for text in texts if isinstance(text, str))
 
@@ -388,11 +388,11 @@ def _path_of(item: Any) -> str:
 
 def render_file_search(value: Any, *, limit: int = MOST_FILES, max_chars: int = MAX_CHARS) -> str:
     """How many files were found, the first few, and how to see fewer."""
-    result = _opened(value)
+    result = _open_result(value)
     found = result.get_list("files", "filenames", "paths", "matches", "results")
     paths = [path for path in map(_path_of, found) if path] or _non_empty_lines(result.text)
     count = max(_number(result.get(*_COUNTS)) or 0, len(paths))
-    return bounded(_file_search_lines(result, value, paths, count, max(0, limit)), max_chars)
+    return fit_lines(_file_search_lines(result, value, paths, count, max(0, limit)), max_chars)
 
 
 def _file_search_lines(result: _Result, value: Any, paths: list[str], count: int, limit: int) -> Iterator[str]:
@@ -418,11 +418,11 @@ class _Match(NamedTuple):
 
 def render_content_search(value: Any, *, limit: int = MOST_MATCHES, max_chars: int = MAX_CHARS) -> str:
     """How many matches there are, and the first few with path, line and a short snippet."""
-    result = _opened(value)
+    result = _open_result(value)
     found = result.get_list("matches", "results", "hits", "files", "filenames")
     rows: list[Any] = found or _non_empty_lines(result.text)
     count = max(_number(result.get(*_COUNTS)) or 0, len(rows))
-    return bounded(_content_search_lines(result, value, rows, count, max(0, limit)), max_chars)
+    return fit_lines(_content_search_lines(result, value, rows, count, max(0, limit)), max_chars)
 
 
 def _content_search_lines(result: _Result, value: Any, rows: list[Any], count: int, limit: int) -> Iterator[str]:
@@ -448,7 +448,7 @@ def _match_of(row: Any) -> _Match:
 
 def render_file_read(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     """The path, which lines of how many, and the text in a fence."""
-    result = _opened(value)
+    result = _open_result(value)
     path = result.get_text(*_PATHS)
     lines = [*_outcome(result, value, ("path", ("path", "file_path", "filePath", "filename")), _STATUS)]
     lines += _range_lines(result)
@@ -471,7 +471,7 @@ def _range_lines(result: _Result) -> Iterator[str]:
 def _with_blocks(lines: list[str], blocks: list[tuple[str, str, str]], max_chars: int) -> str:
     """The lines, then each text that is not empty in a fence of its own, sharing the room that is left."""
     blocks = [item for item in blocks if item[1].strip()]
-    head = bounded(lines, max_chars if not blocks else max(max_chars // 2, max_chars - 2_000))
+    head = fit_lines(lines, max_chars if not blocks else max(max_chars // 2, max_chars - 2_000))
     pieces = [head] if head else []
     room = max_chars - len(head)
     for index, (label, text, language) in enumerate(blocks):
@@ -486,7 +486,7 @@ def _with_blocks(lines: list[str], blocks: list[tuple[str, str, str]], max_chars
 
 def render_process(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     """Status, process id, exit code and error, then what it wrote."""
-    result = _opened(value)
+    result = _open_result(value)
     lines = [
         *_outcome(
             result,
@@ -505,15 +505,15 @@ def render_process(value: Any, *, max_chars: int = MAX_CHARS) -> str:
 
 def render_delegated_task(value: Any, *, max_chars: int = MAX_CHARS) -> str:
     """For each task: status, duration, error, the tools it used and its summary."""
-    result = _opened(value)
+    result = _open_result(value)
     tasks = [item for item in result.get_list("results", "tasks") if isinstance(item, Mapping)]
     if not tasks:
         return _task(result, value, max_chars)
     shown = tasks[:MOST_TASKS]
     lines = [*_outcome(result, value, _STATUS, ("duration", ("total_duration_seconds", "duration_seconds")))]
-    head = bounded([*lines, f"{len(tasks):,} {'task' if len(tasks) == 1 else 'tasks'}"], max_chars // 3)
+    head = fit_lines([*lines, f"{len(tasks):,} {'task' if len(tasks) == 1 else 'tasks'}"], max_chars // 3)
     share = (max_chars - len(head) - 40) // len(shown) - 16
-    pieces = [f"Task {number}\n{_task(_opened(task), task, share)}" for number, task in enumerate(shown, 1)]
+    pieces = [f"Task {number}\n{_task(_open_result(task), task, share)}" for number, task in enumerate(shown, 1)]
     if len(tasks) > len(shown):
         pieces.append(f"[…and {len(tasks) - len(shown):,} more]")
     return "\n".join([head, *pieces])[: max(0, max_chars)]
@@ -535,7 +535,7 @@ def _task(result: _Result, value: Any, max_chars: int) -> str:
     if summary.strip():
         return _with_blocks(lines, [("summary", clip(summary, LONGEST_SUMMARY), "")], max_chars)
     if lines:
-        return bounded(lines, max_chars)
+        return fit_lines(lines, max_chars)
     return render_value(value, depth=3, items=10, string=200, max_chars=max(0, max_chars))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,11 +13,17 @@ from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Receipt
-from midfold.fold.summary import build_prompt, serialize_turns
+from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
+from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
-from midfold.transcript.message import Message, Role, Tool, Transcript, Usage
-from midfold.transcript.tokens import Basis, Meter
+from midfold.transcript.message import Message, Role, Text, Tool, ToolResult, Transcript, Usage
+from midfold.transcript.tokens import Basis, Meter, estimate_text
 
+ADDED_SHARE = 0.03
+"""Of a summary's budget: what the user said and a model left out, added word for word."""
+TRAIL_SHARE = 0.1
+"""The same: what was made and changed, as calls and results tell it."""
+BY_ENDS = "(Of the next message only the beginning and the end stay:)"
 Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
 PrefixRequest = Callable[[str, str], "Mapping[str, Any] | None"]
@@ -28,9 +34,12 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     """What one compaction hands to the next one of the same conversation. Plain JSON."""
 
     lineage: str = ""
+    """The conversation it is of: the id of its first fold, or what the caller calls it."""
     count: int = 0
     summary: str = ""
     folds: tuple[str, ...] = ()
+    trail: Trail = Trail()
+    """What the folded messages did."""
     ineffective: int = 0
     failure: FailureKind = ""
     """Why the newest summary failed; empty after one that did not."""
@@ -66,6 +75,9 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the request where the host knows it, and what that number rests on."""
     token_basis: Basis = "reported"
     state: CompactionState = CompactionState()
+    lineage: str = ""
+    """The conversation these messages are of, where the caller knows: a state of the same lineage is used, also where
+    no handoff in the messages proves it."""
     options: Options = Options()
     focus: str | None = None
     force: bool = False
@@ -79,6 +91,11 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
     keeper: Keeper | None = None
     """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
+
+
+def told_tokens(request: CompactionRequest) -> int:
+    """The size that the host or the provider told; 0 where neither did."""
+    return request.prompt_tokens or (request.usage.prompt_tokens if request.usage else 0)
 
 
 class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,25 +112,74 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     before: Transcript = ()
     """What stays before the fold, and after it: a summary need not repeat it."""
     after: Transcript = ()
+    trail: Trail = Trail()
+    """What was done so far, the messages that stay included: a summary may show it (`midfold.fold.trail.render`)."""
+    folded_trail: Trail = Trail()
+    """The same up to the end of the fold: what the next compaction goes on with."""
     shown_results: int = 0
     """Characters that are surely seen at each end of a long result that stays; 0 if all of it is."""
     shown_texts: int = 0
     """The same of other long texts that stay."""
     dense: bool = False
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
-    prose_tokens: int = 0
-    """What a model is asked to write of the budget; the rest is filled with verbatim lines of the fold. 0: all."""
+    trail_lines: Mapping[str, Sequence[str]] = {}
+    """What of the trail is added to the sections of a summary, as it is."""
+    missing: str = ""
+    """What an answer to the same question lacked; empty where it is asked for the first time."""
 
     @property
     def asked_tokens(self) -> int:
-        """How long a model's answer should be."""
-        return min(self.prose_tokens, self.budget_tokens) if self.prose_tokens else self.budget_tokens
+        """How long a model's answer should be: all of the budget but what is added to it."""
+        trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
+        added = trail + int(self.budget_tokens * ADDED_SHARE)
+        return max(self.budget_tokens - added, self.budget_tokens // 2)
 
     def prompt(self) -> str:
-        """What to ask a model: the template, the previous summary, and the raw turns, redacted."""
-        turns = serialize_turns(self.messages, self.redact, self.prompt_characters)
+        """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""
+        most = self.prompt_characters
+        reference = self.reference(most // 4)
+        previous = without_trail(self.previous)
+        left = most - sum(map(len, reference)) - len(previous)
+        turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
         focus = self.redact(self.focus) if self.focus else None
-        return build_prompt(turns, budget_tokens=self.asked_tokens, previous=self.previous, focus=focus)
+        return build_prompt(
+            turns,
+            budget_tokens=self.asked_tokens,
+            previous=previous,
+            focus=focus,
+            reference=reference,
+            missing=self.missing,
+        )
+
+    def reference(self, characters: int) -> StayingText:
+        """What stays before and after the fold, redacted, in at most about so many characters."""
+        before, after = self._staying(self.before), self._staying(self.after)
+        if len(before) + len(after) > characters:
+            before = serialize_turns(_without_prompt(self.before), self.redact, characters // 4)
+            after = serialize_turns(_without_prompt(self.after), self.redact, characters * 3 // 4)
+        return StayingText(before, after, sections_text(self.trail_lines))
+
+    def _staying(self, messages: Transcript) -> str:
+        texts = (
+            (message, turn_text(message, TextRoom(WHOLE, WHOLE), self.redact)) for message in _without_prompt(messages)
+        )
+        return "\n\n".join(f"{BY_ENDS}\n{text}" if self._loses(message) else text for message, text in texts if text)
+
+    def _loses(self, message: Message) -> bool:
+        """Whether only the ends of a message stay, because of the size that was asked for."""
+        if not self.dense:
+            return False
+        texts = (
+            len(part.text) > 3 * self.shown_results
+            if isinstance(part, ToolResult)
+            else isinstance(part, Text) and len(part.text) > 2 * self.shown_texts
+            for part in message.parts
+        )
+        return any(texts)
+
+
+def _without_prompt(messages: Transcript) -> Transcript:
+    return tuple(message for message in messages if message.role != "system")
 
 
 class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +197,8 @@ class SummaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     facts: tuple[int, int, float] | None = None
     """Names kept, names behind the handle, and the estimated share of what is needed; where the summarizer knows."""
+    free_form: bool = False
+    """Whether its author vouches for it: it need not name a task, work and a state, nor have a length."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +213,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changed(self) -> bool:
         return self.receipt.status in ("compacted", "pruned")
+
+    def with_recovery(self, messages: Transcript) -> Outcome:
+        """The outcome whose receipt says whether every one of these originals is in the view or behind a handle."""
+        there = [*self.messages, *(message for kept in self.archive.values() for message in kept)]
+        known = set(map(id, there))
+        left = [message for message in messages if id(message) not in known] if self.changed else []
+        if left:
+            digests = {message.digest for message in there}
+            left = [message for message in left if message.digest not in digests]
+        return msgspec.structs.replace(self, receipt=self.receipt.with_originals(kept=not left))
 
 
 Flow = Generator[SummaryAsk, SummaryAnswer, Outcome]

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from typing import Any, NamedTuple
 
+from midfold.fold.redact import redact, redact_value
 from midfold.transcript import jsonio
 
 # Rules:
@@ -15,11 +16,12 @@ from midfold.transcript import jsonio
 #    names fall into their segments. A query asks for the parts, so every spelling of a name finds every other.
 # 4. Scripts without spaces give pairs of neighbouring characters, and the last character on its own; a query of a
 #    single character asks for the pairs that begin with it.
-# 5. Tokens are removed from an index by computing them again. Any change of the rules is a new VERSION, and stores
-#    index anew.
+# 5. What is redacted elsewhere is redacted here: no index holds a credential, whatever the store keeps of originals.
+# 6. Tokens are removed from an index by computing them again. Any change of the rules, those of redaction included, is
+#    a new VERSION, and stores index anew.
 
 
-VERSION = 1
+VERSION = 2
 LONGEST_WORD = 255
 """Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
 MOST_REMEMBERED = 1 << 17
@@ -71,15 +73,15 @@ class Query(NamedTuple):
 
 
 def searchable(data: bytes) -> str:
-    """Everything in a message that somebody might look for; no pictures, ids or signatures.
+    """Everything in a message that somebody might look for; no credentials, pictures, ids or signatures.
 
     A matter of the bytes alone, whatever dialect they are read in: bodies are shared, and what was indexed must be
     found again to be removed from the index.
     """
     try:
-        return "\n".join(_texts(jsonio.decode(data)))
+        return "\n".join(_texts(redact_value(jsonio.decode(data))))
     except jsonio.NotJSON:
-        return data.decode("utf-8", "replace")
+        return redact(data.decode("utf-8", "replace"))
 
 
 def _texts(value: Any) -> list[str]:
@@ -107,6 +109,11 @@ def _inside(value: Any) -> Any:
         return jsonio.decode(value)
     except jsonio.NotJSON:
         return value
+
+
+def index_text(data: bytes) -> str:
+    """The tokens a message is indexed by."""
+    return search_text(searchable(data))
 
 
 def search_text(text: str) -> str:

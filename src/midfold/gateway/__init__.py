@@ -3,7 +3,7 @@
 `create_app(config)` is the ASGI application that `midfold serve` runs. Requests leave as the bytes they came in, unless
 a conversation must be folded; answers are relayed as they arrive.
 
-    admission -> peek, weighing -> prepare -> upstream -> relay -> answered, operating
+    admission -> peek, measuring -> prepare -> upstream -> relay -> answered, operating
 
 What fails in between never costs a client its request. Whether to fold is `midfold.decide`'s, searching what was folded
 `midfold.recall`'s; who may do what is promised in docs/explanation/security.md, each promise with its test.

@@ -26,7 +26,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from midfold.errors import ConfigError
-from midfold.gateway.browsers import Browsers, Refused, answer_preflight, is_preflight, readable_by
+from midfold.gateway.browsers import AdmissionRefused, Browsers, answer_preflight, is_preflight, readable_by
 from midfold.gateway.exchange import Owner, owner_of
 from midfold.gateway.routes import error_body, route_of
 
@@ -42,15 +42,15 @@ LONGEST = 256
 
 
 def new_key() -> str:
-    """A key for one client or team. It is shown once; `hashed` of it goes into the configuration."""
+    """A key for one client or team. It is shown once; `hash_key` of it goes into the configuration."""
     return PREFIX + token_urlsafe(32)
 
 
-def hashed(key: str) -> str:
+def hash_key(key: str) -> str:
     return f"sha256:{sha256(key.encode()).hexdigest()}"
 
 
-class Keys:
+class GatewayKeys:
     """Who may use the gateway: names by the hashes of their keys."""
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
@@ -66,13 +66,13 @@ class Keys:
 
     def has(self, text: str) -> bool:
         """Whether a text is one of the keys: to keep it back, never to let somebody in."""
-        return 0 < len(text) <= LONGEST and hashed(text) in self._hashes
+        return 0 < len(text) <= LONGEST and hash_key(text) in self._hashes
 
     def who(self, presented: str | None) -> str | None:
         """The name that the key belongs to. Every entry is compared, in constant time, whatever was found before."""
         if presented is None or len(presented) > LONGEST:
             presented = ""
-        given = hashed(presented).encode()
+        given = hash_key(presented).encode()
         found: str | None = None
         for name, value in self._entries:
             if hmac.compare_digest(given, value):
@@ -97,12 +97,12 @@ DEEPEST = 3
 """How often a value is percent-decoded."""
 
 
-def without_keys(headers: list[Header], keys: Keys) -> list[Header]:
+def without_keys(headers: list[Header], keys: GatewayKeys) -> list[Header]:
     """The headers that have no key of the gateway in them."""
     return [pair for pair in headers if not _has_key(*pair, keys)]
 
 
-def is_in_address(path: bytes, query: bytes, keys: Keys) -> bool:
+def is_in_address(path: bytes, query: bytes, keys: GatewayKeys) -> bool:
     """Whether a key of the gateway stands in a path or a query."""
     if _has_token(path, keys) or _has_token(query, keys):
         return True
@@ -110,13 +110,13 @@ def is_in_address(path: bytes, query: bytes, keys: Keys) -> bool:
     return any(_is_key(text, keys) for value in values if value for text in _decodings(value))
 
 
-def _has_key(name: bytes, value: bytes, keys: Keys) -> bool:
+def _has_key(name: bytes, value: bytes, keys: GatewayKeys) -> bool:
     if _has_token(value, keys):
         return True
     return name not in _PLAIN and any(_is_key(one, keys) for one in _wholes(name, value))
 
 
-def _has_token(value: bytes, keys: Keys) -> bool:
+def _has_token(value: bytes, keys: GatewayKeys) -> bool:
     """Whether something in a value looks like one of our keys and is one."""
     for text in _decodings(value):
         if _PREFIX in text:
@@ -150,7 +150,7 @@ def _wholes(name: bytes, value: bytes) -> Iterator[bytes]:
         yield from (pair.partition(b"=")[2].strip().strip(b'"') for pair in value.split(b";", MOST_LOOKED_AT))
 
 
-def _is_key(text: bytes, keys: Keys) -> bool:
+def _is_key(text: bytes, keys: GatewayKeys) -> bool:
     return keys.has(text.decode("latin-1"))
 
 
@@ -169,7 +169,7 @@ M_MMAP_THRESHOLD = -3
 OWN_PAGES = 1 << 20
 
 
-class Slack:
+class MemoryTrimmer:
     """Told about every body that is over, it gives back what large ones have left."""
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ LARGE = 1_000_000
 """Bytes of a body that are put together in a thread."""
 
 
-class DoorLimits(msgspec.Struct, frozen=True, kw_only=True):
+class AdmissionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one request, and all of them together, may cost."""
 
     body_bytes: int = 64 * 1024 * 1024
@@ -241,16 +241,16 @@ class Admission:
     def __init__(
         self,
         app: App,
-        keys: Keys,
-        limits: DoorLimits | None = None,
+        keys: GatewayKeys,
+        limits: AdmissionLimits | None = None,
         refused: Callable[[int], None] | None = None,
         browsers: Browsers | None = None,
     ) -> None:
-        self.app, self.keys, self.limits = app, keys, limits or DoorLimits()
+        self.app, self.keys, self.limits = app, keys, limits or AdmissionLimits()
         self.refused = refused
         self.browsers = browsers or Browsers(keyed=bool(keys))
         self.held = 0
-        self.slack = Slack()
+        self.slack = MemoryTrimmer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -266,7 +266,7 @@ class Admission:
                 return
             send = send if page is None else readable_by(page, send)
             await self._admit(scope, receive, send, body)
-        except Refused as refused:
+        except AdmissionRefused as refused:
             body.pieces.clear()
             if self.refused is not None:
                 self.refused(refused.status)
@@ -279,7 +279,7 @@ class Admission:
         await self._read_within(scope, receive, body)
         inner = {**scope, "headers": headers, "state": {**scope.get("state", {}), "owner": owner}}
         whole = [body.whole() if body.size <= LARGE else await asyncio.to_thread(body.whole)]
-        await self.app(inner, _Replayed(whole, receive), send)
+        await self.app(inner, _BodyReplay(whole, receive), send)
 
     def _let_go(self, size: int) -> None:
         self.held -= size
@@ -294,34 +294,42 @@ class Admission:
         if name is None:
             if scope["path"] in OPEN_PATHS:
                 return Owner(), headers
-            raise Refused(401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key")
+            raise AdmissionRefused(
+                401, "this gateway asks for a key of its own: send it as x-midfold-key, or as the API key"
+            )
         if is_in_address(scope.get("raw_path") or b"", scope.get("query_string", b""), self.keys):
-            raise Refused(400, "a key of this gateway stands in the address; it belongs in the header x-midfold-key")
+            raise AdmissionRefused(
+                400, "a key of this gateway stands in the address; it belongs in the header x-midfold-key"
+            )
         return Owner(name), without_keys(rest, self.keys)
 
     async def _read_within(self, scope: Scope, receive: Receive, body: _Body) -> None:
-        declared = _declared(scope["headers"])
+        declared = _declared_length(scope["headers"])
         if declared > self.limits.body_bytes:
-            raise Refused(413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}")
+            raise AdmissionRefused(
+                413, f"the body has {declared:,} bytes; this gateway takes {self.limits.body_bytes:,}"
+            )
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 await self._read(receive, body, declared)
         except TimeoutError:
             seconds = self.limits.body_seconds
-            raise Refused(408, f"the body did not arrive within {seconds:g} seconds") from None
+            raise AdmissionRefused(408, f"the body did not arrive within {seconds:g} seconds") from None
 
     async def _read(self, receive: Receive, body: _Body, declared: int) -> None:
         while True:
             if self.held + declared - body.size > self.limits.total_bytes:
-                raise Refused(503, "the gateway holds as many unfinished requests as it can; try again")
+                raise AdmissionRefused(503, "the gateway holds as many unfinished requests as it can; try again")
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise Refused(499, "the client went away")
+                raise AdmissionRefused(499, "the client went away")
             piece = event.get("body", b"")
             self.held += len(piece)
             body.add(piece)
             if body.size > self.limits.body_bytes:
-                raise Refused(413, f"the body is larger than the {self.limits.body_bytes:,} bytes this gateway takes")
+                raise AdmissionRefused(
+                    413, f"the body is larger than the {self.limits.body_bytes:,} bytes this gateway takes"
+                )
             if not event.get("more_body", False):
                 return
 
@@ -353,7 +361,7 @@ def _key_in(text: str) -> str:
     return text.strip()
 
 
-def _declared(headers: list[Header]) -> int:
+def _declared_length(headers: list[Header]) -> int:
     for name, value in headers:
         if name == b"content-length" and value.isdigit():
             return int(value)
@@ -377,7 +385,7 @@ class _Body:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class _Replayed:
+class _BodyReplay:
     """Gives the body once, which is then whoever's asked for it, and after that what the client still says."""
 
     def __init__(self, body: list[bytes], receive: Receive) -> None:
@@ -389,7 +397,7 @@ class _Replayed:
         return await self._receive()
 
 
-async def _answer(scope: Scope, send: Send, refused: Refused) -> None:
+async def _answer(scope: Scope, send: Send, refused: AdmissionRefused) -> None:
     body = error_body(route_of(scope["method"], scope["path"]).wire, refused.status, str(refused))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers.append((b"connection", b"close"))

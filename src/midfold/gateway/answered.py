@@ -14,7 +14,7 @@ from typing import NamedTuple
 from midfold.errors import TranscriptError
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import Policy
-from midfold.gateway.weighing import ClientHistory, is_usable, named
+from midfold.gateway.measuring import ClientHistory, is_usable, qualified_name
 from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 
@@ -22,7 +22,7 @@ BYTES_PER_TOKEN = 4
 """Of a request nobody has read, and whose provider does not say."""
 
 
-class Named(NamedTuple):
+class ConversationNames(NamedTuple):
     """What a conversation is called, then what it was called while it was shorter; and how many messages it has."""
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class AnsweredRequest(NamedTuple):
     """The window's size where nothing is ever folded."""
     held: int
     """Bytes that are kept until the name is known."""
-    named: Callable[[], Named | None]
+    named: Callable[[], ConversationNames | None]
 
 
 Watcher = Callable[[AnsweredRequest], None]
@@ -56,12 +56,12 @@ def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | No
     account, peek, dialect = exchange.account, exchange.peek, exchange.route.dialect
     if exchange.route.kind != "generate" or account.status != 200 or peek is None or dialect is None:
         return None
-    if exchange.asked.bypass or exchange.is_crowded or peek.is_continued:
+    if exchange.options.bypass or exchange.is_crowded or peek.is_continued:
         return None
     limits = policy.limits_of(exchange)
     conversation, body = exchange.conversation, exchange.body
 
-    def named_later() -> Named | None:
+    def name_later() -> ConversationNames | None:
         return name_of(exchange, conversation or conversation_of(body, dialect, policy))
 
     model = peek.name or ""
@@ -75,7 +75,7 @@ def answered_request(exchange: Exchange, policy: Policy) -> AnsweredRequest | No
         window=limits.window,
         threshold=limits.trigger if policy.enabled else limits.window,
         held=len(body),
-        named=named_later,
+        named=name_later,
     )
 
 
@@ -86,10 +86,10 @@ def conversation_of(body: bytes, dialect: str, policy: Policy) -> ClientHistory 
         return None
 
 
-def name_of(exchange: Exchange, conversation: ClientHistory | None) -> Named | None:
+def name_of(exchange: Exchange, conversation: ClientHistory | None) -> ConversationNames | None:
     """As its header says, else by its first messages."""
     if conversation is None or not conversation.talk:
         return None
-    asked = exchange.asked.session
+    asked = exchange.options.session
     own = (asked,) if asked is not None and is_usable(asked) else conversation.names
-    return Named(tuple(named(exchange.namespace, name) for name in own), len(conversation.talk))
+    return ConversationNames(tuple(qualified_name(exchange.namespace, name) for name in own), len(conversation.talk))

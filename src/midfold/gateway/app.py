@@ -23,16 +23,25 @@ from midfold.config import Config
 from midfold.errors import MidfoldError, TranscriptError, UpstreamError
 from midfold.gateway import limits as overflow
 from midfold.gateway.answered import Watcher, answered_request
-from midfold.gateway.exchange import JSON, Exchange, Gone, Receive, RequestAccount, Scope, Send, TooLarge
-from midfold.gateway.ids import Reach
+from midfold.gateway.exchange import JSON, ClientGone, Exchange, Receive, RequestAccount, Scope, Send, TooLarge
+from midfold.gateway.ids import RouteAccess
 from midfold.gateway.limits import ModelLimits
+from midfold.gateway.measuring import ClientHistory, MeasuredRequest, PreparedRequest
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
-from midfold.gateway.rounds import Rounds
+from midfold.gateway.rounds import RecallRounds
 from midfold.gateway.routes import encoding_of, route_of, to_client, to_upstream
-from midfold.gateway.server import Front, Later, place_of
-from midfold.gateway.upstream import MOST_OF_ERRORS, Client, Tap, Target, Upstream, UpstreamAnswer, Upstreams, decoded
-from midfold.gateway.weighing import ClientHistory, Prepared, Weighed
+from midfold.gateway.server import GatewayApplication, LateRoutes, place_of
+from midfold.gateway.upstream import (
+    MOST_OF_ERRORS,
+    Client,
+    Upstream,
+    UpstreamAnswer,
+    Upstreams,
+    UpstreamTarget,
+    UsageTap,
+    decode_body,
+)
 from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.jsonio import NotJSON
@@ -64,21 +73,21 @@ MODELS = ("/v1/models", "/models")
 
 def is_compacted_here(exchange: Exchange, preparer: RequestPreparer) -> bool:
     """Whether a request for a compaction is ours to answer."""
-    if exchange.route.kind != "compact" or exchange.asked.bypass or exchange.peek is None:
+    if exchange.route.kind != "compact" or exchange.options.bypass or exchange.peek is None:
         return False
     return preparer.policy.enabled and preparer.folder is not None and not exchange.peek.is_continued
 
 
-async def compacted(exchange: Exchange, preparer: RequestPreparer) -> None:
+async def answer_compact(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answers `/v1/responses/compact`."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     limits = preparer.policy.limits_of(exchange)
-    weighed = await preparer.in_thread(_weighed, exchange, preparer, limits)
-    before = weighed.size.tokens
-    again = await preparer.fold(exchange, weighed, force=True)
+    measured = await preparer.in_thread(_measure, exchange, preparer, limits)
+    before = measured.size.tokens
+    again = await preparer.fold(exchange, measured, force=True)
     if again.checkpoint is None:
         exchange.account.action = "unchanged"
     account = exchange.account
@@ -87,23 +96,23 @@ async def compacted(exchange: Exchange, preparer: RequestPreparer) -> None:
     await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
 
 
-def _weighed(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> Weighed:
+def _measure(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> MeasuredRequest:
     document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
     conversation = ClientHistory(document, preparer.policy.redactor, exchange.owner.id)
     if not conversation.talk:
         raise TranscriptError("the request has no input to compact")
-    return preparer.scales.look_up(conversation, preparer.scales.name(exchange, conversation), limits)
+    return preparer.measurer.look_up(conversation, preparer.measurer.name(exchange, conversation), limits)
 
 
-def _compaction(weighed: Weighed, before: int) -> bytes:
+def _compaction(measured: MeasuredRequest, before: int) -> bytes:
     """The answer; in a thread."""
-    conversation = weighed.conversation
+    conversation = measured.conversation
     value = {
         "id": f"cmp_{conversation.chains[-1].hex()[:24]}",
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": _items(weighed.view, conversation),
-        "usage": _usage(before, weighed.size.tokens),
+        "output": _items(measured.view, conversation),
+        "usage": _usage(before, measured.size.tokens),
     }
     return jsonio.encode(value)
 
@@ -127,26 +136,26 @@ def _usage(before: int, after: int) -> dict[str, Any]:
     }
 
 
-async def counted(exchange: Exchange, preparer: RequestPreparer) -> None:
+async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
     """Answers a count that the upstream does not make."""
     assert exchange.peek is not None
     if exchange.is_crowded:
         await exchange.refuse(413, f"the request has {CROWDED}")
         return
     limits = preparer.policy.limits_of(exchange)
-    weighed: Weighed | None = await preparer.in_thread(preparer.scales.weigh, exchange, limits)
-    if weighed is None:
+    measured: MeasuredRequest | None = await preparer.in_thread(preparer.measurer.measure, exchange, limits)
+    if measured is None:
         raise TranscriptError("the request has no messages to count")
     exchange.account.action, exchange.account.reason = "estimated", ""
-    await exchange.answer(200, msgspec.json.encode({"input_tokens": weighed.size.tokens}))
+    await exchange.answer(200, msgspec.json.encode({"input_tokens": measured.size.tokens}))
 
 
 def lists_models(exchange: Exchange, upstreams: Upstreams) -> bool:
     """Whether the models of several upstreams are asked for."""
-    return exchange.method == "GET" and exchange.path in MODELS and len(_asked(upstreams)) > 1
+    return exchange.method == "GET" and exchange.path in MODELS and len(_upstreams_to_ask(upstreams)) > 1
 
 
-def _asked(upstreams: Upstreams) -> list[Upstream]:
+def _upstreams_to_ask(upstreams: Upstreams) -> list[Upstream]:
     known = upstreams.all()
     return [upstream for upstream in known if upstream is upstreams.default or upstream.key is not None]
 
@@ -158,19 +167,19 @@ async def models(exchange: Exchange, upstreams: Upstreams, client: Client) -> No
         headers = to_upstream(exchange.headers, upstream.credential(None))
         try:
             answer = await client.send("GET", upstream, upstream.target("/v1/models"), headers, b"")
-            return await asyncio.to_thread(_listed, answer, await answer.read(MOST_LISTED))
+            return await asyncio.to_thread(_models_in, answer, await answer.read(MOST_LISTED))
         except UpstreamError:
             return []
 
-    found = await asyncio.gather(*map(one, _asked(upstreams)))
+    found = await asyncio.gather(*map(one, _upstreams_to_ask(upstreams)))
     data = {item["id"]: item for items in found for item in items}
     exchange.account.action = "joined"
     await exchange.answer(200, msgspec.json.encode({"object": "list", "data": list(data.values())}), [JSON])
 
 
-def _listed(answer: UpstreamAnswer, body: bytes) -> list[Any]:
+def _models_in(answer: UpstreamAnswer, body: bytes) -> list[Any]:
     try:
-        value = msgspec.json.decode(decoded(body, encoding_of(answer.headers), MOST_LISTED))
+        value = msgspec.json.decode(decode_body(body, encoding_of(answer.headers), MOST_LISTED))
     except msgspec.MsgspecError:
         return []
     items = value.get("data") if answer.status == 200 and isinstance(value, dict) else None
@@ -200,8 +209,8 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.preparer = RequestPreparer(config, sessions)
-        self.reach = Reach(sessions, is_everything_open=self.settings.routes == "all")
-        self.recall = Rounds(self) if self.settings.recall == "on" and sessions is not None else None
+        self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
+        self.recall = RecallRounds(self) if self.settings.recall == "on" and sessions is not None else None
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []
@@ -210,26 +219,26 @@ class Gateway:
         route = route_of(scope["method"], scope["path"])
         exchange = Exchange(scope, receive, send, route)
         try:
-            await self._served(exchange)
-        except Gone:
+            await self._serve(exchange)
+        except ClientGone:
             exchange.account.action = "gone"
         except MidfoldError as error:
-            await self._failed(exchange, error)
+            await self._answer_error(exchange, error)
         except NotJSON as error:
-            await self._failed(exchange, TranscriptError(f"the request is not JSON: {error}"))
+            await self._answer_error(exchange, TranscriptError(f"the request is not JSON: {error}"))
         except Exception as error:  # noqa: BLE001 - a fault of ours; its text may hold what was said, so it is not told
-            await self._broke(exchange, error)
+            await self._answer_fault(exchange, error)
         finally:
-            self._accounted(exchange)
+            self._close_account(exchange)
 
-    async def _broke(self, exchange: Exchange, error: Exception) -> None:
+    async def _answer_fault(self, exchange: Exchange, error: Exception) -> None:
         """An error nobody foresaw: where it happened is logged, and the client gets an answer it can read."""
         exchange.account.action = "broken"
         _log.error("a request failed: %s %s", type(error).__name__, place_of(error))
         if not exchange.begun:
             await exchange.refuse(500, f"the gateway failed ({type(error).__name__})")
 
-    async def _failed(self, exchange: Exchange, error: MidfoldError) -> None:
+    async def _answer_error(self, exchange: Exchange, error: MidfoldError) -> None:
         """An answer that has begun is left unfinished, and the server cuts the connection."""
         if exchange.begun:
             exchange.account.action = "broken"
@@ -239,13 +248,13 @@ class Gateway:
         else:
             await exchange.refuse(error.status, str(error))
 
-    async def _served(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: Exchange) -> None:
         for admitting in self.admit:
             refusal = admitting(exchange)
             if refusal is not None:
                 await exchange.refuse(*refusal)
                 return
-        if exchange.is_upload and await self._uploaded(exchange):
+        if exchange.is_upload and await self._upload(exchange):
             return
         try:
             await exchange.read(self.settings.largest_body)
@@ -254,7 +263,7 @@ class Gateway:
             return
         route = exchange.route
         if route.dialect is not None:
-            await self._peeked(exchange)
+            await self._peek(exchange)
             if exchange.peek is not None and exchange.peek.is_overlong:
                 await exchange.refuse(400, f"model: expected a name of at most {LONGEST_MODEL} characters")
                 return
@@ -267,14 +276,14 @@ class Gateway:
         await self.reach.check(exchange)
         stop = exchange.watch()
         try:
-            await self._relayed(exchange)
+            await self._forward(exchange)
         except asyncio.CancelledError:
             exchange.account.action = "cancelled"
             raise
         finally:
             stop()
 
-    async def _peeked(self, exchange: Exchange) -> None:
+    async def _peek(self, exchange: Exchange) -> None:
         """The fields that decide; what takes more than a moment is looked at in a thread."""
         body = exchange.body
         if len(body) <= LARGE:
@@ -284,7 +293,7 @@ class Gateway:
         if exchange.peek is None and body:
             exchange.peek = await self.preparer.in_thread(peek_slowly, body)
 
-    async def _uploaded(self, exchange: Exchange) -> bool:
+    async def _upload(self, exchange: Exchange) -> bool:
         """A file on its way to a route that is not ours: never kept, never looked at. False if it must be."""
         upstream = exchange.upstream = self.upstreams.find(None, exchange.route.wire)
         if upstream is None:
@@ -299,14 +308,14 @@ class Gateway:
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, exchange.pieces())
         stop = exchange.watch()
         try:
-            await self._relay(exchange, Prepared(b""), self.reach.watched(exchange, answer))
+            await self._relay(exchange, PreparedRequest(b""), self.reach.watch(exchange, answer))
         finally:
             stop()
         return True
 
-    async def _relayed(self, exchange: Exchange) -> None:
+    async def _forward(self, exchange: Exchange) -> None:
         if is_compacted_here(exchange, self.preparer):
-            await compacted(exchange, self.preparer)
+            await answer_compact(exchange, self.preparer)
             return
         if lists_models(exchange, self.upstreams):
             await models(exchange, self.upstreams, self.client)
@@ -318,22 +327,22 @@ class Gateway:
         answer = await self.send(exchange, prepared.body)
         if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
             answer.close()
-            await counted(exchange, self.preparer)
+            await answer_count(exchange, self.preparer)
             return
         if exchange.route.kind == "generate" and overflow.may_be(answer.status):
-            again = await self._recovered(exchange, prepared, answer)
+            again = await self._recover(exchange, prepared, answer)
             if again is None:
                 return
             prepared, answer = again
         await self._relay(exchange, prepared, answer)
 
-    async def _recovered(
-        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer
-    ) -> tuple[Prepared, UpstreamAnswer] | None:
+    async def _recover(
+        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer
+    ) -> tuple[PreparedRequest, UpstreamAnswer] | None:
         """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
         try:
             head = await answer.head(MOST_OF_ERRORS)
-            told = decoded(head, encoding_of(answer.headers), MOST_OF_ERRORS)
+            told = decode_body(head, encoding_of(answer.headers), MOST_OF_ERRORS)
             found = overflow.overflow_of(answer.status, told)
             smaller = None if found is None else await self.preparer.recover(exchange, prepared, found)
             if smaller is None:
@@ -348,14 +357,16 @@ class Gateway:
         upstream = exchange.upstream
         assert upstream is not None
         headers = to_upstream(exchange.headers, upstream.credential(exchange.route.wire))
-        body = await self.preparer.marked(exchange, body)
+        body = await self.preparer.mark(exchange, body)
         exchange.document = None
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
-        return self.reach.watched(exchange, answer)
+        return self.reach.watch(exchange, answer)
 
-    async def _relay(self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, head: bytes = b"") -> None:
+    async def _relay(
+        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer, head: bytes = b""
+    ) -> None:
         """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
-        tap = Tap(encoding_of(answer.headers))
+        tap = UsageTap(encoding_of(answer.headers))
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
@@ -372,7 +383,7 @@ class Gateway:
                 if usage is not None and answer.status == 200:
                     self.preparer.observe(exchange, prepared, usage)
 
-    async def _usage(self, tap: Tap) -> Usage | None:
+    async def _usage(self, tap: UsageTap) -> Usage | None:
         """What an answer says it cost. A client that goes away as soon as it has its answer interrupts no reading."""
         if not tap.is_heavy:
             return tap.usage()
@@ -382,7 +393,7 @@ class Gateway:
         except asyncio.CancelledError:
             return await reading
 
-    def _accounted(self, exchange: Exchange) -> None:
+    def _close_account(self, exchange: Exchange) -> None:
         account = exchange.account
         account.seconds = time.perf_counter() - exchange.started
         for accountant in self.accountants:
@@ -397,7 +408,7 @@ class Gateway:
         await self.preparer.close()
 
 
-def _target(exchange: Exchange) -> Target:
+def _target(exchange: Exchange) -> UpstreamTarget:
     """What is asked for at the upstream, with the path and the query as the client wrote them."""
     assert exchange.upstream is not None
     return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
@@ -415,10 +426,10 @@ def create_app(
     sessions: Sessions | None = None,
     environment: Mapping[str, str] | None = None,
     extra_routes: Sequence[BaseRoute] = (),
-    later: Later | None = None,
-) -> Front:
+    later: LateRoutes | None = None,
+) -> GatewayApplication:
     """The ASGI application. `extra_routes` are Starlette routes; their first path segment is the gateway's own.
 
     With `later` such routes are made when one of them is first asked for.
     """
-    return Front(Gateway(config, sessions, environment), extra_routes, later)
+    return GatewayApplication(Gateway(config, sessions, environment), extra_routes, later)

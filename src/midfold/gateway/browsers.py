@@ -33,7 +33,7 @@ REFUSED_ORIGIN = "pages of other sites may not use this gateway: gateway.origins
 REFUSED_NAME = "this gateway is not known by that name: gateway.hosts adds names to {}"
 
 
-class Refused(Exception):
+class AdmissionRefused(Exception):
     """The request is answered at the door."""
 
     def __init__(self, status: int, told: str) -> None:
@@ -64,19 +64,19 @@ class Browsers:
         found = [pair for pair in headers if pair[0] in LOOKED_AT]
         hosts = [value.decode("latin-1").lower() for name, value in found if name == b"host"]
         if not self._keyed and not (len(hosts) == 1 and name_in(hosts[0]) in self.hosts):
-            raise Refused(421, REFUSED_NAME.format(", ".join(sorted(self.hosts))))
+            raise AdmissionRefused(421, REFUSED_NAME.format(", ".join(sorted(self.hosts))))
         if len(found) == len(hosts):
             return None
         origins = [value for name, value in found if name == b"origin"]
         if origins:
-            return self._allowed(origins, hosts)
+            return self._allowed_origin(origins, hosts)
         if any(name == b"sec-fetch-site" and value in FOREIGN for name, value in found):
             modes = [value for name, value in found if name == b"sec-fetch-mode"]
             if method not in READING or modes != [b"navigate"]:
-                raise Refused(403, REFUSED_ORIGIN)
+                raise AdmissionRefused(403, REFUSED_ORIGIN)
         return None
 
-    def _allowed(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
+    def _allowed_origin(self, origins: list[bytes], hosts: list[str]) -> bytes | None:
         text = origins[0].decode("latin-1").lower()
         if len(origins) == 1 and len(text) <= LONGEST:
             place = text.partition("://")[2]
@@ -85,7 +85,7 @@ class Browsers:
             own = not self._keyed and name_in(place) in LOOPBACK
             if own or any(fnmatchcase(text, pattern) for pattern in self._origins):
                 return origins[0]
-        raise Refused(403, REFUSED_ORIGIN)
+        raise AdmissionRefused(403, REFUSED_ORIGIN)
 
 
 def name_in(place: str) -> str:

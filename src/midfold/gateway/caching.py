@@ -33,7 +33,7 @@ MOST_TOOL_LISTS = 1_000
 MOST_TOOL_BYTES = 4_000_000
 
 
-class Rules(NamedTuple):
+class CachingRules(NamedTuple):
     """Whose rules are planned by, and how prefixes are measured."""
 
     provider: str
@@ -47,30 +47,30 @@ class Caching:
         self.settings = config.prompt_caching
         self._models = config.models
         self._meter = meter
-        self._known: LRU[tuple[str, str | None, str], Rules | None] = LRU(MOST_MODELS)
-        self._tools = Tools()
+        self._known: LRU[tuple[str, str | None, str], CachingRules | None] = LRU(MOST_MODELS)
+        self._tools = ToolMemory()
 
-    def rules(self, exchange: Exchange) -> Rules | None:
+    def rules(self, exchange: Exchange) -> CachingRules | None:
         """None where nothing belongs into the request."""
         dialect, upstream, peek = exchange.route.dialect, exchange.upstream, exchange.peek
         if dialect is None or upstream is None or peek is None or exchange.is_crowded or self.settings.enabled == "off":
             return None
         key = (upstream.base, peek.name, dialect)
-        return self._known.made(key, lambda: self._rules(*key))
+        return self._known.get_or_make(key, lambda: self._rules(*key))
 
-    def _rules(self, base: str, model: str | None, dialect: str) -> Rules | None:
+    def _rules(self, base: str, model: str | None, dialect: str) -> CachingRules | None:
         known = provider_of(base)
         provider = known or ("anthropic" if dialect == "anthropic" else "")
         if layout_for(provider, model, dialect, self.settings.enabled) is None and provider not in KEYED:
             return None
         belief = look_up(model, self._models)
-        return Rules(provider, Measure(self._meter(belief), belief.model.cache_minimum or 0))
+        return CachingRules(provider, Measure(self._meter(belief), belief.model.cache_minimum or 0))
 
     def wants(self, exchange: Exchange, body: bytes) -> bool:
         """Whether it is worth looking through the request."""
         return len(body) >= SMALLEST and exchange.route.kind == "generate" and self.rules(exchange) is not None
 
-    def marked(self, exchange: Exchange, body: bytes) -> bytes:
+    def mark(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
         rules = self.rules(exchange)
         if rules is None or (body is exchange.body and any(own in body for own in QUOTED_MARKERS)):
@@ -89,12 +89,12 @@ class Caching:
             strategy=settings.strategy,
             setting=settings.enabled,
             measure=rules.measure,
-            session_id=exchange.asked.session or "",
+            session_id=exchange.options.session or "",
         )
         return bytes(mark(document, hints)) if hints else body
 
 
-class Tools:
+class ToolMemory:
     """Lists of tools that were read, by their bytes; the ones used last are kept. Threads may share it."""
 
     def __init__(self) -> None:
@@ -108,4 +108,4 @@ class Tools:
         if not isinstance(raw, Raw):
             return
         key = blake2b(raw, digest_size=16).digest()
-        document.tools = self._known.made(key, lambda: (memoryview(raw).nbytes, document.tools))[1]
+        document.tools = self._known.get_or_make(key, lambda: (memoryview(raw).nbytes, document.tools))[1]

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.gateway.peek import Peek
-from midfold.gateway.routes import CREDENTIALS, Asked, Raw, Route, asked, error_body
+from midfold.gateway.routes import CREDENTIALS, Raw, RequestOptions, Route, error_body, request_options
 from midfold.transcript.document import Document
 from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
+    from midfold.gateway.measuring import ClientHistory
     from midfold.gateway.upstream import Upstream
-    from midfold.gateway.weighing import ClientHistory
 
 
 # Whose a request is: the owner of everything that the gateway keeps because of it.
@@ -82,7 +82,7 @@ class TooLarge(Exception):
     """The body is larger than the gateway takes."""
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client has gone away."""
 
 
@@ -123,7 +123,7 @@ class Exchange:
         self.raw_path: str = (scope.get("raw_path") or self.path.encode()).decode("latin-1")
         """As the client wrote it."""
         self.headers: list[Raw] = scope["headers"]
-        self.asked: Asked = asked(self.headers)
+        self.options: RequestOptions = request_options(self.headers)
         self.body = b""
         self.peek: Peek | None = None
         self.is_crowded = False
@@ -160,7 +160,7 @@ class Exchange:
         size = 0
         while True:
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientGone
             piece = message.get("body", b"")
             size += len(piece)
             if size > most:
@@ -186,7 +186,7 @@ class Exchange:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientGone
             piece = message.get("body", b"")
             self.account.received += len(piece)
             if piece:

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Owner
-from midfold.gateway.weighing import ClientHistory
+from midfold.gateway.measuring import ClientHistory
 from midfold.lru import LRU
 from midfold.store import SqlStore
 from midfold.store.intake import redact_json
@@ -62,17 +62,17 @@ class ShownPart(NamedTuple):
     text: str
 
 
-def added(one: Any, other: Any) -> Any:
+def add_usage(one: Any, other: Any) -> Any:
     """The usage of two turns: numbers are added up, wherever they stand."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return {key: added(one.get(key), other.get(key)) for key in {**one, **other}}
+        return {key: add_usage(one.get(key), other.get(key)) for key in {**one, **other}}
     both = [value for value in (one, other) if value is not None]
     if len(both) == 2 and all(type(value) in (int, float) for value in both):
         return one + other
     return both[-1] if both else None
 
 
-class Joined(ABC):
+class JoinedStream(ABC):
     """One stream. `feed` events of a turn; then either `rest` of it is sent too, or it is hidden and another comes."""
 
     dialect: ClassVar[str]
@@ -104,30 +104,30 @@ class Joined(ABC):
             return b""
         self._flows = True
         if not self._waiting:
-            return self._sent(event)
+            return self._rewrite(event)
         before, self._waiting = self._waiting, []
-        return b"".join([self._sent(one) for one in (*before, event)])
+        return b"".join([self._rewrite(one) for one in (*before, event)])
 
     def rest(self) -> bytes:
         """What has waited: the turn is one for the client."""
         before, self._waiting = self._waiting, []
-        return b"".join(self._sent(one) for one in before)
+        return b"".join(self._rewrite(one) for one in before)
 
     def hide(self) -> None:
         """The turn was not for the client; another one follows."""
-        self.hidden_usage = added(self.hidden_usage, self.usage)
+        self.hidden_usage = add_usage(self.hidden_usage, self.usage)
         if self._flows:
             self.has_shown = True
-            self.seen += self._shown()
+            self.seen += self._shown_parts()
         self._begin()
 
     @property
     def all_usage(self) -> dict[str, Any]:
-        total: dict[str, Any] = added(self.hidden_usage, self.usage)
+        total: dict[str, Any] = add_usage(self.hidden_usage, self.usage)
         return total
 
-    def _sent(self, event: StreamEvent) -> bytes:
-        changed = self._changed(event.value) if event.value else None
+    def _rewrite(self, event: StreamEvent) -> bytes:
+        changed = self._change(event.value) if event.value else None
         return event.raw if changed is None else event_bytes(event.name, changed) if changed else b""
 
     @abstractmethod
@@ -139,11 +139,11 @@ class Joined(ABC):
         """Whether a client is shown something by this."""
 
     @abstractmethod
-    def _changed(self, value: dict[str, Any]) -> dict[str, Any] | None:
+    def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
         """The event as it must be sent; empty if it must not be, None if it is sent as it came. Notes what is shown."""
 
     @abstractmethod
-    def _shown(self) -> list[ShownPart]:
+    def _shown_parts(self) -> list[ShownPart]:
         """What the client has of the turn that is hidden now."""
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Joined(ABC):
         """The end of a stream that cannot go on."""
 
 
-class JoinedAnthropic(Joined):
+class JoinedAnthropic(JoinedStream):
     dialect = "anthropic"
 
     def _begin(self) -> None:
@@ -166,7 +166,7 @@ class JoinedAnthropic(Joined):
     def _is_said(self, value: Mapping[str, Any]) -> bool:
         return value.get("type") in ("content_block_delta", "message_delta", "error")
 
-    def _changed(self, value: dict[str, Any]) -> dict[str, Any] | None:
+    def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
         kind, index = value.get("type"), value.get("index")
         if isinstance(index, int):
             self._note(index, value)
@@ -180,14 +180,14 @@ class JoinedAnthropic(Joined):
         _, texts = self._blocks.setdefault(index, (str(part.get("type")), []))
         texts += [next((part[key] for key in ("text", "thinking", "data") if isinstance(part.get(key), str)), "")]
 
-    def _shown(self) -> list[ShownPart]:
+    def _shown_parts(self) -> list[ShownPart]:
         return [ShownPart(kind, "".join(texts)) for _, (kind, texts) in sorted(self._blocks.items())]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         return event_bytes("error", {"type": "error", "error": error})
 
 
-class JoinedChat(Joined):
+class JoinedChat(JoinedStream):
     dialect = "openai-chat"
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class JoinedChat(Joined):
         shown = any(text for delta in self._deltas(value) for key, text in delta.items() if key != "role")
         return ended or shown or "error" in value
 
-    def _changed(self, value: dict[str, Any]) -> dict[str, Any] | None:
+    def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
         said = "".join(text for delta in self._deltas(value) if isinstance(text := delta.get("content"), str))
         self._texts.append(said)
         counted = isinstance(value.get("usage"), dict) and self.hidden_usage
@@ -234,7 +234,7 @@ class JoinedChat(Joined):
             kept["content"] = SEPARATOR + kept["content"]
         return {**choice, "delta": kept}
 
-    def _shown(self) -> list[ShownPart]:
+    def _shown_parts(self) -> list[ShownPart]:
         text = "".join(self._texts)
         return [ShownPart("text", text + SEPARATOR)] if text else []
 
@@ -242,7 +242,7 @@ class JoinedChat(Joined):
         return event_bytes("", {"error": error})
 
 
-class JoinedResponses(Joined):
+class JoinedResponses(JoinedStream):
     """A reasoning item must be followed by the item it belongs to, so it waits until it is known what that is."""
 
     dialect = "openai-responses"
@@ -268,7 +268,7 @@ class JoinedResponses(Joined):
         thinks = "reasoning" in kind or (isinstance(item, Mapping) and item.get("type") == "reasoning")
         return bool(value) and not (opens or thinks)
 
-    def _changed(self, value: dict[str, Any]) -> dict[str, Any] | None:
+    def _change(self, value: dict[str, Any]) -> dict[str, Any] | None:
         if value.get("type") == "response.output_item.done" and isinstance(value.get("item"), dict):
             self._items.append(value["item"])
         response = value.get("response")
@@ -294,7 +294,7 @@ class JoinedResponses(Joined):
             self._number += 1
         return changed
 
-    def _shown(self) -> list[ShownPart]:
+    def _shown_parts(self) -> list[ShownPart]:
         return [seen_item(item) for item in self._items[self._offset :]]
 
     def error(self, error: Mapping[str, Any]) -> bytes:
@@ -315,7 +315,7 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-JOINED: dict[str, type[Joined]] = {one.dialect: one for one in (JoinedAnthropic, JoinedChat, JoinedResponses)}
+JOINED: dict[str, type[JoinedStream]] = {one.dialect: one for one in (JoinedAnthropic, JoinedChat, JoinedResponses)}
 
 MOST_KNOWN, MOST_BYTES = 20_000, 24_000_000
 """Of records in memory."""
@@ -328,7 +328,7 @@ class Record(msgspec.Struct, frozen=True):
     seen: tuple[ShownPart, ...] = ()
 
 
-class Hidden:
+class HiddenTurnMemory:
     """All hidden turns of all conversations."""
 
     def __init__(self, store: SqlStore, redactor: Redactor | None = None) -> None:
@@ -344,7 +344,7 @@ class Hidden:
         talk: list[Message] = []
         seen: Sequence[ShownPart] = ()
         for message, chain in zip(conversation.talk, conversation.chains, strict=True):
-            left, seen = unsaid(message, seen, conversation.dialect) if seen else (message, seen)
+            left, seen = without_hidden(message, seen, conversation.dialect) if seen else (message, seen)
             talk += () if left is None else (left,)
             run = runs.get(chain.hex())
             if run is not None:
@@ -395,7 +395,7 @@ def raw_messages(values: list[Any], dialect: type[Dialect]) -> Transcript:
     return tuple(Message.over(Raw(jsonio.encode(value)), dialect.read) for value in values)
 
 
-def unsaid(
+def without_hidden(
     message: Message, seen: Sequence[ShownPart], dialect: type[Dialect]
 ) -> tuple[Message | None, Sequence[ShownPart]]:
     """A client's record of an answer without what it saw of hidden turns, and what of that is still to be found.
@@ -410,13 +410,13 @@ def unsaid(
     if message.role != "assistant":
         return message, ()
     raw = bytes(message.wire)
-    content = _unsaid(value.get("content"), entries(raw).get("content"), seen)
+    content = _content_without(value.get("content"), entries(raw).get("content"), seen)
     if content is None:
         return message, ()
     return Message.over(Raw(replace_values(raw, {"content": content})), dialect.read), ()
 
 
-def _unsaid(content: Any, raw: Raw | None, seen: Sequence[ShownPart]) -> bytes | None:
+def _content_without(content: Any, raw: Raw | None, seen: Sequence[ShownPart]) -> bytes | None:
     """The content that is left, as JSON; None if it does not begin with what was seen, or is nothing else."""
     said = [one for one in seen if one.kind == "text"]
     prefix = "".join(one.text for one in said)

@@ -62,7 +62,7 @@ class IdPlace(NamedTuple):
         return self.owner.bind(b"belonging", self.base.encode(), given.encode("utf-8", "surrogatepass"))
 
 
-class Belongings:
+class OwnedIds:
     """All of them; used on one event loop."""
 
     def __init__(self, store: SqlStore | None, clock: Callable[[], float] = time.time) -> None:
@@ -76,7 +76,7 @@ class Belongings:
         name = place.name(given)
         if self._known.get(name):
             return True
-        if self._database is None or not await asyncio.to_thread(self._stored, name):
+        if self._database is None or not await asyncio.to_thread(self._is_in_store, name):
             return False
         self._known.put(name, True)
         return True
@@ -94,7 +94,7 @@ class Belongings:
         except MidfoldError as error:
             _log.warning("ids of a provider were not stored: %s", type(error).__name__)
 
-    def _stored(self, name: str) -> bool:
+    def _is_in_store(self, name: str) -> bool:
         assert self._database is not None
         return bool(self._database.row("has_belonging", name=name))
 
@@ -180,7 +180,7 @@ _DEEPEST_MODEL = 4
 """Segments of `models/maker/name:variant`, and one more."""
 
 
-def granted(method: str, raw_path: str) -> Grant | None:
+def grant_for(method: str, raw_path: str) -> Grant | None:
     """What is open of a path; None if it is closed."""
     if method in ("GET", "HEAD") and "%" in raw_path and _MODEL.match(raw_path):
         raw_path = _ENCODED.sub(lambda found: unquote(found[0]), raw_path)
@@ -248,7 +248,7 @@ def _fields(body: bytes) -> dict[str, Any]:
         return {}
 
 
-class Issued:
+class IssuedIds:
     """One answer on its way; `keep` is told the ids."""
 
     def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
@@ -273,7 +273,7 @@ class Issued:
                     yield one
                 held.clear()
         if not self._is_known and not self._is_stream:
-            self._found(ids_in(_fields(bytes(self._plain)), self._made))
+            self._note_ids(ids_in(_fields(bytes(self._plain)), self._made))
         await self.settle()
         for one in held:
             yield one
@@ -285,14 +285,14 @@ class Issued:
         self._seen += 1
         ids = ids_in(event.value or {}, self._made)
         if ids or self._seen >= MOST_EVENTS:
-            self._found(ids)
+            self._note_ids(ids)
 
     async def settle(self) -> None:
         """Waits until the ids are kept."""
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
-    def _found(self, ids: list[str]) -> None:
+    def _note_ids(self, ids: list[str]) -> None:
         self._is_known = True
         self._plain.clear()
         if ids:
@@ -302,14 +302,14 @@ class Issued:
         try:
             plain = self._inflate(chunk)
         except zlib.error:
-            self._found([])
+            self._note_ids([])
             return
         self._size += len(plain)
         if not self._is_stream:
             self._plain += plain
         if self._size > MOST_HELD:
             found = _BEGINNING.match(self._plain)
-            self._found([found[1].decode()] if found else [])
+            self._note_ids([found[1].decode()] if found else [])
         elif self._is_stream:
             for event in self._events.feed(plain):
                 self.look(event)
@@ -461,13 +461,13 @@ class NotTheirs(MidfoldError):
     status = 404
 
 
-class Reach:
+class RouteAccess:
     """What is open to whom."""
 
     def __init__(self, sessions: Sessions | None, *, is_everything_open: bool) -> None:
         self._is_everything_open = is_everything_open
         store = None if sessions is None else sessions.store
-        self._belongings = Belongings(store) if sessions is None else Belongings(store, sessions.clock)
+        self._belongings = OwnedIds(store) if sessions is None else OwnedIds(store, sessions.clock)
 
     def is_bounded(self, upstream: Upstream) -> bool:
         return upstream.key is not None and not self._is_everything_open
@@ -476,7 +476,7 @@ class Reach:
         """Whether a large body may be sent on unread: with the gateway's key, a form on a route that takes files."""
         if not self.is_bounded(upstream):
             return True
-        grant = granted(exchange.method, exchange.raw_path)
+        grant = grant_for(exchange.method, exchange.raw_path)
         return grant is not None and grant.is_form and _is_form(exchange.headers)
 
     async def check(self, exchange: Exchange) -> None:
@@ -484,7 +484,7 @@ class Reach:
         assert exchange.upstream is not None
         if not self.is_bounded(exchange.upstream):
             return
-        grant = granted(exchange.method, exchange.raw_path)
+        grant = grant_for(exchange.method, exchange.raw_path)
         if grant is None:
             told = "generation, counting, models, embeddings, and what the same key has made are open"
             raise Closed(f"this route is closed to clients that use the gateway's provider key: {told}; {OPENS}")
@@ -505,27 +505,27 @@ class Reach:
             if not await self._belongings.has(place, given):
                 raise NotTheirs(f"{key}: there is no such id that was made under this key of the gateway; {OPENS}")
 
-    def watched(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
+    def watch(self, exchange: Exchange, answer: UpstreamAnswer) -> UpstreamAnswer:
         """The answer; ids that it gives out are the owner's when it is over."""
         upstream = exchange.upstream
         assert upstream is not None
         if not self.is_bounded(upstream) or not 200 <= answer.status < 300:
             return answer
-        grant = granted(exchange.method, exchange.raw_path)
+        grant = grant_for(exchange.method, exchange.raw_path)
         if grant is None or not grant.made or not _is_stored(grant, exchange.body):
             return answer
         days = STORED_DAYS if grant.made in ("response", "completion") else None
         keep = partial(self._belongings.add, IdPlace(exchange.owner, upstream.base), days=days)
         encoding = encoding_of(answer.headers)
-        answer.issued = Issued(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
+        answer.issued = IssuedIds(grant.made, is_stream=answer.is_stream, encoding=encoding, keep=keep)
         return answer
 
 
-class _Storing(msgspec.Struct, gc=False):
+class _StoreField(msgspec.Struct, gc=False):
     store: Any = None
 
 
-_storing = msgspec.json.Decoder(_Storing)
+_storing = msgspec.json.Decoder(_StoreField)
 
 
 def _is_stored(grant: Grant, body: bytes) -> bool:

@@ -51,7 +51,7 @@ _BESIDE = re.compile(r"[\W_]+")
 _ENVELOPES = ("error", "detail", "Error")
 
 
-class Whose(NamedTuple):
+class LimitKey(NamedTuple):
     """What a limit holds for."""
 
     owner: str
@@ -59,39 +59,39 @@ class Whose(NamedTuple):
     model: str | None
 
 
-class _Seen(NamedTuple):
+class _LimitRecord(NamedTuple):
     limit: int = 0
     until: float = 0.0
     answered: int = 0
     """Tokens of the largest prompt that was answered."""
 
 
-class Learned:
+class LearnedLimits:
     """The newest of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: LRU[Whose, _Seen] = LRU(MOST)
+        self._seen: LRU[LimitKey, _LimitRecord] = LRU(MOST)
         self.is_any = False
         """Whether there has ever been a limit: mostly there is none."""
 
-    def window(self, whose: Whose) -> int:
+    def window(self, whose: LimitKey) -> int:
         """The size that was learned; 0 without one."""
         seen = self._seen.get(whose)
         return seen.limit if seen is not None and self._clock() < seen.until else 0
 
-    def learn(self, whose: Whose, limit: int) -> bool:
+    def learn(self, whose: LimitKey, limit: int) -> bool:
         """Whether this is believed."""
-        seen = self._seen.get(whose) or _Seen()
+        seen = self._seen.get(whose) or _LimitRecord()
         if limit <= seen.answered:
             return False
         self._seen.put(whose, seen._replace(limit=limit, until=self._clock() + LASTS))
         self.is_any = True
         return True
 
-    def answered(self, whose: Whose, tokens: int) -> None:
+    def note_answer(self, whose: LimitKey, tokens: int) -> None:
         """A prompt of this size was answered, so the window is not smaller."""
-        seen = self._seen.peek(whose) or _Seen()
+        seen = self._seen.peek(whose) or _LimitRecord()
         if tokens > seen.answered:
             self._seen.put(whose, seen._replace(answered=tokens, limit=seen.limit if seen.limit > tokens else 0))
 
@@ -118,7 +118,7 @@ def named_limit(error: bytes, request: bytes) -> int:
             return True
         return any(essence in piece for piece in said)
 
-    return learn_limit(_told(_value(error)), is_quoted=is_quoted) or 0
+    return learn_limit(_error_text(_value(error)), is_quoted=is_quoted) or 0
 
 
 def _value(data: bytes) -> Any:
@@ -128,7 +128,7 @@ def _value(data: bytes) -> Any:
         return None
 
 
-def _told(value: Any) -> str:
+def _error_text(value: Any) -> str:
     """The message in an error of a provider, and numbers that stand beside it by name; nothing in another shape."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -210,10 +210,10 @@ class ModelLimits(NamedTuple):
         return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
 
 
-def whose(exchange: Exchange) -> Whose:
+def whose(exchange: Exchange) -> LimitKey:
     """What a limit that is learned from this request holds for."""
     place = exchange.upstream.place if exchange.upstream is not None else ""
-    return Whose(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
+    return LimitKey(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
 
 
 def is_scheduled(config: Config) -> bool:
@@ -222,7 +222,7 @@ def is_scheduled(config: Config) -> bool:
     return chosen and config.gateway.mode == "manage" and config.compression.enabled
 
 
-def looked_at_from(config: Config, trigger: int) -> int:
+def least_fold_tokens(config: Config, trigger: int) -> int:
     """Tokens from which a request may have to be folded."""
     if not is_scheduled(config):
         return trigger
@@ -244,7 +244,7 @@ class Policy:
         self.engine_config = self._engine_config()
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
-        self.learned = Learned()
+        self.learned = LearnedLimits()
 
     def _engine_config(self) -> Config:
         """The settings compactions run with: in hygiene mode the trigger is the threshold."""
@@ -265,7 +265,7 @@ class Policy:
     def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
         """The numbers; `learned` is what is known better than the table, if anything."""
         found = self._known.peek((model, output, learned))
-        return found or self._known.made((model, output, learned), lambda: self._limits(model, output, learned))
+        return found or self._known.get_or_make((model, output, learned), lambda: self._limits(model, output, learned))
 
     def _limits(self, model: str | None, output: int, learned: int) -> ModelLimits:
         belief = believe(model, self.config)
@@ -274,7 +274,7 @@ class Policy:
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
-            looked_at = 1 if self.asks_engine else looked_at_from(self.config, trigger)
+            looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
             return ModelLimits(window, trigger, reservation, meter, looked_at)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
@@ -284,7 +284,9 @@ class Policy:
         """What counts for a model; models that count alike share it, and what it remembers."""
         facts = belief.model
         key = (facts.factor, facts.message_overhead)
-        return self._meters.made(key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED))
+        return self._meters.get_or_make(
+            key, lambda: Meter(factor=key[0], message_overhead=key[1], remember=MOST_COUNTED)
+        )
 
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""
@@ -334,11 +336,11 @@ def overflow_of(status: int, body: bytes) -> Overflow | None:
     about_bytes = bool(_BYTES.search(read))
     failed = failure_of(status, {}, read, "upstream")
     if failed.kind == "overflow":
-        return Overflow(failed.limit, about_bytes and not failed.limit, _asked(read, failed.limit), read)
+        return Overflow(failed.limit, about_bytes and not failed.limit, _refused_tokens(read, failed.limit), read)
     return Overflow(0, True) if about_bytes and status in (400, 413) else None
 
 
-def _asked(body: bytes, limit: int) -> int:
+def _refused_tokens(body: bytes, limit: int) -> int:
     """How many tokens the refused request had, where the error says so: the largest number beyond the limit."""
     numbers = [int(found.replace(b",", b"")) for found in _NUMBER.findall(body)] if limit else []
     return max((number for number in numbers if limit < number < limit * MOST_OVER), default=0)

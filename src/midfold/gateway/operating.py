@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError
-from midfold.gateway.admission import Admission, DoorLimits, Keys
+from midfold.gateway.admission import Admission, AdmissionLimits, GatewayKeys
 from midfold.gateway.browsers import LOOPBACK, Browsers
 from midfold.gateway.exchange import RequestAccount
 from midfold.gateway.server import Log, LogEntry, now, to
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from midfold.gateway.server import Front
+    from midfold.gateway.server import GatewayApplication
     from midfold.service import Sessions
 
 
@@ -109,7 +109,7 @@ def page(measures: Sequence[Measure]) -> str:
     """Every measure with its help and its type."""
     lines: list[str] = []
     for measure in measures:
-        lines += [f"# HELP {measure.name} {_escaped(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
+        lines += [f"# HELP {measure.name} {_escape(measure.told)}", f"# TYPE {measure.name} {measure.kind}"]
         lines += measure.lines()
     return "\n".join(lines) + "\n"
 
@@ -117,11 +117,11 @@ def page(measures: Sequence[Measure]) -> str:
 def _labels(names: Sequence[str], values: Sequence[str]) -> str:
     if not names:
         return ""
-    pairs = (f'{name}="{_escaped(value, quoted=True)}"' for name, value in zip(names, values, strict=True))
+    pairs = (f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(text: str, *, quoted: bool = False) -> str:
+def _escape(text: str, *, quoted: bool = False) -> str:
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
     return escaped.replace('"', '\\"') if quoted else escaped
 
@@ -136,7 +136,7 @@ def _number(value: float) -> str:
 ROUTES = "route"
 
 
-class Figures:
+class Metrics:
     """An accountant that adds up."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class Operations:
 
     def __init__(self, config: Config, sessions: Sessions | None, *, log: Log | None = None) -> None:
         self.config, self.sessions = config, sessions
-        self.figures = Figures()
+        self.figures = Metrics()
         self._log = log or (to() if config.gateway.log == "requests" else None)
 
     def routes(self) -> list[Route]:
@@ -208,16 +208,16 @@ class Operations:
 
         return [Route("/metrics", self._metrics), Route("/readyz", self._ready)]
 
-    def around(self, app: Front) -> Admission:
+    def around(self, app: GatewayApplication) -> Admission:
         """The application that is served."""
         settings = self.config.gateway
-        limits = DoorLimits(
+        limits = AdmissionLimits(
             body_bytes=settings.largest_body, body_seconds=settings.body_seconds, total_bytes=settings.largest_total
         )
         app.gateway.accountants.append(self.figures)
         if self._log is not None:
             app.gateway.accountants.append(self.write)
-        keys = Keys({name: key.hash for name, key in self.config.keys.items()})
+        keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
         door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config))
         self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held)
         if importlib.util.find_spec("resource") is not None:

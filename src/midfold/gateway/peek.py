@@ -104,10 +104,10 @@ def peek(body: bytes) -> Peek | None:
 def peek_slowly(body: bytes) -> Peek | None:
     """Of any body, in a thread; None for what is no JSON object: it is the provider's to refuse."""
     found = peek(body)
-    return _peeked_leniently(body) if found is None else found
+    return _peek_leniently(body) if found is None else found
 
 
-def _peeked_leniently(body: bytes) -> Peek | None:
+def _peek_leniently(body: bytes) -> Peek | None:
     if len(body) > LARGEST_WITH_HALVES or not any(half in body for half in HALVES):
         return None
     try:

@@ -34,8 +34,16 @@ from midfold.fold.request import CompactionState
 from midfold.gateway.caching import Caching
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import ModelLimits, Overflow, Policy, is_telling, named_limit, whose, without_old_media
+from midfold.gateway.measuring import (
+    CacheHealths,
+    Checkpoints,
+    ClientHistory,
+    MeasuredRequest,
+    PreparedRequest,
+    RequestMeasurer,
+    space_of,
+)
 from midfold.gateway.peek import MOST_MESSAGES
-from midfold.gateway.weighing import Caches, Checkpoints, ClientHistory, Prepared, Scales, Weighed, space_of
 from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.session import Session
@@ -43,6 +51,7 @@ from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.sync import Checkpoint
 from midfold.transcript.message import Transcript, Usage, plain
+from midfold.transcript.tokens import Count
 
 # Folding a client's history: brought into the store, compacted under a lease, kept as a checkpoint.
 #
@@ -54,6 +63,7 @@ from midfold.transcript.message import Transcript, Usage, plain
 
 
 MOST_SETUPS = 1_000
+NOTHING = Count(0, "estimated")
 
 
 class FoldResult(NamedTuple):
@@ -92,37 +102,37 @@ class HistoryFolder:
         )
         self._setups: LRU[tuple[str | None, int, int], Setup] = LRU(MOST_SETUPS)
 
-    def decide(self, weighed: Weighed, health: Health | None) -> Decision:
+    def decide(self, measured: MeasuredRequest, health: Health | None) -> Decision:
         """Whether a request is folded, by what it tells. What its session remembers is asked when it comes to that."""
-        setup = self._setup(weighed)
-        size, manages = weighed.size, self.policy.mode == "manage"
+        setup = self._setup(measured)
+        size, manages = measured.size, self.policy.mode == "manage"
         situation = Situation(
             prompt_tokens=size.tokens,
-            threshold_tokens=weighed.limits.trigger,
-            enabled=self.policy.enabled and weighed.conversation.is_long_enough,
-            pressure=self._pressure(weighed, setup) if manages else None,
-            crowded=len(weighed.view) >= self.policy.most_messages,
+            threshold_tokens=measured.limits.trigger,
+            enabled=self.policy.enabled and measured.conversation.is_long_enough,
+            pressure=self._pressure(measured, setup) if manages else None,
+            crowded=len(measured.view) >= self.policy.most_messages,
             schedule=setup.schedule if manages and health is not None else None,
             health=health or Health(),
             now=setup.clock(),
-            fixed_tokens=setup.meter.tokens(*weighed.fixed),
+            fixed_tokens=setup.meter.tokens(*measured.fixed),
             model=setup.model,
         )
         return decide(situation)
 
-    def _pressure(self, weighed: Weighed, setup: Setup) -> Pressure:
+    def _pressure(self, measured: MeasuredRequest, setup: Setup) -> Pressure:
         """What the engine says about a request as it came."""
         state = CompactionState()
         if setup.engine.reads_messages:
-            request = setup.request(of_messages(weighed.view, weighed.conversation.dialect), state)
+            request = setup.request(of_messages(measured.view, measured.conversation.dialect), state)
         else:
             request = setup.bare_request(state)
-        tokens, basis = weighed.size
+        tokens, basis = measured.size
         return setup.engine.should_compress(msgspec.structs.replace(request, prompt_tokens=tokens, token_basis=basis))
 
-    def _setup(self, weighed: Weighed) -> Setup:
-        model, limits, sessions = weighed.conversation.document.model, weighed.limits, self.sessions
-        return self._setups.made(
+    def _setup(self, measured: MeasuredRequest) -> Setup:
+        model, limits, sessions = measured.conversation.document.model, measured.limits, self.sessions
+        return self._setups.get_or_make(
             (model, limits.window, limits.reservation),
             lambda: Setup(
                 sessions.engine,
@@ -136,15 +146,15 @@ class HistoryFolder:
         )
 
     def fold(
-        self, weighed: Weighed, *, at_least: int = 0, force: bool = False, health: Health | None = None
+        self, measured: MeasuredRequest, *, at_least: Count = NOTHING, force: bool = False, health: Health | None = None
     ) -> FoldResult:
         """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
-        conversation = weighed.conversation
-        session = self.synced(conversation, weighed.name, weighed.limits)
+        conversation, size = measured.conversation, larger(measured.size, at_least)
+        session = self.sync(conversation, measured.name, measured.limits)
         receipt = session.compact(
-            prompt_tokens=max(weighed.size.tokens, at_least),
-            token_basis="reported" if at_least else weighed.size.basis,
-            measured_at=weighed.checkpoint.seq if weighed.checkpoint else 0,
+            prompt_tokens=size.tokens,
+            token_basis=size.basis,
+            measured_at=measured.checkpoint.seq if measured.checkpoint else 0,
             force=force,
             health=health,
         ).receipt
@@ -153,7 +163,7 @@ class HistoryFolder:
             return folded
         return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
 
-    def synced(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
+    def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         """The session that holds exactly this history."""
         done = self._session(conversation, name, limits).sync(list(conversation.bare))
         if not done.ahead:
@@ -173,6 +183,11 @@ class HistoryFolder:
             owner=space_of(name),
             most_messages=self.policy.most_messages,
         )
+
+
+def larger(one: Count, other: Count) -> Count:
+    """The larger size, with what it rests on."""
+    return other if other.tokens > one.tokens else one
 
 
 def _system_of(conversation: ClientHistory) -> Any:
@@ -215,15 +230,15 @@ Shrink = Callable[[Transcript, Overflow], Transcript]
 _log = logging.getLogger("midfold.gateway")
 
 
-class Rest(NamedTuple):
+class FoldPause(NamedTuple):
     """A conversation that is not folded for a while."""
 
     until: float
     enough: float
     """Tokens from which it is tried all the same."""
 
-    def holds(self, weighed: Weighed, now: float) -> bool:
-        return now < self.until and weighed.size.tokens < self.enough
+    def holds(self, measured: MeasuredRequest, now: float) -> bool:
+        return now < self.until and measured.size.tokens < self.enough
 
 
 class RequestPreparer:
@@ -236,77 +251,79 @@ class RequestPreparer:
         self.caching = Caching(config, self.policy.meter)
         self.checkpoints = Checkpoints(sessions)
         self._clock = time.time if sessions is None else sessions.clock
-        self.scales = Scales(self.policy, self.checkpoints, Caches(config, self._clock))
+        self.measurer = RequestMeasurer(self.policy, self.checkpoints, CacheHealths(config, self._clock))
         self.folder = None if sessions is None else HistoryFolder(sessions, self.policy)
         if sessions is not None and sessions.engine is not None:
             self.policy.asks_engine = type(sessions.engine).should_compress is not Compressor.should_compress
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._resting: LRU[str, Rest] = LRU(MOST_NAMED)
+        self._resting: LRU[str, FoldPause] = LRU(MOST_NAMED)
         self._lengths: LRU[str, int] = LRU(MOST_NAMED)
         self.shrink: Shrink | None = lambda view, found: without_old_media(view)
         """Makes messages smaller where folding does not: after errors about bytes, pictures mostly."""
 
-    async def marked(self, exchange: Exchange, body: bytes) -> bytes:
+    async def mark(self, exchange: Exchange, body: bytes) -> bytes:
         """The body with cache breakpoints, where the planner applies; last of all, so that sizes compare without."""
-        passed = exchange.asked.bypass or self.policy.mode == "passthrough"
+        passed = exchange.options.bypass or self.policy.mode == "passthrough"
         if passed or not self.caching.wants(exchange, body):
             return body
         try:
-            return await self.work_on(len(body), self.caching.marked, exchange, body)
+            return await self.work_on(len(body), self.caching.mark, exchange, body)
         except Exception as error:  # noqa: BLE001 - without its markers a request is as good as it came
             _log.warning("a request was not marked: %s", type(error).__name__)
             return body
 
-    async def prepare(self, exchange: Exchange) -> Prepared:
+    async def prepare(self, exchange: Exchange) -> PreparedRequest:
         """The body to send, and in the exchange's account what was done."""
         reason = self._reason_to_pass(exchange)
         if reason is not None:
             exchange.account.action, exchange.account.reason = reason
-            return Prepared(exchange.body)
+            return PreparedRequest(exchange.body)
         assert exchange.peek is not None
         limits = self.policy.limits_of(exchange)
         if not self._is_worth_reading(exchange, limits):
-            return Prepared(exchange.body)
+            return PreparedRequest(exchange.body)
         try:
-            weighed, prepared = await self.in_thread(self._weighed, exchange, limits)
-            if weighed is None:
-                return Prepared(exchange.body)
+            measured, prepared = await self.in_thread(self._measure, exchange, limits)
+            if measured is None:
+                return PreparedRequest(exchange.body)
             if prepared is None:
-                weighed = await self._folded(exchange, weighed)
-                prepared = await self.in_thread(weighed.prepared)
-            self.tell(exchange, weighed)
+                measured = await self._fold_in_turn(exchange, measured)
+                prepared = await self.in_thread(measured.prepare)
+            self.tell(exchange, measured)
             return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
             _log.warning("a request was passed on as it was: %s", type(error).__name__)
             exchange.account.fault = type(error).__name__
             exchange.account.reason = f"not looked at: {exchange.account.fault}"
-            return Prepared(exchange.body)
+            return PreparedRequest(exchange.body)
 
-    def _weighed(self, exchange: Exchange, limits: ModelLimits) -> tuple[Weighed | None, Prepared | None]:
-        """The request on the scales, and ready to be sent unless it must be folded first; in a thread."""
-        weighed = self.scales.weigh(exchange, limits)
-        if weighed is None or (exchange.route.kind == "generate" and self.must_fold(weighed)):
-            return weighed, None
-        return weighed, weighed.prepared()
+    def _measure(
+        self, exchange: Exchange, limits: ModelLimits
+    ) -> tuple[MeasuredRequest | None, PreparedRequest | None]:
+        """The request measured, and ready to be sent unless it must be folded first; in a thread."""
+        measured = self.measurer.measure(exchange, limits)
+        if measured is None or (exchange.route.kind == "generate" and self.must_fold(measured)):
+            return measured, None
+        return measured, measured.prepare()
 
-    def must_fold(self, weighed: Weighed) -> bool:
+    def must_fold(self, measured: MeasuredRequest) -> bool:
         """Whether a request is folded before it is sent."""
-        return self.folder is not None and self.folder.decide(weighed, self.scales.health(weighed)).fold
+        return self.folder is not None and self.folder.decide(measured, self.measurer.health(measured)).fold
 
     def _is_worth_reading(self, exchange: Exchange, limits: ModelLimits) -> bool:
         """Small requests are not read, unless something may have to be put back into them."""
         self._notice_compaction(exchange)
-        if self.scales.put_back is not None:
+        if self.measurer.put_back is not None:
             return True
         return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
 
     def _notice_compaction(self, exchange: Exchange) -> None:
         """A named session whose requests have become much smaller was compacted by its client."""
-        if exchange.asked.session is None:
+        if exchange.options.session is None:
             return
-        name = f"{exchange.owner.id}/{exchange.asked.session}"
+        name = f"{exchange.owner.id}/{exchange.options.session}"
         before, now = self._lengths.get(name) or 0, len(exchange.body)
         self._lengths.put(name, now)
         if now * MUCH_SMALLER < before:
@@ -320,7 +337,7 @@ class RequestPreparer:
         """Why a request is not looked at at all."""
         if exchange.route.kind not in ("generate", "count"):
             return "relayed", ""
-        if exchange.asked.bypass:
+        if exchange.options.bypass:
             return "bypassed", ""
         if not self.policy.enabled or self.folder is None:
             return "passed", "passthrough" if self.policy.mode == "passthrough" else "compression is off"
@@ -332,17 +349,17 @@ class RequestPreparer:
             return "passed", "previous_response_id"
         return None
 
-    async def _folded(self, exchange: Exchange, weighed: Weighed) -> Weighed:
+    async def _fold_in_turn(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest:
         """The request after a fold, by whomever; as it was if none could be made."""
-        rest = self._resting.get(weighed.identity)
-        if rest is not None and rest.holds(weighed, self._clock()):
+        rest = self._resting.get(measured.identity)
+        if rest is not None and rest.holds(measured, self._clock()):
             exchange.account.reason = "a fold failed a moment ago"
-            return weighed
-        exchange.account.tokens_before = weighed.size.tokens
-        async with self._turn(weighed.identity) as waited:
-            if weighed.is_stored and not waited:
-                return await self.fold(exchange, weighed)
-            again = await self.in_thread(self._again, weighed)
+            return measured
+        exchange.account.tokens_before = measured.size.tokens
+        async with self._turn(measured.identity) as waited:
+            if measured.is_stored and not waited:
+                return await self.fold(exchange, measured)
+            again = await self.in_thread(self._again, measured)
             return await self.fold(exchange, again) if self.must_fold(again) else again
 
     @asynccontextmanager
@@ -358,72 +375,74 @@ class RequestPreparer:
             if waiting > 1:
                 self._turns[name] = (lock, waiting - 1)
 
-    def _again(self, weighed: Weighed) -> Weighed:
-        return self.scales.look_up(weighed.conversation, weighed.name, weighed.limits, fresh=True)
+    def _again(self, measured: MeasuredRequest) -> MeasuredRequest:
+        return self.measurer.look_up(measured.conversation, measured.name, measured.limits, fresh=True)
 
-    async def fold(self, exchange: Exchange, weighed: Weighed, *, at_least: int = 0, force: bool = False) -> Weighed:
+    async def fold(
+        self, exchange: Exchange, measured: MeasuredRequest, *, at_least: Count = NOTHING, force: bool = False
+    ) -> MeasuredRequest:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
         ends = time.monotonic() + LONGEST_WAIT
         while True:
             loop = asyncio.get_running_loop()
-            folded = await loop.run_in_executor(self._slow_threads, self._fold, weighed, at_least, force)
+            folded = await loop.run_in_executor(self._slow_threads, self._fold, measured, at_least, force)
             if folded.checkpoint is not None:
                 self.checkpoints.remember(folded.checkpoint)
                 if folded.is_made:
                     exchange.account.action = folded.receipt.status
-                known = (weighed.conversation, weighed.name, weighed.limits)
-                return await self.in_thread(self.scales.weigh_with, folded.checkpoint, *known)
+                known = (measured.conversation, measured.name, measured.limits)
+                return await self.in_thread(self.measurer.measure_with, folded.checkpoint, *known)
             if not folded.is_in_flight or time.monotonic() >= ends:
                 break
             await asyncio.sleep(PAUSE)
-            again = await self.in_thread(self._again, weighed)
+            again = await self.in_thread(self._again, measured)
             if not self.must_fold(again):
                 return again
-        self._rest(weighed, folded)
+        self._rest(measured, folded)
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
-        return weighed
+        return measured
 
-    def _fold(self, weighed: Weighed, at_least: int, force: bool) -> FoldResult:
+    def _fold(self, measured: MeasuredRequest, at_least: Count, force: bool) -> FoldResult:
         assert self.folder is not None
-        folded = self.folder.fold(weighed, at_least=at_least, force=force, health=self.scales.health(weighed))
+        folded = self.folder.fold(measured, at_least=at_least, force=force, health=self.measurer.health(measured))
         if folded.checkpoint is None:
-            newest = self.checkpoints.stored(weighed.conversation, weighed.name)
-            if newest is not None and newest != weighed.checkpoint:
+            newest = self.checkpoints.find_in_store(measured.conversation, measured.name)
+            if newest is not None and newest != measured.checkpoint:
                 # Somebody else has folded it in the meantime.
                 return folded._replace(checkpoint=newest)
-        if at_least and folded.was_not_worth_it:
+        if at_least.tokens and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
-            return self.folder.fold(weighed, at_least=at_least, force=True)
+            return self.folder.fold(measured, at_least=at_least, force=True)
         return folded
 
-    def _rest(self, weighed: Weighed, folded: FoldResult) -> None:
+    def _rest(self, measured: MeasuredRequest, folded: FoldResult) -> None:
         """Saves the store a question whose answer is known: a pause after a failure is in the session's memory, and
         what was not worth folding may be when it has grown."""
         failed = folded.receipt.summary
         pause = failed.cooldown if failed.failure else REST
-        enough = weighed.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
-        self._resting.put(weighed.identity, Rest(self._clock() + pause, enough))
+        enough = measured.size.tokens * WORTH_ANOTHER_TRY if folded.was_not_worth_it else math.inf
+        self._resting.put(measured.identity, FoldPause(self._clock() + pause, enough))
 
-    def observe(self, exchange: Exchange, prepared: Prepared, usage: Usage) -> None:
+    def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage) -> None:
         """What the provider counted for a request that it has answered."""
         if is_telling(usage.prompt_tokens):
-            self.policy.learned.answered(whose(exchange), usage.prompt_tokens)
-        self.scales.observe(prepared, usage)
+            self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens)
+        self.measurer.observe(prepared, usage)
 
-    def tell(self, exchange: Exchange, weighed: Weighed) -> None:
+    def tell(self, exchange: Exchange, measured: MeasuredRequest) -> None:
         """The account of a request that was looked at."""
         account = exchange.account
-        exchange.conversation = weighed.conversation
-        account.tokens_after = weighed.size.tokens
+        exchange.conversation = measured.conversation
+        account.tokens_after = measured.size.tokens
         if account.tokens_before is None:
             account.tokens_before = account.tokens_after
-        if weighed.checkpoint is not None:
-            account.session = weighed.checkpoint.session
-            account.receipt = receipt_id(weighed.checkpoint)
+        if measured.checkpoint is not None:
+            account.session = measured.checkpoint.session
+            account.receipt = receipt_id(measured.checkpoint)
             if account.action == "relayed":
                 account.action = "checkpoint"
 
-    async def recover(self, exchange: Exchange, prepared: Prepared, found: Overflow) -> Prepared | None:
+    async def recover(self, exchange: Exchange, prepared: PreparedRequest, found: Overflow) -> PreparedRequest | None:
         """A request the provider refused as too large, made smaller; None if it cannot be. Done once per request."""
         if self._reason_to_pass(exchange) is not None or exchange.peek is None:
             return None
@@ -439,24 +458,27 @@ class RequestPreparer:
         exchange.account.action = "recovered"
         return smaller
 
-    async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> Prepared | None:
+    async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> PreparedRequest | None:
         """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
         named = await self.in_thread(named_limit, found.error, exchange.body) if found.limit else 0
         if 0 < named < self.policy.limits_of(exchange).window:
             self.policy.learned.learn(whose(exchange), named)
         limits = self.policy.limits_of(exchange)
-        weighed = await self.in_thread(self.scales.weigh, exchange, limits)
-        if weighed is None:
+        measured = await self.in_thread(self.measurer.measure, exchange, limits)
+        if measured is None:
             return None
-        at_least = 0 if found.is_bytes else max(found.asked, found.limit + 1, limits.window + 1)
-        async with self._turn(weighed.identity):
-            again = await self.fold(exchange, weighed, at_least=at_least, force=found.is_bytes)
-        exchange.account.tokens_before = max(weighed.size.tokens, at_least)
+        at_least = NOTHING
+        if not found.is_bytes:
+            beyond = Count(max(found.limit, limits.window) + 1, "estimated")
+            at_least = larger(beyond, Count(found.asked, "reported"))
+        async with self._turn(measured.identity):
+            again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes)
+        exchange.account.tokens_before = larger(measured.size, at_least).tokens
         self.tell(exchange, again)
-        smaller = await self.in_thread(again.prepared)
+        smaller = await self.in_thread(again.prepare)
         if len(smaller.body) >= refused and self.shrink is not None:
             view = await self.in_thread(self.shrink, again.view, found)
-            smaller = await self.in_thread(again._replace(view=view).prepared)
+            smaller = await self.in_thread(again._replace(view=view).prepare)
         return smaller if len(smaller.body) < refused else None
 
     async def work_on(self, size: int, work: Callable[..., T], *arguments: Any) -> T:

@@ -23,12 +23,12 @@ from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.fold.archive import Archive
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.hidden import JOINED, Hidden, Joined, ShownPart, raw_messages
+from midfold.gateway.hidden import JOINED, HiddenTurnMemory, JoinedStream, ShownPart, raw_messages
 from midfold.gateway.limits import may_be, overflow_of
 from midfold.gateway.peek import MOST_VALUES, structural_values
 from midfold.gateway.prepare import LARGE
 from midfold.gateway.routes import encoding_of, to_client
-from midfold.gateway.upstream import MOST_OF_ERRORS, MOST_READ, decoded
+from midfold.gateway.upstream import MOST_OF_ERRORS, MOST_READ, decode_body
 from midfold.lru import LRU
 from midfold.plugins import engine_for
 from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
@@ -45,8 +45,8 @@ from midfold.transcript.tools import ToolSpec
 
 if TYPE_CHECKING:
     from midfold.gateway.app import Gateway
+    from midfold.gateway.measuring import PreparedRequest
     from midfold.gateway.upstream import UpstreamAnswer
-    from midfold.gateway.weighing import Prepared
 
 MOST_ROUNDS = 8
 AT_ONCE = 4_096
@@ -63,10 +63,10 @@ def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
 _OFFERED = {dialect: definitions(dialect, TOOLS) for dialect in ("anthropic", "openai-chat", "openai-responses")}
 
 
-def offered(body: bytes, dialect: str, more: Iterable[ToolSpec] = ()) -> bytes | None:
+def offer_tools(body: bytes, dialect: str, more: Iterable[ToolSpec] = ()) -> bytes | None:
     """The request with our tools behind the client's; None if that cannot be, or a tool of the client has the name."""
     tools = client_tools(body)
-    if not (tools.startswith(b"[") and tools.endswith(b"]")) or any(map(tools.__contains__, map(_quoted, NAMES))):
+    if not (tools.startswith(b"[") and tools.endswith(b"]")) or any(map(tools.__contains__, map(_quote, NAMES))):
         return None
     inside = tools[1:-1].rstrip()
     ours = b",".join(filter(None, [inside, _OFFERED[dialect], definitions(dialect, more)]))
@@ -82,11 +82,11 @@ def client_tools(body: bytes) -> bytes:
     return b"[]" if tools == b"null" else tools
 
 
-def _quoted(name: str) -> bytes:
+def _quote(name: str) -> bytes:
     return f'"{name}"'.encode()
 
 
-class Rounds:
+class RecallRounds:
     """Conversations with hidden turns."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -94,8 +94,8 @@ class Rounds:
         self.gateway = gateway
         self.preparer = gateway.preparer
         self.sessions = gateway.sessions
-        self.hidden = Hidden(gateway.sessions.store, self.preparer.policy.redactor)
-        self.preparer.scales.put_back = self.hidden.put_back
+        self.hidden = HiddenTurnMemory(gateway.sessions.store, self.preparer.policy.redactor)
+        self.preparer.measurer.put_back = self.hidden.put_back
         self.decode = jsonio.decode
         """Reads an event of a stream, once for all who look at it."""
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
@@ -113,7 +113,7 @@ class Rounds:
             return False
         dialect = exchange.route.dialect or ""
         more = await self._free_tools(exchange)
-        body = await self.preparer.work_on(len(exchange.body), offered, exchange.body, dialect, more)
+        body = await self.preparer.work_on(len(exchange.body), offer_tools, exchange.body, dialect, more)
         if body is None:
             exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
             return False
@@ -131,7 +131,7 @@ class Rounds:
         if not specs:
             return specs
         theirs = await self.preparer.work_on(len(exchange.body), client_tools, exchange.body)
-        free = [spec for spec in specs if _quoted(spec.name) not in theirs]
+        free = [spec for spec in specs if _quote(spec.name) not in theirs]
         if len(free) < len(specs):
             left_out = ", ".join(spec.name for spec in specs if spec not in free)
             exchange.account.reason = f"tools of the context engine left out, the client has such: {left_out}"
@@ -160,13 +160,13 @@ class Rounds:
             joined.hide()
             if _is_stream(answer):
                 # The end of a stream reaches the client before we know it: its next request must find the turns.
-                await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
+                await self._keep(exchange, prepared, hidden, answer.status, joined.seen)
         if hidden and not _is_stream(answer):
-            await self._kept(exchange, prepared, hidden, answer.status, joined.seen)
-        await self._relayed(exchange, prepared, answer, data, told, joined)
+            await self._keep(exchange, prepared, hidden, answer.status, joined.seen)
+        await self._relay_rest(exchange, prepared, answer, data, told, joined)
 
     async def _read(
-        self, exchange: Exchange, answer: UpstreamAnswer, joined: Joined
+        self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream
     ) -> tuple[bytes, bytes, ModelAnswer]:
         """An answer in one piece, what is looked at of it (no encoding, and nothing of a crowded one), and the turn.
 
@@ -177,19 +177,19 @@ class Rounds:
             return b"", b"", await self.preparer.work_on(size, joined.turn.finish)
         data = await answer.read()
         encoding = encoding_of(answer.headers)
-        told = await self.preparer.in_thread(looked_at, data, encoding) if encoding or len(data) > LARGE else data
+        told = await self.preparer.in_thread(decode_answer, data, encoding) if encoding or len(data) > LARGE else data
         turn = await self.preparer.work_on(len(told), read_answer, joined.dialect, told)
         joined.usage = turn.usage if answer.status == 200 else {}
         return data, told, turn
 
-    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: Joined) -> int:
+    async def _read_stream(self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream) -> int:
         """Passes on what may be, and says how many bytes came."""
         events, issued, size = EventReader(self.decode), answer.issued, 0
 
         async def pass_on(event: StreamEvent) -> None:
             if issued is not None:
                 issued.look(event)
-            await self._sent(exchange, answer, joined.feed(event))
+            await self._send(exchange, answer, joined.feed(event))
 
         try:
             async for chunk in answer.chunks(MOST_READ, is_read=True):
@@ -209,22 +209,22 @@ class Rounds:
             answer.close()
         return size
 
-    async def _sent(self, exchange: Exchange, answer: UpstreamAnswer, data: bytes) -> None:
+    async def _send(self, exchange: Exchange, answer: UpstreamAnswer, data: bytes) -> None:
         if data and not exchange.begun:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         if data:
             await exchange.write(data)
 
     async def _smaller(
-        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, told: bytes
-    ) -> Prepared | None:
+        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer, told: bytes
+    ) -> PreparedRequest | None:
         """The request after an overflow, if it can be made smaller."""
         if not may_be(answer.status):
             return None
         found = overflow_of(answer.status, told[:MOST_OF_ERRORS])
         return None if found is None else await self.preparer.recover(exchange, prepared, found)
 
-    def _body(self, exchange: Exchange, prepared: Prepared, hidden: Transcript, last: bool) -> bytes:
+    def _body(self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, last: bool) -> bytes:
         body = prepared.body
         if hidden:
             document = read(body, dialect=exchange.route.dialect, name="the request")
@@ -234,31 +234,37 @@ class Rounds:
             body = replace_values(body, {"tool_choice": none})
         return body
 
-    async def _kept(
-        self, exchange: Exchange, prepared: Prepared, hidden: Transcript, status: int, seen: list[ShownPart]
+    async def _keep(
+        self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, status: int, seen: list[ShownPart]
     ) -> None:
         exchange.account.reason = f"recall: {len(hidden)} hidden messages"
-        if status != 200 or prepared.weighed is None:
+        if status != 200 or prepared.measured is None:
             return
         try:
-            weighed = prepared.weighed
-            session = weighed.name if weighed.checkpoint is None else weighed.checkpoint.session
-            sent = weighed.conversation.as_sent
+            measured = prepared.measured
+            session = measured.name if measured.checkpoint is None else measured.checkpoint.session
+            sent = measured.conversation.as_sent
             await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, hidden, seen, session)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
-    async def _relayed(
-        self, exchange: Exchange, prepared: Prepared, answer: UpstreamAnswer, data: bytes, told: bytes, joined: Joined
+    async def _relay_rest(
+        self,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        answer: UpstreamAnswer,
+        data: bytes,
+        told: bytes,
+        joined: JoinedStream,
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
         usage = exchange.account.usage = read_usage(joined.all_usage)
         if usage is not None and not joined.hidden_usage and answer.status == 200:
             self.preparer.observe(exchange, prepared, usage)
         if _is_stream(answer):
-            await self._sent(exchange, answer, joined.rest())
+            await self._send(exchange, answer, joined.rest())
             self._rename(exchange, joined.renamed)
-            await self._ended(exchange, answer)
+            await self._end(exchange, answer)
         elif exchange.begun:
             await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
         else:
@@ -272,13 +278,13 @@ class Rounds:
         for asked, last in told.items():
             self._renamed.put((exchange.owner.id, asked), last)
 
-    async def _ended(self, exchange: Exchange, answer: UpstreamAnswer) -> None:
+    async def _end(self, exchange: Exchange, answer: UpstreamAnswer) -> None:
         if not exchange.begun:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _answers(self, turn: ModelAnswer, prepared: Prepared, names: frozenset[str]) -> list[tuple[str, str]]:
-        checkpoint = prepared.weighed.checkpoint if prepared.weighed else None
+    def _answers(self, turn: ModelAnswer, prepared: PreparedRequest, names: frozenset[str]) -> list[tuple[str, str]]:
+        checkpoint = prepared.measured.checkpoint if prepared.measured else None
         return [(call.id, self._answer(call, checkpoint) if call.name in names else AGAIN) for call in turn.calls]
 
     def _answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
@@ -326,9 +332,9 @@ def _is_stream(answer: UpstreamAnswer) -> bool:
     return answer.status == 200 and answer.is_stream and encoding_of(answer.headers) in ("", "identity")
 
 
-def looked_at(data: bytes, encoding: str) -> bytes:
+def decode_answer(data: bytes, encoding: str) -> bytes:
     """An answer without its encoding; nothing of one with more in it than anybody looks at."""
-    told = decoded(data, encoding, LONGEST_EVENT + 1)
+    told = decode_body(data, encoding, LONGEST_EVENT + 1)
     is_crowded = len(told) > LONGEST_EVENT or structural_values(told, MOST_VALUES) >= MOST_VALUES
     return b"" if is_crowded else told
 

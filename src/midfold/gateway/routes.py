@@ -107,27 +107,27 @@ LONGEST_SESSION = 200
 READABLE = ("gzip", "deflate", "identity")
 
 
-class Asked(NamedTuple):
+class RequestOptions(NamedTuple):
     """What a client asks of the gateway itself."""
 
     session: str | None
     bypass: bool
 
 
-def asked(headers: Iterable[Raw]) -> Asked:
+def request_options(headers: Iterable[Raw]) -> RequestOptions:
     session, bypass = None, False
     for name, value in headers:
         if name == b"x-midfold-session":
             session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
-    return Asked(session, bypass)
+    return RequestOptions(session, bypass)
 
 
 def to_upstream(headers: Iterable[Raw], credential: tuple[str, str] | None = None) -> list[tuple[str, str]]:
     """The client's headers as they are sent on; with a `credential`, that instead of the client's own."""
     given = list(headers)
-    dropped = _NOT_SENT | _listed(given)
+    dropped = _NOT_SENT | _connection_headers(given)
     if credential is not None:
         dropped |= _NOT_WITH_OUR_KEY
     sent: list[tuple[str, str]] = []
@@ -146,7 +146,7 @@ def _readable(encodings: str) -> str:
     return ", ".join(kept) or "identity"
 
 
-def _listed(headers: Iterable[Raw]) -> frozenset[bytes]:
+def _connection_headers(headers: Iterable[Raw]) -> frozenset[bytes]:
     named = [value for name, value in headers if name == b"connection"]
     return frozenset(one.strip().lower() for value in named for one in value.split(b","))
 
@@ -154,7 +154,7 @@ def _listed(headers: Iterable[Raw]) -> frozenset[bytes]:
 def to_client(headers: Iterable[Raw], *, without_length: bool = False) -> list[Raw]:
     """The upstream's headers as the client gets them."""
     given = [(name.lower(), value) for name, value in headers]
-    dropped = HOP_BY_HOP | _listed(given)
+    dropped = HOP_BY_HOP | _connection_headers(given)
     if without_length:
         dropped |= {b"content-length", b"content-encoding"}
     return [(name, value) for name, value in given if name not in dropped and not name.startswith(OURS)]

@@ -36,17 +36,17 @@ WARM_UP_AFTER = 0.2
 """Seconds; who asks earlier does not wait for it, but loads what is needed then and there."""
 
 
-class Later(NamedTuple):
+class LateRoutes(NamedTuple):
     """Starlette routes that are made when somebody asks for them; `own` is what their paths begin with."""
 
     own: tuple[str, ...]
     make: Callable[[], Sequence[BaseRoute]]
 
 
-class Front:
+class GatewayApplication:
     """The ASGI application: the gateway's own paths, and the gateway."""
 
-    def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: Later | None = None) -> None:
+    def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: LateRoutes | None = None) -> None:
         self.gateway = gateway
         self._routes, self._later = list(routes), later
         named = [first_of(path_of(route)) for route in routes]
@@ -58,8 +58,8 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
-        elif scope["type"] == "http" and (refusal := _unserved(scope)) is not None:
-            await _told(scope, send, *refusal)
+        elif scope["type"] == "http" and (refusal := _refusal_for(scope)) is not None:
+            await _answer(scope, send, *refusal)
         elif scope["type"] == "http" and scope["path"] == HEALTH:
             await self._healthy(scope, send)
         elif scope["type"] != "http" or self._is_own(scope["path"]):
@@ -74,10 +74,10 @@ class Front:
     async def _pages(self) -> Any:
         async with self._making:
             if self._inner is None:
-                self._inner = await asyncio.to_thread(self._made)
+                self._inner = await asyncio.to_thread(self._make_app)
         return self._inner
 
-    def _made(self) -> Any:
+    def _make_app(self) -> Any:
         from starlette.applications import Starlette
 
         return Starlette(routes=[*self._routes, *(self._later.make() if self._later else ())])
@@ -87,7 +87,7 @@ class Front:
         told = (
             {"status": "ok", "mode": self.gateway.settings.mode} if reading else {"error": "only GET is answered here"}
         )
-        await _told(scope, send, 200 if reading else 405, msgspec.json.encode(told))
+        await _answer(scope, send, 200 if reading else 405, msgspec.json.encode(told))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
@@ -101,7 +101,7 @@ class Front:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _unserved(scope: Scope) -> tuple[int, bytes] | None:
+def _refusal_for(scope: Scope) -> tuple[int, bytes] | None:
     """What is wrong with a request that goes nowhere, whoever sends it."""
     if scope["method"] in UNSERVED:
         return 405, error_body(None, 405, f"{scope['method']} is not served here")
@@ -110,7 +110,7 @@ def _unserved(scope: Scope) -> tuple[int, bytes] | None:
     return None
 
 
-async def _told(scope: Scope, send: Send, status: int, body: bytes) -> None:
+async def _answer(scope: Scope, send: Send, status: int, body: bytes) -> None:
     headers = [JSON, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

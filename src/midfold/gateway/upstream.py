@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import aiohttp
     from yarl import URL
 
-    from midfold.gateway.ids import Issued
+    from midfold.gateway.ids import IssuedIds
 
 
 # Where a request goes: by the model it names, to the address that was configured, and nowhere else.
@@ -48,7 +48,7 @@ ANTHROPIC_HOSTS = frozenset(("api.anthropic.com",))
 NO_UPSTREAM = "no upstream is configured: give --upstream URL, or set gateway.upstream or upstreams in config.yaml"
 
 
-class Target(NamedTuple):
+class UpstreamTarget(NamedTuple):
     """What is asked for at an upstream: a path that begins with a slash, and a query, both as they are sent."""
 
     path: str
@@ -65,10 +65,10 @@ class Upstream(NamedTuple):
     timeout: float = 600.0
     key_header: str = "auto"
 
-    def target(self, path: str, query: bytes = b"") -> Target:
+    def target(self, path: str, query: bytes = b"") -> UpstreamTarget:
         """What a path of ours is here: /v1 is not doubled where the base has it already."""
         rest = path.removeprefix("/v1") if self.path.endswith("/v1") and path.startswith("/v1/") else path
-        return Target(self.path + rest, query.decode("latin-1"))
+        return UpstreamTarget(self.path + rest, query.decode("latin-1"))
 
     def credential(self, wire: str | None) -> tuple[str, str] | None:
         """The header with the key of this upstream, on a route of a wire; None sends the client's own."""
@@ -131,9 +131,9 @@ class Upstreams:
         if not self._patterns:
             return self.default
         found = self._known.peek((model, wire))
-        return found or self._known.made((model, wire), lambda: self._found(model, wire))
+        return found or self._known.get_or_make((model, wire), lambda: self._match(model, wire))
 
-    def _found(self, model: str | None, wire: str | None) -> Upstream | None:
+    def _match(self, model: str | None, wire: str | None) -> Upstream | None:
         fitting = [pair for pair in self._patterns if wire is None or pair[1].wire in ("any", wire)]
         if model is None:
             return self.default or next((upstream for _, upstream in fitting), None)
@@ -187,7 +187,7 @@ class UpstreamAnswer:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
         self.status = response.status
-        self.issued: Issued | None = None
+        self.issued: IssuedIds | None = None
         """Sees the body as it passes."""
         self.headers: list[Raw] = [(name.lower(), value) for name, value in response.raw_headers]
 
@@ -206,14 +206,14 @@ class UpstreamAnswer:
 
         Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
         """
-        chunks = _guarded(self._response, most)
+        chunks = _read_chunks(self._response, most)
         return chunks if self.issued is None or is_read else self.issued.through(chunks)
 
     async def head(self, most: int) -> bytes:
         """What it begins with, up to about `most` bytes; the rest is left."""
         pieces: list[bytes] = []
         size = 0
-        async with aclosing(_guarded(self._response)) as chunks:
+        async with aclosing(_read_chunks(self._response)) as chunks:
             async for chunk in chunks:
                 pieces.append(chunk)
                 size += len(chunk)
@@ -236,7 +236,7 @@ class UpstreamAnswer:
             self._response.close()
 
 
-async def _guarded(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
+async def _read_chunks(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
     aiohttp = aiohttp_module()
     size = 0
     try:
@@ -257,13 +257,13 @@ def _origin(base: str) -> URL:
     return URL(base)
 
 
-def _address(upstream: Upstream, target: Target) -> URL:
+def _address(upstream: Upstream, target: UpstreamTarget) -> URL:
     """The target at its upstream, and at nobody else's."""
     is_short = len(target.path) + len(target.query) <= SHORT
-    return _known_address(upstream.base, target) if is_short else _built(upstream.base, target)
+    return _known_address(upstream.base, target) if is_short else _build_url(upstream.base, target)
 
 
-def _built(base: str, target: Target) -> URL:
+def _build_url(base: str, target: UpstreamTarget) -> URL:
     from yarl import URL
 
     origin = _origin(base)
@@ -283,7 +283,7 @@ def _built(base: str, target: Target) -> URL:
     return address
 
 
-_known_address = lru_cache(maxsize=1024)(_built)
+_known_address = lru_cache(maxsize=1024)(_build_url)
 
 
 def _place(address: URL) -> tuple[object, ...]:
@@ -330,7 +330,7 @@ class Client:
         self,
         method: str,
         upstream: Upstream,
-        target: Target,
+        target: UpstreamTarget,
         headers: list[tuple[str, str]],
         body: bytes | AsyncIterator[bytes],
     ) -> UpstreamAnswer:
@@ -338,17 +338,22 @@ class Client:
         aiohttp = aiohttp_module()
         address = _address(upstream, target)
         session = self._session or self._open()
-        options: dict[str, Any] = {
-            "headers": [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers,
-            "allow_redirects": False,
-            "skip_auto_headers": AUTOMATIC,
-            "timeout": self._timeout(upstream.timeout),
-        }
+        sent = [*headers, ("content-length", str(len(body)))] if _is_large(body) else headers
+        timeout = self._timeout(upstream.timeout)
         pause = FIRST_PAUSE
         retries = self._retries if isinstance(body, bytes) else 0
         for left in reversed(range(retries + 1)):
             try:
-                return UpstreamAnswer(await session.request(method, address, data=_data(body), **options))
+                response = await session.request(
+                    method,
+                    address,
+                    data=_data(body),
+                    headers=sent,
+                    allow_redirects=False,
+                    skip_auto_headers=AUTOMATIC,
+                    timeout=timeout,
+                )
+                return UpstreamAnswer(response)
             except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
                 failed = UpstreamError(
                     f"{upstream.place} could not be reached", timed_out=isinstance(error, TimeoutError)
@@ -398,7 +403,7 @@ LIGHT = 50_000
 """Bytes of an encoded answer that are decoded in a moment."""
 
 
-class Tap:
+class UsageTap:
     """One answer as it passes by."""
 
     __slots__ = ("_encoding", "_head", "_kept", "_pieces", "_usage", "size")
@@ -438,11 +443,11 @@ class Tap:
         if not self._encoding:
             return usage_at_edges(bytes(self._head), tail)
         most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
-        whole = decoded(tail, self._encoding, most) if self._kept == self.size else b""
+        whole = decode_body(tail, self._encoding, most) if self._kept == self.size else b""
         return usage_at_edges(whole, whole)
 
 
-def decoded(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:
+def decode_body(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:
     """A body without its encoding; nothing if it cannot be read. Bounded: a small body may hold a huge one."""
     if encoding in ("", "identity"):
         return data

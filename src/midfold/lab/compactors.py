@@ -371,14 +371,14 @@ def choose_methods(methods: Iterable[str] | Mapping[str, str | Compactor]) -> di
     """Methods by name: built-in ones, or a mapping from names to built-in ones and callables."""
     if isinstance(methods, Mapping):
         return {
-            name: built_in_method(method) if isinstance(method, str) else plug(name, method)
+            name: find_method(method) if isinstance(method, str) else plug(name, method)
             for name, method in methods.items()
         }
     names = [methods] if isinstance(methods, str) else list(methods)
-    return {name: built_in_method(name) for name in (METHODS if names == ["all"] else names)}
+    return {name: find_method(name) for name in (METHODS if names == ["all"] else names)}
 
 
-def built_in_method(name: str) -> Method:
+def find_method(name: str) -> Method:
     if name == RECORDED:
         return _recorded_summary
     if name not in METHODS:

@@ -30,14 +30,10 @@ from midfold.lab.retention_facts import (
 )
 from midfold.recall import Memory, Recall
 from midfold.transcript.message import Message, Transcript
+from midfold.transcript.wrappers import WRAPPERS
 
 SHORTEST_DEMAND, LONGEST_DEMAND = 12, 400
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_INSERTED = (
-    "system-reminder command-name command-message command-args local-command-stdout local-command-stderr bash-input"
-    " bash-stdout bash-stderr environment_context user_instructions INSTRUCTIONS permissions"
-)
-"""Blocks that agents put into a user's turn."""
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 _DEMAND = re.compile(r"\b(?:must|never|always|don['’]?t|do not|prefer(?:s|red|ably)?|only)\b", re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*>#]+|\d+[.)])?\s*")
@@ -50,8 +46,9 @@ def demands(messages: Iterable[Message]) -> tuple[str, ...]:
 
 def _demands_in(text: str) -> Iterator[str]:
     prose = _FENCED.sub("\n", text)
-    for name in _INSERTED.split():
-        prose = _remove_blocks(prose, f"<{name}>", f"</{name}>")
+    for wrapper in WRAPPERS:
+        if wrapper.closing.startswith("</") and wrapper.meaning != "words":
+            prose = _remove_blocks(prose, wrapper.opening, wrapper.closing)
     for sentence in _END.split(prose):
         bare = single_spaces(_BULLET.sub("", sentence, count=1))
         if SHORTEST_DEMAND <= len(bare) <= LONGEST_DEMAND and _DEMAND.search(bare):
@@ -166,7 +163,7 @@ class Exam(NamedTuple):
 def recall_search(past: Transcript, query: str) -> str:
     """What a model is told that searches the past with midfold's own tool."""
     recall = _recall(past)
-    return APART.join(recall.told(recall.hits(query)))
+    return APART.join(recall.describe_hits(recall.hits(query)))
 
 
 @lru_cache(maxsize=2)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.cache.breakpoints import plan
-from midfold.cache.health import Health, Seen
+from midfold.cache.health import Health, RequestHashes
 from midfold.cache.markers import block_count
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import summary_price
@@ -239,7 +239,7 @@ class Player:
             done = at
             self._shorten(now)
             usage = self.cache.send(self.view, self._breakpoints(), now)
-            seen = Seen(compaction=self.folds)
+            seen = RequestHashes(compaction=self.folds)
             self.health = self.health.observe(usage, seen, at=now, prices=self.prices)
             totals["sent"] += usage.prompt_tokens
             totals["read"] += usage.cache_read_tokens

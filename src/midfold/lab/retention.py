@@ -150,7 +150,7 @@ class Evaluation:
         return len({(row.conversation, row.session, row.at) for row in self.rows})
 
     @property
-    def needed(self) -> int:
+    def need_count(self) -> int:
         """Needed facts over all cuts."""
         return sum({(row.conversation, row.session, row.at): row.needs for row in self.rows}.values())
 

@@ -76,7 +76,7 @@ class ShareGPT:
         if kind == "other":
             notes.add(".from", f"expected one of {', '.join(KINDS)}")
         if not isinstance(said, str):
-            notes.expected(".value", "text", said)
+            notes.expect(".value", "text", said)
         text = string(said)
         if kind == "tool":
             return notes.reading("tool", list(_read_results(text)))

@@ -94,7 +94,7 @@ class Totals(msgspec.Struct, kw_only=True):
         return round(self.retention_sum / self.retention_records / FINE, 4) if self.retention_records else None
 
     @property
-    def saved(self) -> float:
+    def saved_share(self) -> float:
         """The share of tokens that is gone."""
         return 1 - self.tokens_after / self.tokens_before if self.tokens_before else 0.0
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
-from midfold.fold.facts import CHUNK, judged
+from midfold.fold.names import CHUNK, judge_name
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.lab.trajectory_settings import TrajectorySettings
 
@@ -179,7 +179,7 @@ def _names_used(record: TrajectoryRecord, start: int) -> Iterator[str]:
     """The first names that assistants use from a turn on, each once."""
     turns = (place for place in range(start, len(record)) if record.kinds[place] == "gpt")
     text = "\n".join(record.raw(place)[:LONGEST_READ] for place in turns)
-    found = (judged(chunk) for chunk in dict.fromkeys(CHUNK.findall(text)))
+    found = (judge_name(chunk) for chunk in dict.fromkeys(CHUNK.findall(text)))
     return islice((name.text for name in found if name is not None), MOST_NAMES)
 
 
@@ -201,7 +201,7 @@ class TrajectoryPlan(NamedTuple):
     fits: bool = True
 
     @property
-    def folded(self) -> list[int]:
+    def folded_turns(self) -> list[int]:
         return [place for span in self.spans for place in span]
 
 

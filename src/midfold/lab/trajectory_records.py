@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.errors import TranscriptError
-from midfold.fold.facts import LONGEST_TEXT, readable
+from midfold.fold.names import LONGEST_TEXT, readable
 from midfold.lab.sharegpt import ShareGPT, is_turn, read_turns
 from midfold.lab.trajectory_settings import TurnKind
 from midfold.transcript import jsonio

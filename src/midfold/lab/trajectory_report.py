@@ -132,7 +132,7 @@ def _subtitle(finished: TrajectoryAccount) -> str:
 
 def _tiles(finished: TrajectoryAccount) -> str:
     totals = finished.totals
-    saved = totals.saved
+    saved = totals.saved_share
     rate = totals.records / finished.seconds if finished.seconds else 0
     tiles = [
         (f"{totals.records:,}", f"records in {len(finished.files):,} file{'s' if len(finished.files) != 1 else ''}"),

@@ -234,7 +234,7 @@ class Watcher(Protocol):
 
     def progress(self, progress: TrajectoryProgress, /) -> None: ...
 
-    def failed(self, record: RecordMetrics, /) -> None: ...
+    def report_failure(self, record: RecordMetrics, /) -> None: ...
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:
         """The metrics of all records, a JSON line each, when the run is over."""
@@ -347,7 +347,7 @@ class _TrajectoryRun:
                 if self.job.strict:
                     raise TranscriptError(f"{record.file}, line {record.line}: {record.reason}")
                 if self.watcher is not None:
-                    self.watcher.failed(record)
+                    self.watcher.report_failure(record)
         self.keep(ticket, done)
         self._show()
 

@@ -25,11 +25,12 @@ from typing import NamedTuple
 
 from midfold.errors import FailureKind, SummaryFailed
 from midfold.fold.digest.digest import describe_with
-from midfold.fold.facts import RESULT, may_be_order, names, snippet
-from midfold.fold.handoff import unwrapped
+from midfold.fold.handoff import bare_summary
+from midfold.fold.names import RESULT, names
 from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.lab.snippets import may_be_order, snippet
 from midfold.lab.trajectory_plan import TrajectoryPlan, TurnTexts
 from midfold.lab.trajectory_records import TrajectoryRecord
 from midfold.model import Summarizer
@@ -119,14 +120,14 @@ class FoldedTurns:
         """The newest turns that mention a name."""
         return islice(self._texts.newest(name), PLACES)
 
-    def spoken(self, turn: int) -> list[tuple[int, str]]:
+    def texts_of(self, turn: int) -> list[tuple[int, str]]:
         if turn not in self._spoken:
             self._spoken[turn] = self._record.texts(turn)
         return self._spoken[turn]
 
     def is_clean(self, line: VerbatimLine) -> bool:
         """Whether there is no credential in a line or near it, and nothing that a reader may take for an order."""
-        who, text = self.spoken(line.turn)[line.number]
+        who, text = self.texts_of(line.turn)[line.number]
         if who == RESULT and may_be_order(line.text, text, line.at):
             return False
         around = text[max(line.at - NEAR, 0) : line.at + NEAR]
@@ -177,7 +178,7 @@ def _candidates(fold: FoldedTurns, wanted: dict[str, int]) -> list[VerbatimLine]
 
 
 def _line(fold: FoldedTurns, turn: int, name: str, wanted: dict[str, int]) -> VerbatimLine | None:
-    for number, (_, text) in enumerate(fold.spoken(turn)):
+    for number, (_, text) in enumerate(fold.texts_of(turn)):
         at = text.find(name)
         if at >= 0:
             piece = snippet(text, at, len(name))
@@ -217,13 +218,13 @@ def summarise(
     if answer.failure:
         text = "" if answer.failure in KEEPS_HISTORY else summarise_locally(record, plan, budget)
         return TrajectorySummary(text, answer.calls, 1, answer.failure)
-    body = unwrapped(redact(answer.text)).removeprefix(MARKER).strip()
+    body = bare_summary(redact(answer.text)).removeprefix(MARKER).strip()
     text = fit_lines(f"{opening(plan)}\n{body}", budget, record.summary_tokens)
     return TrajectorySummary(text, max(answer.calls, 1), by=answer.model or "model")
 
 
 def _ask(record: TrajectoryRecord, plan: TrajectoryPlan, budget: int, summarizer: Summarizer) -> SummaryAnswer:
-    messages = tuple(record.document.messages[place] for place in plan.folded)
+    messages = tuple(record.document.messages[place] for place in plan.folded_turns)
     ends = (str(plan.spans).encode(), messages[0].digest, messages[-1].digest)
     digest = blake2b(b"".join(ends), digest_size=6).hexdigest()
     head = record.messages(range(plan.spans[0].start))
@@ -240,7 +241,7 @@ def summarise_locally(record: TrajectoryRecord, plan: TrajectoryPlan, budget: in
     """A summary by rules, the same for the same record and budget."""
     count = record.summary_tokens
     room = max(budget - FRAME_TOKENS, 0)
-    folded = plan.folded
+    folded = plan.folded_turns
     after = range(plan.spans[-1].stop, len(record))
     gone = frozenset(folded)
     before = [place for place in range(plan.spans[-1].start) if place not in gone]
@@ -258,7 +259,7 @@ def summarise_locally(record: TrajectoryRecord, plan: TrajectoryPlan, budget: in
 
 
 def opening(plan: TrajectoryPlan) -> str:
-    turns = len(plan.folded)
+    turns = len(plan.folded_turns)
     told = f"{turns} turns of this run are" if turns > 1 else "a turn of this run is"
     return f"{MARKER} {told} folded into this; what follows continues from there."
 

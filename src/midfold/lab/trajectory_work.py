@@ -72,7 +72,7 @@ def _compress(
     metrics = replace(
         known,
         status="over_limit" if known.status == "over_limit" else "compressed",
-        turns_after=len(record) - len(made.folded) + 1,
+        turns_after=len(record) - len(made.folded_turns) + 1,
         fold=(made.spans[-1].start, made.spans[-1].stop),
         summary_tokens=cost,
         summary_by=summary.by,

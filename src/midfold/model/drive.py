@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from midfold.decide import Decision, paused_words
-from midfold.errors import SummaryFailed
+from midfold.errors import ModelFailed, SummaryFailed
 from midfold.fold.local import local_summary
 from midfold.fold.receipt import cooldown
 from midfold.fold.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
@@ -28,7 +29,7 @@ def drive(flow: Flow, summarize: Summarizer) -> Outcome:
     """Runs a compaction to its end."""
     step = advance(flow)
     while isinstance(step, SummaryAsk):
-        step = advance(flow, answer_of(summarize, step))
+        step = advance(flow, answer_of(summarize, step, time.time))
     return step
 
 
@@ -41,30 +42,37 @@ def advance(flow: Flow, answer: SummaryAnswer | None = None) -> SummaryAsk | Out
         return outcome
 
 
-def answer_of(summarize: Summarizer, ask: SummaryAsk) -> SummaryAnswer:
+def answer_of(summarize: Summarizer, ask: SummaryAsk, clock: Callable[[], float]) -> SummaryAnswer:
     """What a summarizer says, or how it failed."""
     try:
-        return as_answer(summarize(ask))
+        return as_answer(summarize(ask), summarize)
     except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-        return failure_of(error)
+        return failed_answer(error, clock())
 
 
-def failure_of(error: Exception) -> SummaryAnswer:
+def failed_answer(error: Exception, now: float) -> SummaryAnswer:
+    """How a summarizer failed: as it says itself, else by what its client raised."""
     if isinstance(error, SummaryFailed):
         return SummaryAnswer(failure=error.kind, retry_after=error.retry_after, calls=error.calls)
-    return SummaryAnswer(failure="other")
+    if not isinstance(error, ModelFailed):
+        from midfold.model.refusals import failure_of_error
+
+        error = failure_of_error(error, now)
+    return SummaryAnswer(failure=error.kind, retry_after=error.retry_after)
 
 
-def as_answer(given: Any) -> SummaryAnswer:
-    """What a summarizer returned, as an answer."""
+def as_answer(given: Any, summarize: Summarizer | None = None) -> SummaryAnswer:
+    """What a summarizer returned, as an answer. One with a true `free_form` writes what it likes."""
+    answer = SummaryAnswer(failure="malformed")
     if isinstance(given, SummaryAnswer):
-        return given
-    if isinstance(given, str) and given.strip():
-        return SummaryAnswer(text=given)
-    return SummaryAnswer(failure="malformed")
+        answer = given
+    elif isinstance(given, str) and given.strip():
+        answer = SummaryAnswer(text=given)
+    is_free = answer.free_form or bool(getattr(summarize, "free_form", False))
+    return msgspec.structs.replace(answer, free_form=is_free)
 
 
-class Guard:
+class CooldownGuard:
     """A summarizer that is not asked while the conversation cools down, and remembers how the asking went."""
 
     def __init__(self, summarize: Summarizer, decision: Decision, clock: Callable[[], float]) -> None:
@@ -73,8 +81,8 @@ class Guard:
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
         if self._decision.pause:
-            return self._paused()
-        self._asked = answer_of(self._summarize, ask)
+            return self._pause_answer()
+        self._asked = answer_of(self._summarize, ask, self._clock)
         return self._asked
 
     async def later(self, ask: SummaryAsk) -> SummaryAnswer:
@@ -83,12 +91,12 @@ class Guard:
         if self._decision.pause or awaited is None:
             return await asyncio.to_thread(self, ask)
         try:
-            self._asked = as_answer(await awaited(ask))
+            self._asked = as_answer(await awaited(ask), self._summarize)
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
-            self._asked = failure_of(error)
+            self._asked = failed_answer(error, self._clock())
         return self._asked
 
-    def _paused(self) -> SummaryAnswer:
+    def _pause_answer(self) -> SummaryAnswer:
         kind, left = self._decision.failure, self._decision.pause
         return SummaryAnswer(failure=kind, notes=(paused_words(kind, left),), pause_left=left)
 
@@ -106,11 +114,11 @@ class Guard:
 class Question(NamedTuple):
     """What a compaction waits with, and who answers it."""
 
-    guard: Guard
+    guard: CooldownGuard
     ask: SummaryAsk
 
 
-class _Done(NamedTuple):
+class _FlowResult(NamedTuple):
     value: object
 
 
@@ -135,7 +143,7 @@ async def run_async(steps: Generator[Question, SummaryAnswer, T]) -> T:
 
 async def _next_in_thread(
     steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None
-) -> Question | _Done:
+) -> Question | _FlowResult:
     """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
     work = asyncio.ensure_future(asyncio.to_thread(_next, steps, answer))
     try:
@@ -145,13 +153,13 @@ async def _next_in_thread(
         raise
 
 
-def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _Done:
+def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None) -> Question | _FlowResult:
     try:
         return next(steps) if answer is None else steps.send(answer)
     except StopIteration as stop:
-        return _Done(stop.value)
+        return _FlowResult(stop.value)
 
 
-def cleared(state: CompactionState) -> CompactionState:
+def clear_failures(state: CompactionState) -> CompactionState:
     """The state without its failures and strikes: after a reset or another model."""
     return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

@@ -163,7 +163,7 @@ def resolve(
     config: Config, environment: Mapping[str, str], model: str | None = None, talking_to: Endpoint | None = None
 ) -> Resolution:
     """The model that the settings choose. `model` is the conversation's own, `talking_to` where it is being held."""
-    return _Choice(config, environment, model, talking_to).resolution()
+    return _EndpointChoice(config, environment, model, talking_to).resolution()
 
 
 def keys_present(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def provider_of(model: str | None) -> str | None:
     return "openai" if name.startswith(("gpt-", "o1", "o3", "o4", "chatgpt")) else None
 
 
-class _Choice:
+class _EndpointChoice:
     """Who summarises one conversation, by its settings."""
 
     def __init__(
@@ -199,18 +199,18 @@ class _Choice:
             return Resolution(why="auxiliary.compression.provider is local")
         if self.task.base_url is not None and provider == "auto":
             endpoint = self._endpoint(UNNAMED, KnownProvider("openai", "", "", "", ""), self.task.base_url)
-            return self._asked(endpoint, "auxiliary.compression.base_url is set")
+            return self._choose_endpoint(endpoint, "auxiliary.compression.base_url is set")
         if provider == "auto":
             return self._auto()
         if provider == "main":
             return self._as_main(self._main())
-        return self._served_by(provider, f"auxiliary.compression.provider is {provider}")
+        return self._choose_provider(provider, f"auxiliary.compression.provider is {provider}")
 
     def _auto(self) -> Resolution:
         """Whoever is talked to, or who serves the model that the settings name; a key alone means nobody."""
         if self.talking_to is not None:
             endpoint = self._with_task(self.talking_to, self.task.model or self._small_model(self.talking_to))
-            return self._asked(endpoint, "auto: the conversation is held there")
+            return self._choose_endpoint(endpoint, "auto: the conversation is held there")
         if self.task.model is not None:
             return self._serving(self.task.model)
         if self.task.api_key_env is not None:
@@ -229,16 +229,16 @@ class _Choice:
         if name is None:
             why = f"auxiliary.compression.model is {model}, but provider does not say who serves it"
             return Resolution(why=why, missing=True)
-        return self._served_by(name, f"auxiliary.compression.model is {model}")
+        return self._choose_provider(name, f"auxiliary.compression.model is {model}")
 
-    def _served_by(self, provider: str, why: str) -> Resolution:
-        known = _named(self.config, provider, "auxiliary.compression")
+    def _choose_provider(self, provider: str, why: str) -> Resolution:
+        known = _known_provider(self.config, provider, "auxiliary.compression")
         if not self._key(known) and known.key_variable:
             missing = f"{provider} is configured, but {self._variable(known)} is not set"
             return Resolution(why=missing, missing=True)
-        return self._asked(self._endpoint(provider, known, self.task.base_url), why)
+        return self._choose_endpoint(self._endpoint(provider, known, self.task.base_url), why)
 
-    def _asked(self, endpoint: Endpoint, why: str) -> Resolution:
+    def _choose_endpoint(self, endpoint: Endpoint, why: str) -> Resolution:
         main = self._main()
         same_place = main is not None and main.base_url.rstrip("/") == endpoint.base_url.rstrip("/")
         return Resolution(endpoint=endpoint, main=main if same_place else None, why=why)
@@ -336,7 +336,7 @@ def endpoint_for(
         who, known = UNNAMED, KnownProvider(wire or "openai", base_url, "", "", "")
     else:
         who = _server_of(name, environment) if who == "auto" else who
-        known = _named(config, who, "agent")
+        known = _known_provider(config, who, "agent")
     name = name or known.model
     if not name:
         raise ConfigError(f"which model? Give --model, or set agent.model or providers.{who}.model")
@@ -381,7 +381,7 @@ def _server_of(model: str | None, environment: Mapping[str, str]) -> str:
     return present[0]
 
 
-def _named(config: Config, provider: str, asking: str) -> KnownProvider:
+def _known_provider(config: Config, provider: str, asking: str) -> KnownProvider:
     """A section under providers, or a provider everybody knows; a section may correct a known one."""
     section, known = config.providers.get(provider), KNOWN.get(provider)
     if section is None:

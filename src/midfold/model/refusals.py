@@ -1,4 +1,7 @@
-"""Which kind of failure a refusal of a provider is: an HTTP answer, or an error value. No text of theirs is kept."""
+"""Which kind of failure a refusal is: an HTTP answer, an error value, or whatever a caller's own client raises.
+
+No text of theirs is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from midfold.errors import FailureKind, ModelFailed
 from midfold.models import learn_limit
 
 LONGEST_READ = 20_000
+MOST_CAUSES = 5
+"""How far back the causes of an exception are followed."""
 _QUOTA = re.compile(
     r"insufficient[_ ](quota|funds|credit|balance)|exceeded your current quota|billing[_ ](hard|not|details)"
     r"|credit balance",
@@ -59,6 +64,48 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, place: str,
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
     told = f": {_TELLING[kind]}" if kind in _TELLING else ""
     return ModelFailed(kind, f"{place} answered {status}{told}", retry_after=asked, limit=limit)
+
+
+def failure_of_error(error: BaseException, now: float) -> ModelFailed:
+    """What an exception of somebody else's client means: by its status, by its type, else by what caused it."""
+    seen: BaseException | None = error
+    for _ in range(MOST_CAUSES):
+        if seen is None:
+            break
+        status = _status_in(seen)
+        if status:
+            text = f"{getattr(seen, 'body', '')} {seen}"
+            return failure_of(status, _headers_of(seen), text.encode("utf-8", "replace"), type(seen).__name__, now)
+        kind = _kind_by_type(seen)
+        if kind:
+            return ModelFailed(kind, type(seen).__name__)
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return ModelFailed("other", type(error).__name__)
+
+
+def _status_in(error: BaseException) -> int:
+    """The HTTP status in an exception: of the official SDKs and their likes, else of the standard library."""
+    places = ((error, "status_code"), (getattr(error, "response", None), "status_code"), (error, "code"))
+    found = (getattr(place, name, None) for place, name in places)
+    return next((status for status in found if isinstance(status, int) and 300 <= status < 600), 0)
+
+
+def _headers_of(error: BaseException) -> Mapping[str, str]:
+    for place in (getattr(error, "response", None), error):
+        headers = getattr(place, "headers", None)
+        if headers is not None and hasattr(headers, "items"):
+            return {str(name): str(value) for name, value in headers.items()}
+    return {}
+
+
+def _kind_by_type(error: BaseException) -> FailureKind:
+    """Types of the standard library; clients that have types of their own call them after what they mean."""
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if isinstance(error, PermissionError):
+        return "auth"
+    if isinstance(error, TimeoutError) or "Timeout" in names:
+        return "timeout"
+    return "network" if isinstance(error, OSError) or "ConnectionError" in names or "ConnectError" in names else ""
 
 
 def _kind(status: int, text: str) -> FailureKind:
@@ -113,13 +160,13 @@ def retry_after(headers: Mapping[str, str], now: float) -> float:
     lower = {key.lower(): value.strip() for key, value in headers.items()}
     for value, unit in ((lower.get("retry-after-ms", ""), 0.001), (lower.get("retry-after", ""), 1.0)):
         if _NUMBER.fullmatch(value):
-            return _bounded(float(value) * unit)
+            return _clamp(float(value) * unit)
     try:
-        return _bounded(parsedate_to_datetime(lower.get("retry-after", "")).timestamp() - now)
+        return _clamp(parsedate_to_datetime(lower.get("retry-after", "")).timestamp() - now)
     except (ValueError, TypeError, OverflowError):
         return 0.0
 
 
-def _bounded(seconds: float) -> float:
+def _clamp(seconds: float) -> float:
     """At least nothing, at most a day."""
     return min(max(seconds, 0.0), 86_400.0)

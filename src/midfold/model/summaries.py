@@ -30,10 +30,11 @@ import msgspec
 
 from midfold.config import Config
 from midfold.errors import FailureKind, ModelFailed, SummaryFailed
-from midfold.fold.audit import rejection
+from midfold.fold.audit import lacking, rejection
 from midfold.fold.receipt import FAILURES, waiting_time
 from midfold.fold.request import SummaryAnswer, SummaryAsk
-from midfold.fold.summary import MOST_CHUNKS, build_prompt, chunks, instruction
+from midfold.fold.summary import MOST_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
+from midfold.fold.trail import without_trail
 from midfold.model.client import ModelClient
 from midfold.model.drive import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint, resolve
@@ -59,6 +60,10 @@ SMALLEST_PART = 100
 REASONING_TOKENS = 4_000
 CHARACTERS_PER_TOKEN = 4
 MOST_ROUNDS = 5
+REFERENCE_OF_ROOM = 8
+"""One part in so many of each call is for what stays, where a summary is made in pieces."""
+SMALL_WINDOW, LONGEST_MISSING = 6_000, 160
+"""Tokens of a window that holds little more than the question; characters of what an answer lacked."""
 LABEL = 12
 """What the line above a part takes."""
 CUT_NOTE = "[This summary was cut by the model's output limit.]"
@@ -146,10 +151,8 @@ class _SummaryWork:
 
     def text(self) -> Texts:
         """The summary, in one piece or in several; smaller pieces after an overflow."""
-        if self.endpoint.reuse_prefix and self.ask.prefix is not None:
-            text = yield from self._from_prefix()
-            if text:
-                return text
+        if self.endpoint.reuse_prefix and (text := (yield from self._from_prefix())):
+            return text
         known = len(self.notes)
         for attempt in range(FAILURES["overflow"].retries + 1):
             del self.notes[known:]
@@ -165,18 +168,16 @@ class _SummaryWork:
 
     def _from_prefix(self) -> Texts:
         """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
-        ask = self.ask
-        if ask.prefix is None:
-            return ""
-        body = ask.prefix(instruction(budget_tokens=ask.asked_tokens, focus=ask.focus), self.endpoint.wire)
+        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)._replace(before="")
+        told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
+        body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
         if body is None:
             return ""
         call = SummaryCall(endpoint=self.endpoint, max_tokens=self._output(ask.asked_tokens), body=body)
         try:
             reply = yield from self._send(call)
             if reply.finish == "stop" and not _rejection(reply, ask):
-                count = reply.tokens
-                cached, prompt = count.cache_read_tokens, count.prompt_tokens
+                cached, prompt = reply.tokens.cache_read_tokens, reply.tokens.prompt_tokens
                 self.notes.append(f"{cached:,} of {prompt:,} prompt tokens came from the cache")
                 return reply.text
         except SummaryFailed as failed:
@@ -186,17 +187,20 @@ class _SummaryWork:
         return ""
 
     def _from_turns(self) -> Texts:
-        """One call if the turns fit beside the previous summary; else pieces, and the pieces merged."""
-        ask, room, previous = self.ask, self._room(), self.ask.previous
+        """One call if the turns fit beside the previous summary and what stays; else pieces, and the pieces merged."""
+        ask, room, previous = self.ask, self._room(), without_trail(self.ask.previous)
         taken, known = estimate_text(previous), list[str]()
         if taken <= _half_of(room):
-            pieces = _pieces_of(ask, room - taken)
+            reference = self._reference(room // 2)
+            pieces = _pieces_of(ask, room - taken - _tokens_of(reference))
             if len(pieces) <= 1:
-                return (yield from self._one("".join(pieces), ask.asked_tokens, previous))
+                return (yield from self._one("".join(pieces), ask.asked_tokens, previous, reference))
         else:
             previous, known = "", _split(previous, _half_of(room))
         if len(known) > MOST_CHUNKS:
             raise SummaryFailed("overflow", "the previous summary does not fit the summary model's window")
+        reference = self._reference(room // REFERENCE_OF_ROOM)
+        room -= _tokens_of(reference)
         pieces = _pieces_of(ask, room)
         if len(pieces) > 1:
             self.notes.append(f"summarised in {len(pieces)} pieces")
@@ -204,14 +208,24 @@ class _SummaryWork:
         budget = self._budget(max(room - taken, room // 2) // max(len(pieces), 1))
         parts = known
         for piece in pieces:
-            parts.append((yield from self._part(piece, budget, room)))
-        parts = yield from self._fewer(parts, previous, room)
+            parts.append((yield from self._part(piece, budget, room, reference)))
+        parts = yield from self._fewer(parts, previous, room, reference)
         self._tell()
-        text = yield from self._one(_label(parts), ask.asked_tokens, previous, of_parts=True)
+        text = yield from self._one(_label(parts), ask.asked_tokens, previous, reference, of_parts=True)
         self._tell()
         return text
 
-    def _fewer(self, parts: list[str], previous: str, room: int) -> Merging:
+    def _reference(self, room: int) -> StayingText:
+        """What stays, in at most so many tokens; nothing where they are too few to say anything."""
+        characters = room * CHARACTERS_PER_TOKEN
+        for _ in range(MOST_ROUNDS):
+            found = self.ask.reference(characters)
+            if (size := _tokens_of(found)) <= room:
+                return found
+            characters = int(characters * room / size * 0.9)
+        return NOTHING
+
+    def _fewer(self, parts: list[str], previous: str, room: int, reference: StayingText) -> Merging:
         """Parts that fit one call beside the previous summary: as long as they do not, neighbours are merged."""
         room_for_all = room - estimate_text(previous)
         while len(parts) > 1 and _size_of(parts) > room_for_all:
@@ -221,32 +235,50 @@ class _SummaryWork:
             parts = []
             for group in groups:
                 alone = len(group) == 1
-                parts.append(group[0] if alone else (yield from self._part(_label(group), budget, room, True)))
+                merged = group[0] if alone else (yield from self._part(_label(group), budget, room, reference, True))
+                parts.append(merged)
         return parts
 
-    def _part(self, turns: str, budget: int, room: int, of_parts: bool = False) -> Texts:
+    def _part(self, turns: str, budget: int, room: int, reference: StayingText, of_parts: bool = False) -> Texts:
         """A partial summary, small enough that two of them fit one call."""
         self._tell()
         most = _half_of(room)
-        text = yield from self._one(turns, budget, "", of_parts=of_parts, enough=most)
+        text = yield from self._one(turns, budget, "", reference, of_parts=of_parts, enough=most)
         part = _cut_to(text, most)
         if part != text:
             self._note("a partial summary was longer than could be merged and was cut")
         return part
 
     def _one(
-        self, turns: str, budget: int, previous: str, *, of_parts: bool = False, enough: int | None = None
+        self,
+        turns: str,
+        budget: int,
+        previous: str,
+        reference: StayingText,
+        *,
+        of_parts: bool = False,
+        enough: int | None = None,
     ) -> Texts:
         """One text from the model, whole, or `enough` tokens of it; a rejected one is asked for again."""
-        prompt = build_prompt(turns, budget_tokens=budget, previous=previous, focus=self._focus(), of_parts=of_parts)
-        attempt = 0
+        attempt, missing = 0, self.ask.missing
         while True:
+            prompt = build_prompt(
+                turns,
+                budget_tokens=budget,
+                previous=previous,
+                focus=self._focus(),
+                of_parts=of_parts,
+                reference=reference,
+                missing=missing,
+                is_brief=self.is_brief,
+            )
             reply = yield from self._whole(prompt, budget, enough)
-            kind = _rejection(reply, self.ask)
+            kind = _rejection(reply, self.ask, is_whole=enough is None)
             if not kind:
                 return reply.text
             if waiting_time(kind, attempt) is None:
                 raise SummaryFailed(kind)
+            missing = lacking(reply.text, self.ask) or missing
             attempt += 1
 
     def _whole(self, prompt: str, budget: int, enough: int | None) -> Sent:
@@ -304,9 +336,22 @@ class _SummaryWork:
                 call = msgspec.structs.replace(call, stream=False)
             yield Pause(pause)
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether the model can read little more than what it is asked for."""
+        return self.limit < SMALL_WINDOW
+
     def _room(self) -> int:
         """Tokens for what the model reads, by an estimate that may be too low for its tokenizer."""
-        empty = build_prompt("", budget_tokens=self.ask.asked_tokens, previous=" ", focus=self._focus())
+        empty = build_prompt(
+            "",
+            budget_tokens=self.ask.asked_tokens,
+            previous=" ",
+            focus=self._focus(),
+            reference=StayingText(" ", " ", " "),
+            missing=" " * LONGEST_MISSING,
+            is_brief=self.is_brief,
+        )
         left = self._left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
         return max(int(left / DOUBT), SMALLEST_ROOM)
 
@@ -338,11 +383,11 @@ class _SummaryWork:
         self.done += 1
 
 
-def _rejection(reply: ModelAnswer, ask: SummaryAsk) -> FailureKind:
+def _rejection(reply: ModelAnswer, ask: SummaryAsk, *, is_whole: bool = True) -> FailureKind:
     """Why an answer is no summary; nothing if it is one."""
     if reply.finish == "filter":
         return "filtered"
-    return "malformed" if reply.calls else rejection(reply.text, ask)
+    return "malformed" if reply.calls else rejection(reply.text, ask, is_whole=is_whole)
 
 
 def _goes_on(reply: ModelAnswer, text: str, enough: int | None) -> bool:
@@ -396,6 +441,10 @@ def _pieces_of(ask: SummaryAsk, room: int) -> list[str]:
             break
         characters = int(characters * room / largest * 0.95)
     return pieces
+
+
+def _tokens_of(reference: StayingText) -> int:
+    return sum(map(estimate_text, reference))
 
 
 def _split(text: str, room: int) -> list[str]:

@@ -23,7 +23,14 @@ from midfold.fold.receipt import Receipt
 from midfold.pages import api_types as api
 from midfold.pages.api_types import Fate, Segment, SegmentName
 from midfold.pages.formatting import key_of
-from midfold.pages.messages import Fates, MessageFormatter, MessagePlace, MessageReader, MessageRuns, StoredMessage
+from midfold.pages.messages import (
+    MessageFates,
+    MessageFormatter,
+    MessagePlace,
+    MessageReader,
+    MessageRuns,
+    StoredMessage,
+)
 from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
 from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
 from midfold.recall import search
@@ -155,15 +162,15 @@ class Lookup:
             sampled=sampled,
             turns=_turn_facts(known),
             compactions=tuple(_compaction_facts(record, info) for record in known.records),
-            lines=self._history(reader, Fates(view), start),
+            lines=self._history(reader, MessageFates(view), start),
         )
 
     def messages(self, name: str, start: int | None, sees: Sees) -> api.MessageList:
         info = self._info(name, sees)
         reader, records = MessageReader(self.store, info), self.store.records(name) if info.compactions else []
-        return self._history(reader, Fates(reader.now(records)), start)
+        return self._history(reader, MessageFates(reader.now(records)), start)
 
-    def _history(self, reader: MessageReader, fates: Fates, start: int | None) -> api.MessageList:
+    def _history(self, reader: MessageReader, fates: MessageFates, start: int | None) -> api.MessageList:
         """Messages as they were said; the newest if no start is given."""
         total = reader.info.count
         newest = max(total - 1, 0) // LINES_PER_PAGE * LINES_PER_PAGE
@@ -172,7 +179,12 @@ class Lookup:
         return self._lines_at(reader, list(enumerate(chosen, start)), fates, start, total)
 
     def _lines_at(
-        self, reader: MessageReader, numbered: list[tuple[int, MessagePlace]], fates: Fates, start: int, total: int
+        self,
+        reader: MessageReader,
+        numbered: list[tuple[int, MessagePlace]],
+        fates: MessageFates,
+        start: int,
+        total: int,
     ) -> api.MessageList:
         formatter = self._formatter(reader.info)
         found = reader.read([place for _, place in numbered])
@@ -215,11 +227,11 @@ class Lookup:
         info, record, records = self._record(name, seq, sees)
         reader = MessageReader(self.store, info)
         before, after = reader.before(record, records), reader.after(record)
-        fates = Fates(after)
+        fates = MessageFates(after)
         moved = [(index, place, fates.of(place)) for index, place in enumerate(before)]
         chosen = [(index, place) for index, place, fate in moved if not shown or fate == shown]
         if shown == AFTER:
-            chosen, fates = list(enumerate(after)), Fates.of_view(after)
+            chosen, fates = list(enumerate(after)), MessageFates.of_view(after)
         counts = Counter(fate for _, _, fate in moved)
         view = reader.read(after)
         segments = _segments_before_and_after(record, moved, view, self._formatter(info))

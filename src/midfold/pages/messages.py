@@ -73,7 +73,7 @@ class MessageRuns:
         return made
 
 
-class Fates:
+class MessageFates:
     """What became of messages: whether a view has them, has something else in their place, or does not have them."""
 
     def __init__(self, view: MessageRuns) -> None:
@@ -89,7 +89,7 @@ class Fates:
                 self.written.add(piece.body)
 
     @classmethod
-    def of_view(cls, view: MessageRuns) -> Fates:
+    def of_view(cls, view: MessageRuns) -> MessageFates:
         """Of a view's own messages: in a shorter form, or as they were said."""
         made = cls(view)
         made.instead = dict.fromkeys(made.instead, -1)

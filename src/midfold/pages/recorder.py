@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from midfold.errors import StoreError, StoreUnavailable
-from midfold.gateway.answered import AnsweredRequest, Named
+from midfold.gateway.answered import AnsweredRequest, ConversationNames
 from midfold.service import Sessions
 from midfold.store.database import Tx
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, add_turn, place_conversation, put_last_request
@@ -52,7 +52,7 @@ class FinishedRequest(Protocol):
     def receipt(self) -> str | None: ...
 
 
-class _Waiting(NamedTuple):
+class _WaitingTurn(NamedTuple):
     at: int
     session: str | None
     compaction: int | None
@@ -66,7 +66,7 @@ class _Row(NamedTuple):
 
     names: tuple[str, ...]
     messages: int | None
-    item: _Waiting
+    item: _WaitingTurn
 
 
 class Recorder:
@@ -76,7 +76,7 @@ class Recorder:
         self.sessions = sessions
         self.dropped = 0
         self._sketches = LastRequests(sessions.store.database)
-        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[_WaitingTurn | None] = queue.Queue(MOST_WAITING)
         self._taken, self._done = 0, 0
         """Bytes: the one is counted by those who call, the other by the thread."""
         self._since_tidy = 0
@@ -86,17 +86,19 @@ class Recorder:
     def __call__(self, account: FinishedRequest) -> None:
         """A request of a stored session, if its usage was reported."""
         if account.usage is not None and account.session is not None:
-            self._put(_Waiting(self._now(), account.session, _number(account.receipt), account.model, account.usage), 0)
+            self._put(
+                _WaitingTurn(self._now(), account.session, _number(account.receipt), account.model, account.usage), 0
+            )
 
     def see(self, answered: AnsweredRequest) -> None:
         """A request of any conversation."""
         given = (answered.session, _number(answered.receipt), answered.model, answered.usage)
-        self._put(_Waiting(self._now(), *given, answered), answered.held)
+        self._put(_WaitingTurn(self._now(), *given, answered), answered.held)
 
     def _now(self) -> int:
         return int(self.sessions.clock() * 1000)
 
-    def _put(self, item: _Waiting, size: int) -> None:
+    def _put(self, item: _WaitingTurn, size: int) -> None:
         if self._thread is None:
             self._closing.clear()
             self._thread = threading.Thread(target=self._work, name="midfold-recorder", daemon=True)
@@ -122,7 +124,7 @@ class Recorder:
     def _work(self) -> None:
         ended = False
         while not ended:
-            batch: list[_Waiting | None] = [self._waiting.get()]
+            batch: list[_WaitingTurn | None] = [self._waiting.get()]
             self._closing.wait(PAUSE)
             while len(batch) < MOST_AT_ONCE and not self._waiting.empty():
                 batch.append(self._waiting.get())
@@ -130,7 +132,7 @@ class Recorder:
             self._write_batch([item for item in batch if item is not None])
             batch.clear()  # while it waits for the next request, the bodies of the last ones are not kept
 
-    def _write_batch(self, batch: Sequence[_Waiting]) -> None:
+    def _write_batch(self, batch: Sequence[_WaitingTurn]) -> None:
         rows = [row for item in batch if (row := self._row(item)) is not None]
         # In one order everywhere: gateways that write at once wait for each other and do not stand in each other's way.
         rows.sort(key=lambda row: (row.names[-1], row.item.at))
@@ -150,7 +152,7 @@ class Recorder:
         self.dropped += number
         _log.warning("%d requests were not recorded: %s", number, type(error).__name__)
 
-    def _row(self, item: _Waiting) -> _Row | None:
+    def _row(self, item: _WaitingTurn) -> _Row | None:
         answered = item.answered
         named = None
         if answered is not None:
@@ -213,7 +215,7 @@ def _record(tx: Tx, row: _Row) -> None:
         put_last_request(tx, sketch, item.model)
 
 
-def _name(answered: AnsweredRequest) -> Named | None:
+def _name(answered: AnsweredRequest) -> ConversationNames | None:
     try:
         return answered.named()
     except Exception as error:  # noqa: BLE001 - one odd request must not end the thread that all others wait for

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from midfold.cache.health import Health, Kind, Seen
+from midfold.cache.health import Health, Kind, RequestHashes
 from midfold.cache.prices import Prices
 from midfold.models import Model
 from midfold.pages.api_types import CacheUse, CauseFacts, Saved
@@ -52,7 +52,7 @@ class PriceList(NamedTuple):
     prompts: Callable[[str | None], Prices | None]
     model: Callable[[str | None], Model]
 
-    def spent(self, turn: ReportedTurn) -> float | None:
+    def prompt_cost(self, turn: ReportedTurn) -> float | None:
         """What the provider billed for the prompt."""
         prices = self.prompts(turn.model)
         return None if prices is None else prices.money(prices.units(turn.usage))
@@ -89,7 +89,7 @@ def compare(
     paid, other = 0.0, 0.0
     priced = bool(turns)
     for place, turn in enumerate(turns):
-        known, actual = prices.prompts(turn.model), prices.spent(turn)
+        known, actual = prices.prompts(turn.model), prices.prompt_cost(turn)
         if known is None or actual is None:
             priced = False
             continue
@@ -163,7 +163,7 @@ def cache_use(turns: Sequence[ReportedTurn], prices: PriceList) -> CacheUse:
     paid, uncached = 0.0, 0.0
     priced = bool(turns)
     for turn in turns:
-        known, spent = prices.prompts(turn.model), prices.spent(turn)
+        known, spent = prices.prompts(turn.model), prices.prompt_cost(turn)
         if known is None or spent is None:
             priced = False
             continue
@@ -243,7 +243,7 @@ def explain_turns(turns: Sequence[ReportedTurn], prices: PriceList) -> Iterator[
     """A cause for every turn."""
     health = Health()
     for turn in turns:
-        seen = Seen(model=turn.model or "", compaction=turn.compaction)
+        seen = RequestHashes(model=turn.model or "", compaction=turn.compaction)
         known = prices.prompts(turn.model) or UNPRICED
         health = health.observe(turn.usage, seen, at=turn.at / 1000, prices=known)
         last = health.last

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.errors import StoreDamaged
-from midfold.fold.words import search_text, searchable
+from midfold.fold.words import index_text
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import DIGEST_SIZE, Message, Role
 from midfold.transcript.splice import message_bytes
@@ -107,7 +107,7 @@ class NewMessage:
     @property
     def tokens(self) -> str:
         """What it can be found by."""
-        return search_text(searchable(self.data))
+        return index_text(self.data)
 
 
 def read_body(dialect: type[Dialect], digest: bytes, codec: int, data: bytes) -> Message:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.fold.words import VERSION, Query, Term, search_text, searchable
+from midfold.fold.words import VERSION, Query, Term, index_text
 from midfold.store.bodies import NewMessage, deflate, inflate
 from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
 
@@ -58,11 +58,11 @@ class PostgresTx(Tx):
 
     def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
-        found = self._known(wanted)
+        found = self._known_bodies(wanted)
         new = [entry for digest, entry in wanted.items() if digest not in found]
         added = self._add_new(new, index)
         if len(added) < len(new):
-            found |= self._known({entry.digest: entry for entry in new if entry.digest not in added})
+            found |= self._known_bodies({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
                 raise RetryTransaction("a body was deleted between two looks at it")
         if index:
@@ -90,7 +90,7 @@ class PostgresTx(Tx):
                 cursor.nextset()
         return added
 
-    def _known(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
+    def _known_bodies(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
         rows = self.all("bodies_by_digest", digests=list(wanted))
         return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
 
@@ -125,7 +125,7 @@ def _body(entry: NewMessage, index: bool) -> dict[str, Any]:
 
 
 def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return search_text(searchable(inflate(digest, codec, data)))
+    return index_text(inflate(digest, codec, data))
 
 
 def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:

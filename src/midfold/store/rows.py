@@ -35,7 +35,7 @@ _BEGIN, _END = b'{"seal":"', b'"sealed":true}'
 _SEALS = re.compile(rb'\{"seal":"((?:[0-9a-f]{32}){1,3})",')
 
 
-class Sealed(NamedTuple):
+class SealedObject(NamedTuple):
     """A JSON object without its seals, and the seals."""
 
     plain: bytes
@@ -63,22 +63,22 @@ def add_seals(data: bytes, *about: bytes) -> bytes:
     return _BEGIN + seals + b'",' + inner + (b"," if inner else b"") + _END
 
 
-def split_seals(data: bytes) -> Sealed:
+def split_seals(data: bytes) -> SealedObject:
     if not data.startswith(_BEGIN) and not data.endswith(_END):
         return _never_sealed(data)
     found = _SEALS.match(data)
     if found is None or not data.endswith(_END):
         raise StoreDamaged("a row is not what was written")
-    return Sealed(b"{" + data[found.end() : -len(_END)].removesuffix(b",") + b"}", found[1])
+    return SealedObject(b"{" + data[found.end() : -len(_END)].removesuffix(b",") + b"}", found[1])
 
 
-def _never_sealed(data: bytes) -> Sealed:
+def _never_sealed(data: bytes) -> SealedObject:
     try:
         if data:
             msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, ValueError):
         raise StoreDamaged("a row is not what was written") from None
-    return Sealed(data, b"")
+    return SealedObject(data, b"")
 
 
 def seal_memory(data: bytes, name: str, compaction: int, compactions: int) -> bytes:
@@ -104,7 +104,7 @@ def seal_compaction(tx: Tx, session: int, seq: int) -> None:
     tx.run("set_state", session=session, seq=seq, state=state)
 
 
-def require_row(row: Row) -> Sealed:
+def require_row(row: Row) -> SealedObject:
     """The state of a compaction; raises unless its row is what was sealed."""
     state = split_seals(blob(row[9]))
     state.require(ROW, _row_bytes(row), f"compaction {row[0]}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.words import Query, search_text, searchable
+from midfold.fold.words import Query, index_text
 from midfold.store.bodies import NewMessage, deflate, inflate
 from midfold.store.database import CONNECTIONS, FOREVER, Database, FairSemaphore, Flavour, How, Tx
 
@@ -147,7 +147,7 @@ class SQLiteTx(Tx):
 
 
 def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return search_text(searchable(inflate(digest, codec, data)))
+    return index_text(inflate(digest, codec, data))
 
 
 class SQLite(Database):

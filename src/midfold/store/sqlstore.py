@@ -295,14 +295,12 @@ class SqlStore:
         query = parse_query(text, every=every)
         if not query.terms:
             return []
-        filters: dict[str, Any] = {
-            "session": None if name is None else self.must(name).id,
-            "role": None if role is None else ROLES.index(role),
-            "since": since or 0,
-            "until": FOREVER if until is None else until,
-            "most": most,
-        }
-        rows = self.database.read(lambda tx: tx.find(query, **filters))
+        session = None if name is None else self.must(name).id
+        number = None if role is None else ROLES.index(role)
+        first, last = since or 0, FOREVER if until is None else until
+        rows = self.database.read(
+            lambda tx: tx.find(query, session=session, role=number, since=first, until=last, most=most)
+        )
         return [read_candidate(row) for row in rows]
 
     # The whole

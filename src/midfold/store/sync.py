@@ -38,7 +38,7 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import Message, Transcript
 
 
-class Offer(NamedTuple):
+class OfferedHistory(NamedTuple):
     """A history: `start` messages the session has, and these after them."""
 
     start: int
@@ -54,7 +54,7 @@ class SyncTarget(NamedTuple):
     """Where a history might go on."""
 
     session: LockedSession
-    offer: Offer
+    offer: OfferedHistory
     asked_for: bool
     """Whether it is the session that was named, or what that has become."""
 
@@ -103,7 +103,7 @@ def _follow(tx: Tx, target: SyncTarget) -> Iterator[SyncTarget]:
         return
     own, begun = child
     rest = offer.entries[session.count - offer.start :]
-    after = Offer(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
+    after = OfferedHistory(begun, rest, list(chain_of((entry.digest for entry in rest), _chain(tx, own, begun))))
     for line in _family(tx, own):
         yield from _follow(tx, SyncTarget(line, after, asked_for and line is own))
 
@@ -128,9 +128,11 @@ def _family(tx: Tx, session: LockedSession) -> Iterator[LockedSession]:
             yield other
 
 
-def _offers(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]) -> Iterator[Offer]:
+def _offers(
+    tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chains: list[bytes]
+) -> Iterator[OfferedHistory]:
     """The history as given, and as it is if it begins with a view of ours."""
-    yield Offer(0, entries, chains)
+    yield OfferedHistory(0, entries, chains)
     digests = [entry.digest for entry in entries]
     seq = session.compaction
     while seq:
@@ -140,11 +142,11 @@ def _offers(tx: Tx, session: LockedSession, entries: Sequence[NewMessage], chain
         if digests[: len(view)] == view:
             rest = entries[len(view) :]
             start = _chain(tx, session, row[2])
-            yield Offer(row[2], rest, list(chain_of((entry.digest for entry in rest), start)))
+            yield OfferedHistory(row[2], rest, list(chain_of((entry.digest for entry in rest), start)))
         seq = row[1]
 
 
-def _common(tx: Tx, session: LockedSession, offer: Offer) -> int:
+def _common(tx: Tx, session: LockedSession, offer: OfferedHistory) -> int:
     """How many messages a history shares with a session: the whole of the shorter one is looked at first."""
     low, high = min(offer.start, session.count), min(session.count, offer.total)
     probe = high

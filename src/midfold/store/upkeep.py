@@ -34,7 +34,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError
-from midfold.fold.words import VERSION, search_text, searchable
+from midfold.fold.words import VERSION, index_text
 from midfold.store import hidden_turns, writing
 from midfold.store.bodies import blob, inflate, next_chain
 from midfold.store.database import FOREVER, Database, Flavour, Tx
@@ -91,7 +91,7 @@ def delete_session(tx: Tx, name: str) -> None:
         if indexed:
             # Of a damaged text nobody knows what it was found by: `store check` will ask for a new index.
             with suppress(StoreDamaged):
-                tx.unindex(body, search_text(searchable(inflate(*stored))))
+                tx.unindex(body, index_text(inflate(*stored)))
         tx.run("delete_body", id=body)
 
 

@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             self, pieces=(body[: int(len(body) * share)],) if share else (), promised=len(body), ending="reset"
         )
 
-    def typed(self, content_type: str) -> Answer:
+    def with_type(self, content_type: str) -> Answer:
         return msgspec.structs.replace(self, content_type=content_type)
 
     def with_headers(self, **headers: str) -> Answer:
@@ -169,7 +169,7 @@ def tool_call(wire: str, *, stream: bool = True) -> Answer:
     return turn(wire, calls=[("sh", {})], prompt_tokens=5, stream=stream)
 
 
-def declined(wire: str, *, stream: bool = True) -> Answer:
+def declined_answer(wire: str, *, stream: bool = True) -> Answer:
     """An answer that a content filter, or the model's own policy, ended."""
     if wire == "openai" and not stream:
         return openai_json(None, "stop", refusal="I cannot help with that.")

@@ -111,7 +111,7 @@ class StoreBase:
         else:
             time.sleep(seconds)
 
-    def begun(self, store: Store, name: str, *texts: str | bytes) -> SessionInfo:
+    def begin(self, store: Store, name: str, *texts: str | bytes) -> SessionInfo:
         store.append(name, entries(*texts), dialect=CHAT)
         return self.info(store, name)
 
@@ -143,7 +143,7 @@ class StoreBase:
             **more,
         )
 
-    def folded(self, store: Store, name: str, **how: Any) -> str:
+    def compact(self, store: Store, name: str, **how: Any) -> str:
         """Compacts, and gives the handle of the fold."""
         commit = self.fold(store, name, **how)
         lease = self.lease(store, name)
@@ -173,7 +173,7 @@ class StoreContract(StoreBase):
         assert bytes_of(store.view(self.info(store, name))) == datas
 
     def test_two_equal_messages_stay_two(self, store: Store, name: str) -> None:
-        self.begun(store, name, "yes", "yes")
+        self.begin(store, name, "yes", "yes")
         store.append(name, entries("yes"), dialect=CHAT)
         assert [row.position for row in store.history(name)] == [0, 1, 2]
 
@@ -187,11 +187,11 @@ class StoreContract(StoreBase):
         assert self.info(store, name).count == 2
 
     def test_what_was_acknowledged_is_there_for_others(self, store: Store, other: Store, name: str) -> None:
-        self.begun(store, name, "a", "b")
+        self.begin(store, name, "a", "b")
         assert [bytes(row.message.wire) for row in other.history(name)] == [raw("a"), raw("b")]
 
     def test_reading_a_part_of_the_history(self, store: Store, name: str) -> None:
-        self.begun(store, name, *(f"m{number}" for number in range(1_203)))
+        self.begin(store, name, *(f"m{number}" for number in range(1_203)))
         assert [row.position for row in store.history(name, 1_000, 1_100)] == list(range(1_000, 1_100))
         assert sum(1 for _ in store.history(name, 100)) == 1_103
 
@@ -222,7 +222,7 @@ class StoreContract(StoreBase):
         assert store.sync(name, [], dialect=CHAT) == (name, 0, 0, False, 3)
 
     def test_a_changed_history_becomes_a_branch_once(self, store: Store, name: str) -> None:
-        self.begun(store, name, "a", "b", "c")
+        self.begin(store, name, "a", "b", "c")
         before = list(store.history(name))
         branched = store.sync(name, entries("a", "B", "c"), dialect=CHAT)
         assert (branched.common, branched.added, branched.branched) == (1, 2, True)
@@ -235,8 +235,8 @@ class StoreContract(StoreBase):
         assert third.branched and third.session not in (name, branched.session) and third.common == 2
 
     def test_a_client_that_keeps_the_view_is_understood(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcdef")
-        self.folded(store, name, keep=2)
+        self.begin(store, name, *"abcdef")
+        self.compact(store, name, keep=2)
         seen = bytes_of(store.view(self.info(store, name)))
         done = store.sync(name, entries(*seen, "g"), dialect=CHAT)
         assert (done.session, done.added, done.branched) == (name, 1, False)
@@ -248,8 +248,8 @@ class StoreContract(StoreBase):
     # Compactions
 
     def test_a_compaction_is_one_more_row(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcdef")
-        self.folded(store, name, keep=2)
+        self.begin(store, name, *"abcdef")
+        self.compact(store, name, keep=2)
         info = self.info(store, name)
         view = store.view(info)
         assert [item.message.text for item in view] == ["in short", "e", "f"]
@@ -260,25 +260,25 @@ class StoreContract(StoreBase):
         assert record.receipt.status == "compacted"
 
     def test_what_is_appended_meanwhile_stands_behind_it(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
+        self.begin(store, name, *"abcd")
         commit, lease = self.fold(store, name), self.lease(store, name)
         store.append(name, entries("e"), dialect=CHAT)
         store.commit(name, lease, commit)
         assert [item.message.text for item in store.view(self.info(store, name))] == ["in short", "d", "e"]
 
     def test_a_compaction_of_a_view_that_is_gone_is_refused(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
+        self.begin(store, name, *"abcd")
         late = self.fold(store, name)
-        self.folded(store, name)
+        self.compact(store, name)
         with pytest.raises(StoreConflict):
             store.commit(name, self.lease(store, name), late)
         assert len(store.records(name)) == 1
 
     def test_undo_and_the_views_before(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
-        self.folded(store, name, summary="one")
+        self.begin(store, name, *"abcd")
+        self.compact(store, name, summary="one")
         store.append(name, entries("e", "f"), dialect=CHAT)
-        self.folded(store, name, summary="two")
+        self.compact(store, name, summary="two")
 
         def texts(at: int | None = None) -> list[str]:
             return [item.message.text for item in store.view(self.info(store, name), at)]
@@ -296,7 +296,7 @@ class StoreContract(StoreBase):
             store.view(self.info(store, name), 9)
 
     def test_a_continuation_begins_with_the_view(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
+        self.begin(store, name, *"abcd")
         commit, lease = self.fold(store, name, child=f"{name}+1"), self.lease(store, name)
         store.append(name, entries("e"), dialect=CHAT)
         store.commit(name, lease, commit)
@@ -311,8 +311,8 @@ class StoreContract(StoreBase):
         ]
 
     def test_a_continuation_that_fails_changes_nothing(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
-        self.begun(store, f"{name}+1", "taken")
+        self.begin(store, name, *"abcd")
+        self.begin(store, f"{name}+1", "taken")
         with pytest.raises(StoreConflict):
             store.commit(name, self.lease(store, name), self.fold(store, name, child=f"{name}+1"))
         info = self.info(store, name)
@@ -328,7 +328,7 @@ class StoreContract(StoreBase):
         assert self.lease(other, name).fence == lease.fence + 1
 
     def test_a_crashed_holder_blocks_no_longer_than_its_lease_lives(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
+        self.begin(store, name, *"abcd")
         lost = self.lease(store, name)
         self.pass_time(self.ttl + 0.1)
         taken = self.lease(store, name)
@@ -341,7 +341,7 @@ class StoreContract(StoreBase):
         assert len(store.records(name)) == 1
 
     def test_a_late_holder_cannot_commit_even_if_nobody_took_over(self, store: Store, name: str) -> None:
-        self.begun(store, name, *"abcd")
+        self.begin(store, name, *"abcd")
         lease = self.lease(store, name)
         self.pass_time(self.ttl + 0.1)
         with pytest.raises(LeaseLost):
@@ -365,10 +365,10 @@ class StoreContract(StoreBase):
     def test_handles_unfold_to_the_original_bytes_and_belong_to_their_session(
         self, store: Store, other: Store, name: str
     ) -> None:
-        self.begun(store, name, *"abcdef")
-        self.begun(store, f"{name}-2", "g")
-        first = self.folded(store, name, keep=3)
-        second = self.folded(store, name, keep=1, summary="shorter")
+        self.begin(store, name, *"abcdef")
+        self.begin(store, f"{name}-2", "g")
+        first = self.compact(store, name, keep=3)
+        second = self.compact(store, name, keep=1, summary="shorter")
         assert [bytes(message.wire) for message in other.unfold(name, first)] == [raw(letter) for letter in "abc"]
         assert [message.text for message in other.unfold(name, second)] == ["in short", "d", "e"]
         assert other.unfold(name, first[:9]) == other.unfold(name, first)
@@ -387,22 +387,22 @@ class StoreContract(StoreBase):
             "日本語のテキストも検索できます",
             "an unrelated sentence about gardening",
         ]
-        self.begun(store, name, *texts)
-        self.folded(store, name)
+        self.begin(store, name, *texts)
+        self.compact(store, name)
 
-        def found(query: str) -> list[int]:
+        def places(query: str) -> list[int]:
             return sorted(hit.position for hit in store.find(query, name=name))
 
-        assert found("src/midfold/core/words.py") == found("words.py") == [0]
-        assert found("parse_http_header") == found("parseHttpHeader") == found("HTTP header") == [1]
-        assert found("httpx._models") == [1]
-        assert found("版本") == found("版") == found("发布") == [2]
-        assert found("テキスト") == [4]
-        assert found("E1234") == found("10.0.0.17") == [3]
-        assert found("garden*") == [5] and found("garden") == []
-        assert found("parser gardening") == []
+        assert places("src/midfold/core/words.py") == places("words.py") == [0]
+        assert places("parse_http_header") == places("parseHttpHeader") == places("HTTP header") == [1]
+        assert places("httpx._models") == [1]
+        assert places("版本") == places("版") == places("发布") == [2]
+        assert places("テキスト") == [4]
+        assert places("E1234") == places("10.0.0.17") == [3]
+        assert places("garden*") == [5] and places("garden") == []
+        assert places("parser gardening") == []
         assert [hit.position for hit in store.find("parser gardening zebra", name=name, every=False)] == [5, 0]
-        assert found("") == found("!!!") == []
+        assert places("") == places("!!!") == []
 
     def test_filters(self, store: Store, name: str) -> None:
         datas = [raw("apple", "user"), raw("apple pie", "assistant"), raw("apple tart", "user")]
@@ -412,18 +412,18 @@ class StoreContract(StoreBase):
             entry.at = time_
         store.append(name, given, dialect=CHAT)
 
-        def found(**more: Any) -> list[int]:
+        def places(**more: Any) -> list[int]:
             return [hit.position for hit in store.find("apple", name=name, **more)]
 
-        assert found() == [2, 1, 0]
-        assert found(role="assistant") == [1]
-        assert found(since=2_000) == [2, 1]
-        assert found(until=2_000) == [0]
-        assert found(most=1) == [2]
+        assert places() == [2, 1, 0]
+        assert places(role="assistant") == [1]
+        assert places(since=2_000) == [2, 1]
+        assert places(until=2_000) == [0]
+        assert places(most=1) == [2]
 
     def test_a_large_message_is_found_by_any_of_its_words(self, store: Store, name: str) -> None:
         words = [f"word{number}x{digest_of(str(number).encode()).hex()}" for number in range(30_000)]
-        self.begun(store, name, " ".join(words))
+        self.begin(store, name, " ".join(words))
         for query in (words[0], words[-1], f"{words[3]} {words[29_990]}"):
             assert [hit.position for hit in store.find(query, name=name)] == [0]
 
@@ -449,7 +449,7 @@ class StoreContract(StoreBase):
         assert list(store.hidden_turns.read(name, ["aa"]).values()) == [b"2"]
 
     def test_hidden_turns_go_with_their_session_and_are_no_session(self, store: Store, name: str) -> None:
-        self.begun(store, name, "a")
+        self.begin(store, name, "a")
         store.hidden_turns.keep(name, "aa", b"1", session=name)
         store.hidden_turns.keep(name, "bb", b"2", session=f"{name}-2")
         assert [info.name for info in store.sessions(1 << 31) if info.name.startswith(name)] == [name]
@@ -479,8 +479,8 @@ class StoreContract(StoreBase):
 
     def test_a_history_finds_its_session_wherever_it_ends(self, store: Store, name: str) -> None:
         said = [f"{number} of {name}" for number in range(60)]
-        self.begun(store, name, *said)
-        self.begun(store, f"{name}-2", *said[:7], f"otherwise {name}")
+        self.begin(store, name, *said)
+        self.begin(store, f"{name}-2", *said[:7], f"otherwise {name}")
         for shared in (1, 2, 7, 31, 59, 60):
             for new in (0, 1, 2, 5, 40):
                 asked = entries(*said[:shared], *(f"new {place} after {shared}" for place in range(new)))
@@ -492,7 +492,7 @@ class StoreContract(StoreBase):
         assert store.find_prefix(entries(*said[:59], "changed")) == (name, 59, 60)
 
     def test_the_same_words_elsewhere_are_another_history(self, store: Store, name: str) -> None:
-        self.begun(store, name, f"a {name}", f"b {name}", f"c {name}")
+        self.begin(store, name, f"a {name}", f"b {name}", f"c {name}")
         assert store.find_prefix(entries(f"b {name}")) is None
         assert store.find_prefix(entries(f"x {name}", f"b {name}", f"c {name}")) is None
         assert store.find_prefix([]) is None
@@ -502,19 +502,19 @@ class StoreContract(StoreBase):
         assert found == (name, 2, 3) and not found.whole
 
     def test_among_equals_the_one_that_ends_there_and_is_alive(self, store: Store, name: str) -> None:
-        self.begun(store, name, f"a {name}", "b", "c")
+        self.begin(store, name, f"a {name}", "b", "c")
         branch = store.sync(name, entries(f"a {name}", "b", "C"), dialect=CHAT).session
-        self.begun(store, f"{name}-short", f"a {name}", "b")
+        self.begin(store, f"{name}-short", f"a {name}", "b")
         assert store.find_prefix(entries(f"a {name}", "b", "new")) == (f"{name}-short", 2, 2)
         assert store.find_prefix(entries(f"a {name}", "b", "C", "new")) == (branch, 3, 3)
-        self.begun(store, f"{name}-again", f"a {name}", "b", "c")
+        self.begin(store, f"{name}-again", f"a {name}", "b", "c")
         store.commit(f"{name}-again", self.lease(store, f"{name}-again"), self.fold(store, f"{name}-again", child="k"))
         found = store.find_prefix(entries(f"a {name}", "b", "c"))
         assert found is not None and found.session == name
 
     def test_names_may_limit_the_search(self, store: Store, name: str) -> None:
         for owner in ("alice", "bob"):
-            self.begun(store, f"{owner}/{name}", f"a {name}", *(["b"] if owner == "bob" else []))
+            self.begin(store, f"{owner}/{name}", f"a {name}", *(["b"] if owner == "bob" else []))
         asked = entries(f"a {name}", "b")
         assert store.find_prefix(asked, under="alice/") == (f"alice/{name}", 1, 1)
         assert store.find_prefix(asked, under="bob/") == (f"bob/{name}", 2, 2)
@@ -569,16 +569,16 @@ class StoreContract(StoreBase):
 
     def test_deleting_a_session_drops_what_only_it_refers_to(self, store: Store, name: str) -> None:
         mark = uuid.uuid4().hex
-        self.begun(store, name, f"shared {mark}", f"alone {mark}", "x", "y")
-        self.folded(store, name, summary=f"sum {mark}")
-        self.begun(store, f"{name}-2", f"shared {mark}")
+        self.begin(store, name, f"shared {mark}", f"alone {mark}", "x", "y")
+        self.compact(store, name, summary=f"sum {mark}")
+        self.begin(store, f"{name}-2", f"shared {mark}")
         assert len(store.find(mark)) == 3
         store.delete(name)
         assert store.info(name) is None
         assert [(hit.session, hit.message.text) for hit in store.find(mark)] == [(f"{name}-2", f"shared {mark}")]
         with pytest.raises(NotStored):
             store.delete(name)
-        self.begun(store, name, f"alone {mark}")
+        self.begin(store, name, f"alone {mark}")
         assert len(store.find(f"alone {mark}")) == 1
         store.delete(name)
         store.delete(f"{name}-2")
@@ -588,9 +588,9 @@ class StoreContract(StoreBase):
         self, store: Store, name: str
     ) -> None:
         for age in ("older", "old"):
-            self.begun(store, f"{name}-{age}", age)
+            self.begin(store, f"{name}-{age}", age)
         self.pass_time(2.2)
-        self.begun(store, f"{name}-new", "new")
+        self.begin(store, f"{name}-new", "new")
         mine = [f"{name}-older", f"{name}-old"]
         assert [found for found in store.prune(2_000, dry_run=True) if found.startswith(name)] == mine
         assert all(store.info(left) is not None for left in mine)

@@ -27,7 +27,7 @@ class Anthropic:
         found = value.get("role")
         role = ROLES.get(found) if isinstance(found, str) else None
         if role is None:
-            notes.expected(".role", "user or assistant", found)
+            notes.expect(".role", "user or assistant", found)
         parts = _read_content(value.get("content"), ".content", notes)
         return notes.reading(role or "other", parts)
 
@@ -61,7 +61,7 @@ def _read_content(content: Any, path: str, notes: Notes) -> list[Part]:
 
 def _read_block(block: Any, path: str, notes: Notes) -> Part:
     if isinstance(block, str):
-        notes.expected(path, "an object with a type", block)
+        notes.expect(path, "an object with a type", block)
         return Text(block, wire=block)
     if not isinstance(block, Mapping):
         return notes.opaque(path, "block", block, "an object with a type")
@@ -69,7 +69,7 @@ def _read_block(block: Any, path: str, notes: Notes) -> Part:
         case "text":
             text = block.get("text")
             if not isinstance(text, str):
-                notes.expected(f"{path}.text", "a string", text)
+                notes.expect(f"{path}.text", "a string", text)
             return Text(string(text), wire=block)
         case "tool_use":
             return _call(block, path, notes)
@@ -83,7 +83,7 @@ def _read_block(block: Any, path: str, notes: Notes) -> Part:
         case "image" | "document" as kind:
             return _media(kind, block)
         case "":
-            notes.expected(f"{path}.type", "the type of the block", block.get("type"))
+            notes.expect(f"{path}.type", "the type of the block", block.get("type"))
     return Opaque(kind_of(block) or "block", jsonio.text_of(block), wire=block)
 
 
@@ -92,7 +92,7 @@ def _call(block: Mapping[str, Any], path: str, notes: Notes) -> ToolCall:
     name = notes.name(f"{path}.name", block.get("name"), "a tool name")
     arguments = block.get("input")
     if not isinstance(arguments, Mapping):
-        notes.expected(f"{path}.input", "an object", arguments)
+        notes.expect(f"{path}.input", "an object", arguments)
     return ToolCall(call_id, name, _arguments(arguments), wire=block)
 
 

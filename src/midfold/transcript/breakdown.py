@@ -24,7 +24,7 @@ KINDS = (
 )
 
 
-class Sized(NamedTuple):
+class MessageSize(NamedTuple):
     """One message and what it costs."""
 
     position: int
@@ -44,7 +44,7 @@ def by_kind(
         units["message framing"] += MESSAGE_UNITS
         for part in message.parts:
             _add(units, message.role, part, meter)
-    total = meter.count(messages, meter.fixed(system, tools)).tokens
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens
     tokens = {kind: meter.tokens(amount) for kind, amount in units.items()}
     tokens["message framing"] += total - sum(tokens.values())
     return tokens
@@ -62,13 +62,13 @@ def _add(units: dict[str, int], role: str, part: Part, meter: Meter) -> None:
     units[kind] += part_units((part,), meter.counter)
 
 
-def largest(messages: Transcript, meter: Meter, limit: int = 10) -> list[Sized]:
+def largest(messages: Transcript, meter: Meter, limit: int = 10) -> list[MessageSize]:
     """The messages that cost most, with the tools they speak of."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     sized = [(meter.units(message), -index, message) for index, message in enumerate(messages)]
     sized.sort(key=lambda item: item[:2], reverse=True)
     return [
-        Sized(-index, message.role, meter.tokens(units, 1), _tools(message, names))
+        MessageSize(-index, message.role, meter.tokens(units, 1), _tools(message, names))
         for units, index, message in sized[:limit]
     ]
 
@@ -140,7 +140,7 @@ def context_breakdown(
         **labelled,
     }
     beside = sum(tokens for label, tokens in labelled.items() if label not in in_prompts | in_talk)
-    total = meter.count(messages, meter.fixed(system, tools)).tokens + beside
+    total = meter.count(messages, meter.fixed_size(system, tools)).tokens + beside
     sizes["conversation"] = max(total - sum(sizes.values()), 0)
     return ContextBreakdown(
         categories=tuple(ContextBucket(name, tokens) for name, tokens in sizes.items()),

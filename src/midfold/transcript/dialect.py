@@ -82,7 +82,7 @@ class Notes:
     def add(self, path: str, what: str) -> None:
         self.problems.append(Problem(path, what))
 
-    def expected(self, path: str, what: str, found: Any) -> None:
+    def expect(self, path: str, what: str, found: Any) -> None:
         self.add(path, f"expected {what}, found {describe(found)}")
 
     def reading(self, role: Role, parts: list[Part]) -> Reading:
@@ -92,7 +92,7 @@ class Notes:
         """An object, or an empty one with a note."""
         if isinstance(value, Mapping):
             return value
-        self.expected(path, "an object", value)
+        self.expect(path, "an object", value)
         return {}
 
     def items(self, path: str, value: Any) -> list[Any] | tuple[Any, ...]:
@@ -100,7 +100,7 @@ class Notes:
         if isinstance(value, list | tuple):
             return value
         if value is not None:
-            self.expected(path, "a list", value)
+            self.expect(path, "a list", value)
         return []
 
     def name(self, path: str, value: Any, what: str) -> str:
@@ -109,7 +109,7 @@ class Notes:
             if not value:
                 self.add(path, f"expected {what}, found an empty string")
             return value
-        self.expected(path, what, value)
+        self.expect(path, what, value)
         return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
     def arguments(self, path: str, value: Any) -> str:
@@ -118,11 +118,11 @@ class Notes:
             if value and not jsonio.is_json(value):
                 self.add(path, "expected JSON text, found a string that is not JSON")
             return value
-        self.expected(path, "JSON text", value)
+        self.expect(path, "JSON text", value)
         return "" if value is None else jsonio.text_of(value)
 
     def opaque(self, path: str, kind: str, value: Any, expected: str) -> Opaque:
-        self.expected(path, expected, value)
+        self.expect(path, expected, value)
         return Opaque(kind, jsonio.text_of(value), wire=NULL if value is None else value)
 
 

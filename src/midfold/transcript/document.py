@@ -386,7 +386,7 @@ def write(document: Document, *, messages: Transcript | None = None, system: Mes
         shape = "list" if document.body is None else "body"
         raise TranscriptError(f"a {document.dialect.name} {shape} has no system prompt beside its messages")
     source = document.source
-    if changed_system is None and _same(new, document.messages) and not _grown(document):
+    if changed_system is None and _same(new, document.messages) and not _has_grown(document):
         return source
     if isinstance(source, bytes | bytearray | memoryview | str):
         written = _write_bytes(document, new, changed_system)
@@ -404,7 +404,7 @@ def _same(new: Transcript, old: Transcript) -> bool:
     return new is old or (len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True)))
 
 
-def _grown(document: Document) -> bool:
+def _has_grown(document: Document) -> bool:
     """Whether the caller has put more into their own list since it was read."""
     source: Any = document.source
     values = source.get(document.list_key) if isinstance(source, Mapping) else source
@@ -418,19 +418,19 @@ def _write_bytes(document: Document, messages: Transcript, system: Message | Non
     mark = data[: len(data) - len(text)]
     wires = [message.wire for message in document.messages]
     if document.lines:
-        return mark + _joined(document, messages, gaps(text, wires, b"", b""), b"\n")
+        return mark + _join(document, messages, gaps(text, wires, b"", b""), b"\n")
     if document.body is None:
-        return mark + _joined(document, messages, gaps(text, wires), b",")
+        return mark + _join(document, messages, gaps(text, wires), b",")
     array = bytes(document.body[document.list_key])
     is_list = array[:1] == b"["
     around = gaps(array, wires) if is_list else [b"[", b"]"]
-    values = {document.list_key: _joined(document, messages, around, b",")}
+    values = {document.list_key: _join(document, messages, around, b",")}
     if system is not None:
         values[str(document.dialect.system_key)] = jsonio.encode(_system_value(document, system))
     return mark + replace_values(text, values)
 
 
-def _joined(document: Document, messages: Transcript, around: list[bytes], separator: bytes) -> bytes:
+def _join(document: Document, messages: Transcript, around: list[bytes], separator: bytes) -> bytes:
     """Messages between the pieces that stood around the old ones; new neighbours get the usual piece between them."""
     places = {id(message.wire): index for index, message in enumerate(document.messages)}
     usual = around[1] if len(around) > 2 else separator

@@ -110,14 +110,14 @@ def no_number(value: Any) -> tuple[str, str] | None:
         try:
             _any.decode(data)
         except (*REFUSALS, UnicodeEncodeError):
-            return _found(_decode_leniently(data))
+            return _find_not_a_number(_decode_leniently(data))
         return None
     try:
         if b"null" not in msgspec.json.encode(value, enc_hook=str):
             return None
     except (UnicodeEncodeError, TypeError, RecursionError):
         pass
-    return _found(value)
+    return _find_not_a_number(value)
 
 
 class _Step(NamedTuple):
@@ -128,7 +128,7 @@ class _Step(NamedTuple):
     is_named: bool
 
 
-def _found(value: Any) -> tuple[str, str] | None:
+def _find_not_a_number(value: Any) -> tuple[str, str] | None:
     """Iterative, because a client's value may be nested deeper than calls may be; what was seen is not seen again."""
     todo: list[tuple[Any, _Step | None]] = [(value, None)]
     seen: set[int] = set()
@@ -188,7 +188,7 @@ def _reversed_entries(item: Any) -> list[Any]:
     for index, entry in enumerate(item.items() if keyed else item):
         comma = "," if index else ""
         if keyed:
-            entries += (_Mark(f"{comma}{_quoted(str(entry[0]))}:"), entry[1])
+            entries += (_Mark(f"{comma}{_quote(str(entry[0]))}:"), entry[1])
         else:
             entries += (_Mark(comma), entry)
     entries.append(_Mark("}" if keyed else "]", closes=id(item)))
@@ -202,10 +202,10 @@ def _scalar(item: Any) -> str:
         return json.dumps(item)
     if item is None or isinstance(item, bool | int | float):
         return msgspec.json.encode(item).decode()
-    return _quoted(item if isinstance(item, str) else str(item))
+    return _quote(item if isinstance(item, str) else str(item))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A string as msgspec writes it; lone surrogates, which it refuses, as escapes."""
     try:
         return msgspec.json.encode(text).decode()

@@ -489,7 +489,7 @@ class _Work:
         for number in sorted(missing, reverse=True):
             index, _ = self.kept[number]
             calls = enumerate(missing[number].items())
-            named = {place: _named(call, call.id or f"call_{number}_{nth}") for nth, (place, call) in calls}
+            named = {place: _with_id(call, call.id or f"call_{number}_{nth}") for nth, (place, call) in calls}
             self._put(number, named)
             stubs = [ToolResult(call.id, (Text(STUB),)) for call in named.values()]
             self.repairs.append(Repair(index, f"added {_count(len(stubs), 'stub result')}"))
@@ -533,7 +533,7 @@ def _with_arguments(part: Part) -> Part:
     return part
 
 
-def _named(call: ToolCall, name: str) -> ToolCall:
+def _with_id(call: ToolCall, name: str) -> ToolCall:
     return call if call.id == name else ToolCall(name, call.name, call.arguments, wire=call.wire)
 
 

@@ -230,7 +230,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
             return self._wire
         if self._wire is not None:
             return jsonio.encode_quickly(plain(self._wire))
-        return jsonio.encode([self.role, [[type(part).__name__, *_nested(part)] for part in self.parts]])
+        return jsonio.encode([self.role, [[type(part).__name__, *_plain_value(part)] for part in self.parts]])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
@@ -285,9 +285,9 @@ def plain(wire: Any) -> Any:
     return dump(exclude_unset=True) if callable(dump) else wire
 
 
-def _nested(part: Part) -> list[Any]:
+def _plain_value(part: Part) -> list[Any]:
     if isinstance(part, ToolResult):
-        inner = [[type(item).__name__, *_nested(item)] for item in part.parts]
+        inner = [[type(item).__name__, *_plain_value(item)] for item in part.parts]
         return [part.call_id, inner, part.is_error, part.name]
     return list(part.value())
 

@@ -90,7 +90,7 @@ def _role(value: Any, notes: Notes) -> Role:
         if isinstance(value, str):
             notes.add(".role", f"expected one of {', '.join(ROLES)}, found another role")
         else:
-            notes.expected(".role", "a role", value)
+            notes.expect(".role", "a role", value)
         return "other"
     return role
 
@@ -110,7 +110,7 @@ def _read_fields(value: Mapping[str, Any], parts: list[Part]) -> None:
 def _read_content(content: Any, parts: list[Part], notes: Notes, *, required: bool) -> None:
     if content is None:
         if required:
-            notes.expected(".content", "text or a list of parts", content)
+            notes.expect(".content", "text or a list of parts", content)
         return
     if not isinstance(content, list | tuple):
         parts.append(notes.opaque(".content", "content", content, "text or a list of parts"))
@@ -122,7 +122,7 @@ def _read_content(content: Any, parts: list[Part], notes: Notes, *, required: bo
 def read_block(block: Any, path: str, notes: Notes) -> Part:
     """One element of a content list; OpenAI's Responses shape has the same blocks under other names."""
     if isinstance(block, str):
-        notes.expected(path, "an object with a type", block)
+        notes.expect(path, "an object with a type", block)
         return Text(block, wire=block)
     if not isinstance(block, Mapping):
         return notes.opaque(path, "block", block, "an object with a type")
@@ -130,13 +130,13 @@ def read_block(block: Any, path: str, notes: Notes) -> Part:
     if kind in TEXT_BLOCKS:
         text = block.get(TEXT_BLOCKS[kind])
         if not isinstance(text, str):
-            notes.expected(f"{path}.{TEXT_BLOCKS[kind]}", "a string", text)
+            notes.expect(f"{path}.{TEXT_BLOCKS[kind]}", "a string", text)
         return Text(string(text), wire=block)
     media = _media(kind, block)
     if media is not None:
         return media
     if not kind:
-        notes.expected(f"{path}.type", "the type of the block", block.get("type"))
+        notes.expect(f"{path}.type", "the type of the block", block.get("type"))
     return Opaque(kind or "block", jsonio.text_of(block), wire=block)
 
 
@@ -197,7 +197,7 @@ def _call(call: Any, path: str, notes: Notes) -> ToolCall:
     function = value.get("function")
     if not isinstance(function, Mapping):
         if isinstance(call, Mapping):
-            notes.expected(f"{path}.function", "an object", function)
+            notes.expect(f"{path}.function", "an object", function)
         return ToolCall(call_id, "", "", wire=call)
     found = function.get("name")
     name = found if type(found) is str and found else notes.name(f"{path}.function.name", found, "a tool name")

@@ -74,7 +74,7 @@ def _read_message(value: Mapping[str, Any], notes: Notes) -> Reading:
     found = value.get("role")
     role: Role | None = ROLES.get(found) if isinstance(found, str) else None
     if role is None:
-        notes.expected(".role", "a role", found)
+        notes.expect(".role", "a role", found)
     parts = _read_content(value.get("content"), ".content", notes)
     return notes.reading(role or "other", parts)
 
@@ -90,9 +90,9 @@ def _read_content(content: Any, path: str, notes: Notes) -> list[Part]:
 def _read_other(kind: str, value: Mapping[str, Any], notes: Notes) -> Reading:
     """Searches, image generation, item references, compactions: carried, counted, not read."""
     if not kind:
-        notes.expected(".type", "the type of the item", value.get("type"))
+        notes.expect(".type", "the type of the item", value.get("type"))
     elif kind in ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"):
-        notes.expected(".call_id", "a call id", None)
+        notes.expect(".call_id", "a call id", None)
         part = _result(value, notes) if kind.endswith("_output") else _call(kind, value, notes)
         return notes.reading("tool" if kind.endswith("_output") else "assistant", [part])
     role: Role = "assistant" if kind.endswith("_call") else "other"

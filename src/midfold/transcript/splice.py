@@ -25,7 +25,7 @@ def message_bytes(message: Message, dialect: type[Dialect]) -> bytes:
         if isinstance(origin, Mapping):
             source = bytes(message.origin)
             changes = _changes(message, dialect, origin)
-            return replace_values(source, _encoded(changes, source)) if changes else source
+            return replace_values(source, _encode_changes(changes, source)) if changes else source
     return jsonio.encode(plain(message_value(message, dialect)))
 
 
@@ -54,7 +54,7 @@ def _changes(message: Message, dialect: type[Dialect], origin: Mapping[str, Any]
     }
 
 
-def _encoded(changes: Mapping[str, Any], source: bytes) -> dict[str, bytes | None]:
+def _encode_changes(changes: Mapping[str, Any], source: bytes) -> dict[str, bytes | None]:
     old = entries(source) if any(isinstance(value, list) for value in changes.values()) else {}
     return {
         key: None if value is REMOVE else _list(value, old[key]) if key in old else jsonio.encode(value)

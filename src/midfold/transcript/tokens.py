@@ -244,14 +244,14 @@ class Count(NamedTuple):
     basis: Basis
 
 
-class Fixed(NamedTuple):
+class FixedSize(NamedTuple):
     """What stands beside the messages of a request, system prompt and tools: units, and the messages among them."""
 
     units: int = 0
     messages: int = 0
 
 
-NOTHING_FIXED = Fixed()
+NOTHING_FIXED = FixedSize()
 
 
 class TokenCounter(Protocol):
@@ -292,27 +292,29 @@ class Meter:
     def units(self, message: Message) -> int:
         """One message in units, from memory if it was counted before."""
         if self.counter is not ESTIMATE:
-            return self._remembered(message)
+            return self._look_up_units(message)
         if message.units is None:
             # Hashing bytes is far cheaper than counting them; encoding a dict in order to hash it is not.
-            message.units = self._remembered(message) if isinstance(message.wire, Raw) else self._counted(message)
+            message.units = (
+                self._look_up_units(message) if isinstance(message.wire, Raw) else self._count_units(message)
+            )
         return message.units
 
-    def _counted(self, message: Message) -> int:
+    def _count_units(self, message: Message) -> int:
         return MESSAGE_UNITS + part_units(message.parts, self.counter)
 
-    def _remembered(self, message: Message) -> int:
+    def _look_up_units(self, message: Message) -> int:
         key = message.key
         units = self._memo.peek(key)
         if units is None:
-            units = self._counted(message)
+            units = self._count_units(message)
             self._memo.put(key, units)
         return units
 
     def tool_units(self, definitions: Iterable[Tool]) -> int:
         """All definitions in units; they seldom change, and are counted once."""
         tools = tuple(definitions)
-        return self._tools.made(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
+        return self._tools.get_or_make(tools, lambda: sum(TOOL_UNITS + self.counter.count(tool.body) for tool in tools))
 
     def raw_tool_units(self, data: bytes, definitions: Callable[[], Iterable[Tool]]) -> int:
         """The same for definitions that are bytes: they are read only where these bytes were never counted."""
@@ -327,16 +329,16 @@ class Meter:
         """Units as tokens of this meter's model."""
         return round(units * self.factor) + messages * self.message_overhead
 
-    def fixed(self, system: Message | None, tools: Iterable[Tool] = ()) -> Fixed:
+    def fixed_size(self, system: Message | None, tools: Iterable[Tool] = ()) -> FixedSize:
         """What a system prompt and tools add to every request."""
         units = self.tool_units(tools)
-        return Fixed(units) if system is None else Fixed(units + self.units(system), 1)
+        return FixedSize(units) if system is None else FixedSize(units + self.units(system), 1)
 
-    def request(self, units: int, messages: int, fixed: Fixed) -> int:
+    def request(self, units: int, messages: int, fixed: FixedSize) -> int:
         """The size of a request, everything in it: the one sum that hosts, engines, the gateway and commands use."""
         return self.tokens(units + fixed.units, messages + fixed.messages)
 
-    def count(self, messages: Iterable[Message], fixed: Fixed = NOTHING_FIXED) -> Count:
+    def count(self, messages: Iterable[Message], fixed: FixedSize = NOTHING_FIXED) -> Count:
         """The estimated size of a request with these messages."""
         count = self.units
         default = self.counter is ESTIMATE
@@ -456,7 +458,7 @@ class Calibration(msgspec.Struct, frozen=True):
     anchor_tokens: int = 0
     anchor_fixed: int = 0
 
-    def observe(self, measured: Tally, prompt_tokens: int, *, fixed: Fixed, meter: Meter) -> Calibration:
+    def observe(self, measured: Tally, prompt_tokens: int, *, fixed: FixedSize, meter: Meter) -> Calibration:
         """A provider counted `prompt_tokens` for these messages and what stands beside them."""
         estimate = meter.request(measured.units, measured.count, fixed)
         if prompt_tokens <= 0:
@@ -482,7 +484,7 @@ class Calibration(msgspec.Struct, frozen=True):
             return None
         return min(max(prompt_tokens / estimate, LOWEST_RATIO), HIGHEST_RATIO)
 
-    def predict(self, running: RunningTally, fixed: Fixed) -> Count:
+    def predict(self, running: RunningTally, fixed: FixedSize) -> Count:
         """The size of the next request: the last report plus what came after it, else the corrected estimate."""
         meter, now, anchor = running.meter, running.now, self.anchor
         if anchor is not None and running.starts_with(anchor):

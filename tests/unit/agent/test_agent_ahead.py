@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
-from midfold.conversation import Ahead
+from midfold.conversation import BackgroundFold
 from midfold.errors import SummaryFailed
 from midfold.fold.handoff import recognise
 from midfold.session import Session
@@ -81,14 +81,14 @@ def test_making_a_draft_changes_nothing_and_a_failed_summary_makes_none() -> Non
 
 
 def test_at_most_one_draft_is_made_at_a_time() -> None:
-    one, ahead = session(), Ahead()
+    one, ahead = session(), BackgroundFold()
     assert ahead.take() is None
     assert ahead.start(one)
-    assert ahead.begun
+    assert ahead.has_begun
     assert not ahead.start(one)
     assert ahead.take() is not None
-    assert not ahead.begun
+    assert not ahead.has_begun
     ahead.start(one)
     ahead.drop()
     assert ahead.take() is None
-    assert Ahead().start(midfold.open("memory:").session("empty")) is False
+    assert BackgroundFold().start(midfold.open("memory:").session("empty")) is False

@@ -344,7 +344,7 @@ def test_an_interrupt_keeps_what_was_heard_and_leaves_a_legal_history(bench: Cal
         def stop(call: Any, about: str) -> bool:
             raise KeyboardInterrupt
 
-        agent.hands.consent = stop
+        agent.runner.consent = stop
         with pytest.raises(KeyboardInterrupt):
             agent.run("Run two commands.")
         assert not violations(agent.session.view().transcript)

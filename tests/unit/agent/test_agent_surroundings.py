@@ -11,7 +11,7 @@ import pytest
 
 from midfold.agent import Workshop
 from midfold.agent.tools import Toolbox
-from midfold.agent.tools.shell import is_secret, passed_on
+from midfold.agent.tools.shell import command_environment, is_secret
 from midfold.config import Config, load
 from midfold.config.schema import AgentSettings, GatewaySettings, Provider, UpstreamSettings
 from midfold.errors import ConfigError
@@ -54,13 +54,13 @@ def test_names_that_are_passed_on(name: str) -> None:
     ["postgresql://me:hunter22@db/x", "sk-ant-api03-" + "aB3" * 30, "ghp_" + "a1B2" * 9, "AKIA" + "ABCD2345" * 2],
 )
 def test_values_that_open_doors_are_kept_back_under_any_name(value: str) -> None:
-    assert passed_on({"INNOCENT": value, "PATH": "/bin"}) == {"PATH": "/bin"}
+    assert command_environment({"INNOCENT": value, "PATH": "/bin"}) == {"PATH": "/bin"}
 
 
 def test_what_is_named_is_let_through_and_nothing_else() -> None:
     given = {"GITHUB_TOKEN": "a", "NPM_TOKEN": "b", "LAB": "c", "PATH": "/bin"}
-    assert passed_on(given, hidden={"LAB"}, named=["GITHUB_TOKEN"]) == {"GITHUB_TOKEN": "a", "PATH": "/bin"}
-    assert passed_on(given, hidden={"LAB"}, named=["LAB"]) == {"LAB": "c", "PATH": "/bin"}
+    assert command_environment(given, hidden={"LAB"}, named=["GITHUB_TOKEN"]) == {"GITHUB_TOKEN": "a", "PATH": "/bin"}
+    assert command_environment(given, hidden={"LAB"}, named=["LAB"]) == {"LAB": "c", "PATH": "/bin"}
 
 
 def test_a_command_sees_no_key_that_any_setting_names(tmp_path: Path) -> None:

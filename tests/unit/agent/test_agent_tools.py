@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from midfold.agent.tools import Folder, Toolbox
-from midfold.agent.tools.base import bounded, drawn, plan_tool
+from midfold.agent.tools.base import plan_lines, plan_tool, shorten_middle
 from midfold.agent.tools.files import LARGEST_FILE, MOST_HITS, file_tools
 from midfold.agent.tools.shell import OutputEnds, Shell
 from midfold.errors import ToolRefused
@@ -199,11 +199,11 @@ def test_keys_are_not_passed_on_to_commands(root: Path) -> None:
 
 def test_long_results_lose_their_middle_and_say_so() -> None:
     text = "head\n" + "x" * 1_000 + "\ntail"
-    shown = bounded(text, 300)
+    shown = shorten_middle(text, 300)
     assert shown.startswith("head\n")
     assert shown.endswith("\ntail")
     assert "left out" in shown
-    assert bounded("short", 300) == "short"
+    assert shorten_middle("short", 300) == "short"
 
 
 def test_plans_are_checked_and_drawn(toolbox: Toolbox) -> None:
@@ -212,7 +212,7 @@ def test_plans_are_checked_and_drawn(toolbox: Toolbox) -> None:
         {"step": "act", "status": "doing"},
         {"step": "check", "status": "open"},
     ]
-    assert drawn(steps) == "[x] look\n[>] act\n[ ] check"
+    assert plan_lines(steps) == "[x] look\n[>] act\n[ ] check"
     assert call(toolbox, "plan", steps=steps)[0] == "the plan has 3 steps, 1 done"
     assert call(toolbox, "plan", steps=[{"step": "look", "status": "finished"}])[1]
 

@@ -12,7 +12,7 @@ import pytest
 
 from midfold.agent import Workshop
 from midfold.agent.events import agree
-from midfold.agent.shapes import rendered, translated
+from midfold.agent.shapes import render_message, translate_message
 from midfold.config import Config
 from midfold.model import local_summarizer
 from midfold.model.endpoint import Endpoint
@@ -96,7 +96,7 @@ def test_results_of_one_message_become_messages_before_what_was_said_with_them()
             {"type": "text", "text": "and a word"},
         ],
     }
-    assert rendered(Message.over(value, ANTHROPIC.read), "openai-chat") == [
+    assert render_message(Message.over(value, ANTHROPIC.read), "openai-chat") == [
         {"role": "tool", "tool_call_id": "a", "content": "one"},
         {"role": "tool", "tool_call_id": "b", "content": "two"},
         {"role": "user", "content": "and a word"},
@@ -106,16 +106,16 @@ def test_results_of_one_message_become_messages_before_what_was_said_with_them()
 def test_calls_pictures_and_what_no_other_wire_carries() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "shell", "arguments": '{"command": "ls"}'}}
     asked = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
-    assert translated(asked, "openai-chat", "anthropic") == [
+    assert translate_message(asked, "openai-chat", "anthropic") == [
         {
             "role": "assistant",
             "content": [{"type": "tool_use", "id": "c1", "name": "shell", "input": {"command": "ls"}}],
         }
     ]
-    assert translated(asked, "openai-chat", "openai-chat") == [asked]
+    assert translate_message(asked, "openai-chat", "openai-chat") == [asked]
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
-    (shown,) = translated({"role": "user", "content": [picture]}, "anthropic", "openai-chat")
+    (shown,) = translate_message({"role": "user", "content": [picture]}, "anthropic", "openai-chat")
     assert shown["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
     only_thought = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}
-    assert translated(only_thought, "anthropic", "openai-chat") == [{"role": "assistant", "content": ""}]
-    assert rendered(Message.over({"role": "assistant", "content": ""}, CHAT.read), "anthropic")[0]["content"]
+    assert translate_message(only_thought, "anthropic", "openai-chat") == [{"role": "assistant", "content": ""}]
+    assert render_message(Message.over({"role": "assistant", "content": ""}, CHAT.read), "anthropic")[0]["content"]

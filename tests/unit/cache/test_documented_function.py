@@ -29,7 +29,7 @@ def test_empty_content_is_marked_on_the_message() -> None:
 def test_tool_messages_are_marked_natively_and_skipped_elsewhere() -> None:
     messages = [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "c", "content": "42"}]
     assert apply(messages, "5m", native_anthropic=True)[1]["cache_control"] == MARK
-    assert apply(messages, "5m")[1] is messages[1]
+    assert apply(messages, "5m")[1] == messages[1]
 
 
 def test_system_and_the_last_three_that_can_carry_one() -> None:
@@ -37,7 +37,7 @@ def test_system_and_the_last_three_that_can_carry_one() -> None:
     for n in range(5):
         messages += [{"role": "user", "content": f"q{n}"}, {"role": "tool", "tool_call_id": "c", "content": "42"}]
     out = apply(messages, "5m")
-    assert [index for index, message in enumerate(out) if message is not messages[index]] == [0, 5, 7, 9]
+    assert [index for index, message in enumerate(out) if message != messages[index]] == [0, 5, 7, 9]
 
 
 def test_without_a_system_prompt_three_are_marked() -> None:
@@ -62,9 +62,12 @@ def test_thinking_and_blank_text_carry_nothing() -> None:
     assert apply(messages, "5m", native_anthropic=True) == messages
 
 
-def test_nothing_is_changed_in_place_and_nothing_else_is_copied() -> None:
-    messages = [{"role": "user", "content": [{"type": "text", "text": f"{n}"}]} for n in range(9)]
+def test_the_messages_are_copied_deeply() -> None:
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": f"{n}"}]} for n in range(9)]
     before = copy.deepcopy(messages)
     out = apply(messages, "5m")
+    for message in out:
+        message["content"][0]["text"] = "changed"
+        message["content"].append({})
+        message["more"] = True
     assert messages == before
-    assert all(mine is theirs for mine, theirs in zip(out[:6], messages[:6], strict=True))

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import midfold
-from midfold.cache.health import Health, Seen, Turn, fingerprint
+from midfold.cache.health import Health, RequestHashes, Turn, fingerprint
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import (
     INSTRUCTION_TOKENS,
-    Moment,
     Schedule,
+    ScheduleFacts,
     Writer,
     break_even,
     cold_gain,
@@ -29,6 +29,7 @@ from midfold.model import local_summarizer
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock
 from midfold.transcript.tokens import Tally
+from support.fixtures import free
 
 ANTHROPIC = Prices(read=0.1, write=1.25, base=3.0, output=15.0, ttl_seconds=300)
 
@@ -45,7 +46,7 @@ def test_an_edit_that_removes_nothing_never_pays() -> None:
     assert cold_gain(removed=1000, summary=250) == 1000
 
 
-def moment(**changed: Any) -> Moment:
+def moment(**changed: Any) -> ScheduleFacts:
     usual: dict[str, Any] = {
         "pressure": Pressure.SOFT,
         "prompt_tokens": 100_000,
@@ -54,7 +55,7 @@ def moment(**changed: Any) -> Moment:
         "idle_seconds": 10.0,
         "calls_so_far": 50,
     }
-    return Moment(**{**usual, **changed})
+    return ScheduleFacts(**{**usual, **changed})
 
 
 @pytest.mark.parametrize(
@@ -153,8 +154,8 @@ def usage(prompt: int, read: int, written: int) -> midfold.Usage:
     return midfold.Usage(prompt_tokens=prompt, cache_read_tokens=read, cache_write_tokens=written)
 
 
-def seen(**changed: Any) -> Seen:
-    return Seen(**{"model": "m", "tools": "t", "system": "s", "messages": Tally(1, 1, b"x"), **changed})
+def seen(**changed: Any) -> RequestHashes:
+    return RequestHashes(**{"model": "m", "tools": "t", "system": "s", "messages": Tally(1, 1, b"x"), **changed})
 
 
 WARM = Health().observe(usage(10_000, 0, 10_000), seen(), at=0.0, prices=ANTHROPIC)
@@ -192,7 +193,7 @@ def test_money_is_net_of_writes() -> None:
     after = WARM.observe(usage(12_000, 10_000, 2_000), seen(), at=5.0, prices=ANTHROPIC)
     assert after.saved_units == pytest.approx(-2_500 + 9_000 - 500)
     assert after.hit_rate == pytest.approx(10 / 22)
-    assert after.carried(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
+    assert after.carrying_cost(8_000, 0.1) == pytest.approx(0.1 * (22_000 - 16_000))
 
 
 def test_health_is_plain_json() -> None:
@@ -361,6 +362,7 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 def test_early_folds_can_be_summarised_for_free_and_the_threshold_by_the_model() -> None:
     asked: list[str] = []
 
+    @free
     def model(ask: Any) -> str:
         asked.append(ask.fold)
         return "## Goal\nAnswer why.\n"

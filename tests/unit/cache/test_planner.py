@@ -125,6 +125,10 @@ def test_the_session_is_the_key_only_where_there_is_nothing_else() -> None:
         ("bedrock", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", "auto", True),
         ("vertex", "claude-sonnet-4-5@20250929", "auto", True),
         ("anthropic", "claude-opus-4-6", "off", False),
+        ("anthropic", "gpt-4o", "auto", False),
+        ("anthropic", "gpt-4o", "on", True),
+        ("openai", "claude-opus-4-6", "auto", False),
+        ("somewhere", "claude-opus-4-6", "auto", False),
         ("openai", "gpt-4o", "auto", False),
         ("openai", "gpt-5.6", "auto", True),
         ("deepseek", "deepseek-chat", "auto", False),
@@ -138,10 +142,24 @@ def test_when_caching_applies(provider: str, model: str, setting: Any, applies: 
 
 def test_the_status_line_is_the_documented_one() -> None:
     line = cache.status_line("openrouter", "anthropic/claude-sonnet-4.5", "5m")
-    assert line == "Prompt caching: ENABLED (Claude via OpenRouter, 5m TTL)"
-    assert cache.status_line("anthropic", CLAUDE, "1h") == "Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)"
-    assert "AUTOMATIC" in cache.status_line("openai", "gpt-4o")
-    assert "DISABLED" in cache.status_line("anthropic", CLAUDE, setting="off")
+    assert line == "💾 Prompt caching: ENABLED (Claude via OpenRouter, 5m TTL)"
+    assert cache.status_line("anthropic", CLAUDE, "1h") == "💾 Prompt caching: ENABLED (Claude via Anthropic, 1h TTL)"
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "setting", "told"),
+    [
+        ("openai", "gpt-4o", "auto", "AUTOMATIC (OpenAI caches gpt-4o by itself)"),
+        ("openai", None, "auto", "AUTOMATIC (OpenAI caches its models by itself)"),
+        ("anthropic", CLAUDE, "off", "DISABLED (prompt_caching.enabled is off)"),
+        ("anthropic", "gpt-4o", "auto", "DISABLED (gpt-4o via Anthropic is no Claude model)"),
+        ("openrouter", "openai/gpt-4o", "auto", "DISABLED (openai/gpt-4o via OpenRouter is no Claude model)"),
+        ("somewhere", CLAUDE, "auto", "DISABLED (somewhere is not known to take cache markers)"),
+        ("anthropic", "gpt-4o", "on", "ENABLED (gpt-4o via Anthropic, 5m TTL)"),
+    ],
+)
+def test_the_status_line_says_why(provider: str, model: str | None, setting: Any, told: str) -> None:
+    assert cache.status_line(provider, model, setting=setting) == f"💾 Prompt caching: {told}"
 
 
 @pytest.mark.parametrize(

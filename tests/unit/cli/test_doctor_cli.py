@@ -96,8 +96,8 @@ def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_pa
 
 def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what_to_do(tmp_path: Path) -> None:
     from midfold.gateway.exchange import Owner
+    from midfold.gateway.measuring import ClientHistory
     from midfold.gateway.operating import Operations
-    from midfold.gateway.weighing import ClientHistory
 
     def broken(owner: Owner, conversation: ClientHistory) -> ClientHistory:
         raise KeyError("secret words")
@@ -112,7 +112,7 @@ def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what
             file.write_text(f"gateway: {{upstream: '{upstream}', port: {url.rpartition(':')[2]}}}\n")
             call(url, "POST", "/v1/chat/completions", body)
             assert told(run("--config", str(file), "--json", "--probe"), "gateway")["status"] == "ok"
-            app.gateway.preparer.scales.put_back = broken
+            app.gateway.preparer.measurer.put_back = broken
             status, headers, _ = call(url, "POST", "/v1/chat/completions", body)
             assert (status, headers["x-midfold-reason"]) == (200, "not looked at: KeyError")
             figures = call(url, "GET", "/metrics")[2].decode()

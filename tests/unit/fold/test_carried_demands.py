@@ -1,4 +1,4 @@
-"""What a user demanded stays word for word, however often a model forgets it; ledgers do not pile up dashes."""
+"""What a user demanded stays word for word, however often a model forgets it; nothing is added to fill room."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import midfold
 from midfold.fold.handoff import recognise
-from support.fixtures import call, numbered
+from support.fixtures import call, free, number_lines
 
 STUB = "## Goal\nDo the work.\n\n## Progress\n### Done\n- Some of it.\n"
 DEMAND = "Every note must end with the line: 'checked for release 4711'."
@@ -21,10 +21,12 @@ def folded_again_and_again(times: int) -> str:
     for number in range(times):
         messages.append({"role": "user", "content": f"Now the package number {number}."})
         for step in range(12):
-            text = numbered(f"line {{n}} of step_{number}_{step}: value {number * 1000 + step + 5000}", 12)
+            text = number_lines(f"line {{n}} of step_{number}_{step}: value {number * 1000 + step + 5000}", 12)
             messages += call(number * 100 + step, "terminal", {"command": f"cksum part_{number}_{step}.py"}, text)
         messages.append({"role": "assistant", "content": f"Package {number} is done."})
-        done = midfold.compact(messages, context_length=16_000, force=True, summarizer=lambda ask: STUB, state=state)
+        done = midfold.compact(
+            messages, context_length=16_000, force=True, summarizer=free(lambda ask: STUB), state=state
+        )
         assert done.changed
         messages, state = list(done.messages), done.state
     (body,) = [
@@ -45,8 +47,7 @@ def test_lines_of_an_earlier_ledger_keep_one_dash() -> None:
     assert "- - " not in body
 
 
-def test_the_room_that_a_short_summary_leaves_is_filled() -> None:
+def test_room_that_a_summary_leaves_is_not_filled_with_lines_of_the_fold() -> None:
     body = folded_again_and_again(3)
-    tokens = midfold.Meter().counter.count(body)
-    assert tokens > 0.6 * 0.05 * 16_000
-    assert tokens <= 1.2 * 0.05 * 16_000
+    assert "value 5" not in body, "a line of a tool's output that nobody asked for"
+    assert midfold.Meter().counter.count(body) < 0.4 * 0.05 * 16_000

@@ -79,22 +79,24 @@ def test_where_nothing_can_be_folded_what_is_long_is_shown_by_its_ends() -> None
     assert result.messages[0] == turns[0]
 
 
-def test_lines_of_one_file_stand_together_under_its_name() -> None:
+def test_lines_stand_below_the_step_they_belong_to() -> None:
     turns = [user("Go.")]
     for number in range(12):
-        path = f"src/deep/mod_{number % 3}.py"
-        text = f"the value limit_{number} of module {number} is {4_000 + number} now"
-        turns += call(number, "read_file", {"path": path}, text)
+        text = "\n".join(f"the value limit_{number}_{row} of module {number} is {4_000 + row} now" for row in range(8))
+        turns += call(number, "read_file", {"path": f"src/deep/mod_{number}.py"}, text)
     turns += [assistant("Done so far."), user("And now?"), assistant("Wait.")]
     result = midfold.compact(turns, target_tokens=500, force=True)
     body = next(message.text for message in midfold.read(result.messages).messages if recognise(message))
-    assert body.count("(mod_1.py)") == 1
-    group = body.partition("(mod_1.py)")[2].partition("\n\n")[0]
-    assert {"limit_1", "limit_4"} <= set(group.split())
-    assert "limit_2" not in group.split()
+    steps = [step for step in body.split("\n- ") if "\n  the value limit_" in step]
+    assert steps
+    for step in steps:
+        number = step.partition("mod_")[2].partition(".py")[0]
+        lines = [line for line in step.split("\n") if line.startswith("  the value limit_")]
+        assert lines
+        assert all(f"limit_{number}_" in line for line in lines)
 
 
-def test_no_line_of_the_ledger_is_taken_for_a_heading() -> None:
+def test_no_line_is_taken_for_a_heading() -> None:
     turns = [
         user("Go."),
         *call(1, "read_file", {"path": "a.py"}, "# the secret_name of module one\n## big_title here\n"),

@@ -153,8 +153,8 @@ def test_an_output_that_mentions_errors_is_no_failure(command: str, text: str) -
 
 def test_a_traceback_behind_a_pipe_that_hides_the_exit_code_is_shown() -> None:
     action = act("Bash", f"<returncode>0</returncode>\n<output>\n{TRACEBACK}</output>", command="python a.py | tail -5")
-    assert action.outcome == "ok"
-    assert action.detail == "exit 0, 4 lines, ends with: ValueError: no"
+    assert action.outcome == "failed"
+    assert action.detail == "exit 0, 4 lines, last error: ValueError: no"
     assert action.error == "ValueError: no"
 
 

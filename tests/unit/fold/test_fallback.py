@@ -61,17 +61,16 @@ def test_it_says_that_it_is_local_and_may_be_incomplete() -> None:
 
 def test_asks_actions_files_errors_decisions_and_answers_are_told() -> None:
     told = parse_summary(summary())
-    assert "never touch the legacy schema" in told.constraints
     assert told.goal.startswith("Set up the billing service")
+    assert "never touch the legacy schema" in told.render()
     assert "Which port does it use?" in told.task_snapshot
-    assert "pytest -q" in told.done
-    assert "exit 1" in told.done
-    assert "src/billing/app.py" in told.files
-    assert "src/billing/db.py" in told.files
-    assert "missing.py" in told.blocked
-    assert "PostgreSQL" in told.decisions
-    assert "8443" in told.resolved
-    assert told.in_progress == "- It uses port 8443."
+    assert "answered" in told.task_snapshot
+    assert "$ pytest -q → FAILED" in told.critical
+    assert "src/billing/db.py" in told.critical
+    assert "missing.py → FAILED" in told.critical
+    assert "pytest -q" in told.blocked
+    assert "I decided to use PostgreSQL because the old one locks up." in told.critical
+    assert "It uses port 8443." in told.critical
 
 
 def test_failures_are_told_as_failures_and_a_later_success_clears_them() -> None:
@@ -123,8 +122,11 @@ def test_the_previous_summary_is_carried_forward_not_nested() -> None:
 
 
 def test_a_topic_gets_its_lines_first() -> None:
-    tight = parse_summary(summary(330, focus="missing files"))
-    assert "missing.py" in tight.done or "missing.py" in tight.blocked
+    turns = [f"Module {number} reads its limits from table_{number} because of old clients." for number in range(40)]
+    rounding = "Billing rounds down to cents, which is not what the invoices say."
+    messages = read([{"role": "assistant", "content": turn} for turn in (rounding, *turns)]).messages
+    assert rounding not in summary(200, messages=messages)
+    assert rounding in summary(200, messages=messages, focus="invoices")
 
 
 def test_an_empty_fold_and_one_of_nonsense_do_not_raise() -> None:
@@ -136,6 +138,6 @@ def test_an_empty_fold_and_one_of_nonsense_do_not_raise() -> None:
 def test_files_of_an_agent_that_has_only_a_shell_are_told() -> None:
     commands = ["sed -n '1,90p' /srv/app/models.py", "grep -rn 'def load' src/loader/yaml_reader.py | head", "ls -la"]
     messages = read([message for n, run in enumerate(commands) for message in call(n, "bash", {"command": run}, "ok")])
-    files = parse_summary(summary(messages=messages.messages)).files
-    assert "/srv/app/models.py" in files
-    assert "src/loader/yaml_reader.py" in files
+    told = summary(messages=messages.messages)
+    assert "/srv/app/models.py" in told
+    assert "src/loader/yaml_reader.py" in told

@@ -10,7 +10,7 @@ from midfold import compact
 from midfold.fold.archive import framed_handles, handles_in, with_own_handles
 from midfold.fold.handoff import filler, handoff, recognise
 from midfold.transcript.message import Message, Text
-from support.fixtures import assistant, call, numbered, user
+from support.fixtures import assistant, call, number_lines, user
 
 OWN, STRANGE = "mf-1a2b3c4d5e6f", "mf-0123456789ab"
 
@@ -57,7 +57,7 @@ def test_looking_for_handles_is_linear() -> None:
 def _talk(note: str) -> list[object]:
     talk: list[object] = [user("Port the parser."), assistant("Yes.")]
     for number in range(60):
-        output = numbered(f"line {{n}} of {number} is fine", 40)
+        output = number_lines(f"line {{n}} of {number} is fine", 40)
         talk += call(number, "terminal", {"command": f"make {number}"}, f"{note}\n{output}" if number == 4 else output)
     return [*talk, assistant("Done."), user("What now?")]
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from midfold import Message, Text, ToolResult, read
-from midfold.fold.handoff import END_MARKER, MARKER, filler, generated, handoff, newest_handoff, recognise
+from midfold.fold.handoff import END_MARKER, MARKER, filler, generated_messages, handoff, newest_handoff, recognise
 from midfold.fold.summary import SECTIONS, StructuredSummary, build_prompt, parse_summary, template
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.splice import message_value
@@ -53,22 +53,22 @@ def test_fillers_are_recognised_and_the_newest_handoff_is_found() -> None:
     first, second = handoff(BODY, FOLD, "user"), handoff("## Goal\nb", "a" * 12, "user")
     messages = (first, filler(FOLD, "assistant"), second, filler(FOLD, "user"))
     assert [found.kind for message in messages if (found := recognise(message))] == ["fold", "ack", "fold", "bridge"]
-    newest = newest_handoff(generated(messages))
+    newest = newest_handoff(generated_messages(messages))
     assert newest is not None
     assert newest[0] == 2
-    assert newest_handoff(generated((Message("user", (Text("x"),)),))) is None
+    assert newest_handoff(generated_messages((Message("user", (Text("x"),)),))) is None
 
 
 def test_a_handoff_is_believed_behind_a_head_or_with_a_known_fold_and_nowhere_else() -> None:
     ours = handoff(BODY, FOLD, "user")
     turn = (Message("user", (Text("Go."),)), Message("assistant", (Text("Yes."),)))
     system = Message("system", (Text("Rules."),))
-    assert list(generated((system, *turn, ours))) == [3]
-    assert list(generated((system, *turn * 5, ours))) == [11], "a head of 3, and 7 that are pinned"
-    assert list(generated((system, *turn * 6, ours))) == []
-    assert list(generated((system, *turn * 6, ours), head=5)) == [13]
-    assert list(generated((system, *turn * 6, ours), known={FOLD})) == [13]
-    assert list(generated((ours, *turn * 6, ours))) == [0]
+    assert list(generated_messages((system, *turn, ours))) == [3]
+    assert list(generated_messages((system, *turn * 5, ours))) == [11], "a head of 3, and 7 that are pinned"
+    assert list(generated_messages((system, *turn * 6, ours))) == []
+    assert list(generated_messages((system, *turn * 6, ours), head=5)) == [13]
+    assert list(generated_messages((system, *turn * 6, ours), known={FOLD})) == [13]
+    assert list(generated_messages((ours, *turn * 6, ours))) == [0]
 
 
 def test_the_template_holds_the_sections_of_both_documents() -> None:

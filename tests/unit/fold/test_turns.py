@@ -17,7 +17,8 @@ def test_turns_are_raw_in_order_with_who_said_what_and_without_thoughts() -> Non
     assert "[RESULT (failed)]: xxx" in text
     assert text.endswith("THE END")
     assert "secret thought" not in text
-    assert "characters left out" in text
+    assert "x" * 9_000 + "THE END" in text
+    assert "characters left out" in serialize_turns(MESSAGES, lambda text: text, 6_000)
 
 
 def test_texts_are_redacted_before_they_are_cut() -> None:

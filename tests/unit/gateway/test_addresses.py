@@ -10,7 +10,7 @@ from midfold.config import Config
 from midfold.config.schema import GatewaySettings
 from midfold.errors import ConfigError
 from midfold.gateway.routes import is_origin_form, route_of
-from midfold.gateway.upstream import Client, Misdirected, Target, Upstream, Upstreams, _address
+from midfold.gateway.upstream import Client, Misdirected, Upstream, Upstreams, UpstreamTarget, _address
 from support.attacks import Listener
 
 
@@ -20,7 +20,7 @@ from support.attacks import Listener
 )
 @pytest.mark.parametrize("base", ["", "/v1"])
 def test_the_client_sends_nothing_that_would_go_elsewhere(path: str, base: str) -> None:
-    async def sent(upstream: Upstream, target: Target) -> None:
+    async def sent(upstream: Upstream, target: UpstreamTarget) -> None:
         client = Client(connect_timeout=1, retries=0)
         try:
             answer = await client.send("GET", upstream, target, [("x-api-key", "secret")], b"")
@@ -44,14 +44,16 @@ def test_the_client_sends_nothing_that_would_go_elsewhere(path: str, base: str) 
 @pytest.mark.parametrize(
     ("base", "target", "address"),
     [
-        ("http://h", Target("//evil/x"), "http://h//evil/x"),
-        ("http://h:80", Target("/x", "a=%20&b?@c/d"), "http://h/x?a=%20&b?@c/d"),
-        ("https://[::1]:8443", Target("/%2f%2e"), "https://[::1]:8443/%2f%2e"),
-        ("http://H.example", Target("/a/../b"), "http://h.example/a/../b"),
-        ("http://bücher.example", Target("/@x"), "http://xn--bcher-kva.example/@x"),
+        ("http://h", UpstreamTarget("//evil/x"), "http://h//evil/x"),
+        ("http://h:80", UpstreamTarget("/x", "a=%20&b?@c/d"), "http://h/x?a=%20&b?@c/d"),
+        ("https://[::1]:8443", UpstreamTarget("/%2f%2e"), "https://[::1]:8443/%2f%2e"),
+        ("http://H.example", UpstreamTarget("/a/../b"), "http://h.example/a/../b"),
+        ("http://bücher.example", UpstreamTarget("/@x"), "http://xn--bcher-kva.example/@x"),
     ],
 )
-def test_an_address_is_the_upstreams_with_the_path_as_it_was_written(base: str, target: Target, address: str) -> None:
+def test_an_address_is_the_upstreams_with_the_path_as_it_was_written(
+    base: str, target: UpstreamTarget, address: str
+) -> None:
     assert str(_address(Upstream(base, ""), target)) == address
 
 

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from midfold.errors import ConfigError
-from midfold.gateway.admission import Admission, DoorLimits, Keys, hashed, new_key
+from midfold.gateway.admission import Admission, AdmissionLimits, GatewayKeys, hash_key, new_key
 from midfold.gateway.server import PatientProtocol
 from support.asgi import whole_body
 
@@ -83,8 +83,8 @@ def post(body: bytes = b"{}", *headers: bytes, path: bytes = b"/v1/chat/completi
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[tuple[int, dict[str, str]]]:
     made = {"red": new_key(), "blue": new_key()}
-    keys = Keys({name: hashed(key) for name, key in made.items()})
-    with serving(Admission(echo, keys, DoorLimits(body_bytes=10_000, body_seconds=0.5))) as port:
+    keys = GatewayKeys({name: hash_key(key) for name, key in made.items()})
+    with serving(Admission(echo, keys, AdmissionLimits(body_bytes=10_000, body_seconds=0.5))) as port:
         yield port, made
 
 
@@ -138,7 +138,7 @@ def test_a_browser_is_asked_for_the_key_and_sends_it_as_a_password(keyed: tuple[
     [(b"https://evil.example", b" 403 "), (b"null", b" 403 "), (b"http://127.0.0.1:8787", b" 200 ")],
 )
 def test_without_keys_pages_of_other_sites_are_not_served(origin: bytes, status: bytes) -> None:
-    with serving(Admission(echo, Keys({}))) as port:
+    with serving(Admission(echo, GatewayKeys({}))) as port:
         assert status in spoken(port, post(b"{}", b"origin: " + origin)).splitlines()[0]
 
 
@@ -227,8 +227,8 @@ def test_a_body_with_two_lengths_is_never_answered_twice(keyed: tuple[int, dict[
 
 
 def test_what_all_requests_hold_together_is_bounded() -> None:
-    limits = DoorLimits(body_bytes=10_000, total_bytes=12_000, body_seconds=5)
-    door = Admission(echo, Keys({}), limits)
+    limits = AdmissionLimits(body_bytes=10_000, total_bytes=12_000, body_seconds=5)
+    door = Admission(echo, GatewayKeys({}), limits)
     with serving(door) as port:
         half = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\n" + b"x" * 8_000
         with socket.create_connection(("127.0.0.1", port), timeout=5) as first:
@@ -250,10 +250,10 @@ def test_what_all_requests_hold_together_is_bounded() -> None:
 
 def test_a_hash_that_is_none_names_its_place() -> None:
     with pytest.raises(ConfigError, match=r"keys\.red\.hash: expected sha256: .*`midfold keys new red`"):
-        Keys({"red": "plain"})
+        GatewayKeys({"red": "plain"})
 
 
 def test_keys_do_not_repeat_and_no_keys_are_false() -> None:
     assert len({new_key() for _ in range(50)}) == 50
-    assert not Keys({})
-    assert Keys({}).who("anything") is None
+    assert not GatewayKeys({})
+    assert GatewayKeys({}).who("anything") is None

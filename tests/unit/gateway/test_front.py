@@ -15,7 +15,7 @@ import midfold
 from midfold.cli.serve import OWN_PATHS, _pages
 from midfold.gateway import create_app
 from midfold.gateway.operating import Operations
-from midfold.gateway.server import HEALTH, Later, first_of, path_of
+from midfold.gateway.server import HEALTH, LateRoutes, first_of, path_of
 from midfold.testing.answers import openai_json
 from midfold.testing.doubles import ScriptedProvider, served
 from support.gateways import call, settings
@@ -28,13 +28,13 @@ from midfold.cli.serve import make_server
 from midfold.config.schema import GatewaySettings
 from midfold.pages import Recorder
 from midfold.gateway import create_app
-from midfold.gateway.server import Later
+from midfold.gateway.server import LateRoutes
 from midfold.gateway.operating import Operations
 config = Config(gateway=GatewaySettings(upstream="http://127.0.0.1:1"))
 sessions = open_sessions("memory:", config=config)
 operations = Operations(config, sessions)
 Recorder(sessions)
-operations.around(create_app(config, sessions=sessions, later=Later(("/",), operations.routes)))
+operations.around(create_app(config, sessions=sessions, later=LateRoutes(("/",), operations.routes)))
 make_server(config)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
@@ -70,7 +70,7 @@ def test_routes_are_made_once_when_one_is_asked_for_and_all_else_goes_on() -> No
         return [Route("/own", page), Route("/own/{rest:path}", page)]
 
     with ScriptedProvider(then=lambda request: openai_json("fine")) as provider:
-        app = create_app(settings(provider.url), environment={}, later=Later(("/own",), make))
+        app = create_app(settings(provider.url), environment={}, later=LateRoutes(("/own",), make))
         with served(app) as url:
             assert call(url, "GET", HEALTH)[0] == 200
             call(url, "GET", "/owner")

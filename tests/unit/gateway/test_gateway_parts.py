@@ -14,11 +14,11 @@ from midfold.config import Config
 from midfold.config.schema import Compression, GatewaySettings, PromptCaching, UpstreamSettings
 from midfold.errors import ConfigError
 from midfold.gateway.limits import Policy, overflow_of
+from midfold.gateway.measuring import PromptReports
 from midfold.gateway.peek import peek, peek_slowly
-from midfold.gateway.rounds import offered
-from midfold.gateway.routes import asked, route_of, to_client, to_upstream
-from midfold.gateway.upstream import Tap, Upstreams, decoded
-from midfold.gateway.weighing import Anchors
+from midfold.gateway.rounds import offer_tools
+from midfold.gateway.routes import request_options, route_of, to_client, to_upstream
+from midfold.gateway.upstream import Upstreams, UsageTap, decode_body
 from midfold.models import ModelOverride
 
 
@@ -101,15 +101,15 @@ def test_a_limit_that_was_learnt_replaces_the_window_and_never_enlarges_it() -> 
 
 
 def test_reports_are_bound_to_the_messages_and_the_checkpoint_they_measured() -> None:
-    anchors, chains = Anchors(), [b"a", b"b", b"c"]
-    assert anchors.size(chains, b"", 1_000) == (1_000, "estimated")
-    anchors.observe((b"b", b""), 1_500, 1_000)
-    assert anchors.size([b"a", b"b"], b"", 1_000) == (1_500, "reported")
-    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
-    assert anchors.size(chains, b"cp", 1_200) == (1_200, "estimated")
-    assert anchors.size([b"a", b"x"], b"", 1_200) == (1_200, "estimated")
-    anchors.observe((b"c", b""), 10, 90_000)
-    assert anchors.size(chains, b"", 1_200) == (1_800, "calibrated")
+    reports, chains = PromptReports(), [b"a", b"b", b"c"]
+    assert reports.size(chains, b"", 1_000) == (1_000, "estimated")
+    reports.observe((b"b", b""), 1_500, 1_000)
+    assert reports.size([b"a", b"b"], b"", 1_000) == (1_500, "reported")
+    assert reports.size(chains, b"", 1_200) == (1_800, "calibrated")
+    assert reports.size(chains, b"cp", 1_200) == (1_200, "estimated")
+    assert reports.size([b"a", b"x"], b"", 1_200) == (1_200, "estimated")
+    reports.observe((b"c", b""), 10, 90_000)
+    assert reports.size(chains, b"", 1_200) == (1_800, "calibrated")
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1_000_000])
@@ -120,7 +120,7 @@ def test_usage_is_found_in_any_pieces_of_any_length(chunk: int, filler: int) -> 
         b'{"content": ' + quoted.encode() + b', "pad": "' + b"x" * filler + b'", "usage": {"prompt_tokens": 12, '
         b'"completion_tokens": 3}}'
     )
-    tap = Tap()
+    tap = UsageTap()
     for start in range(0, len(data), chunk if filler == 0 or chunk > 1 else 1_000):
         step = chunk if filler == 0 or chunk > 1 else 1_000
         tap.feed(data[start : start + step])
@@ -130,16 +130,16 @@ def test_usage_is_found_in_any_pieces_of_any_length(chunk: int, filler: int) -> 
 
 
 def test_bodies_without_their_encoding() -> None:
-    assert decoded(gzip.compress(b"abc"), "gzip") == b"abc"
-    assert decoded(zlib.compress(b"abc"), "deflate") == b"abc"
-    assert decoded(b"abc", "") == decoded(b"abc", "identity") == b"abc"
-    assert decoded(b"abc", "br") == decoded(b"not gzip", "gzip") == b""
-    assert len(decoded(gzip.compress(b"x" * 1_000_000), "gzip", most=1_000)) == 1_000
+    assert decode_body(gzip.compress(b"abc"), "gzip") == b"abc"
+    assert decode_body(zlib.compress(b"abc"), "deflate") == b"abc"
+    assert decode_body(b"abc", "") == decode_body(b"abc", "identity") == b"abc"
+    assert decode_body(b"abc", "br") == decode_body(b"not gzip", "gzip") == b""
+    assert len(decode_body(gzip.compress(b"x" * 1_000_000), "gzip", most=1_000)) == 1_000
 
 
 def test_headers() -> None:
     given = [(b"authorization", b"Bearer mine"), (b"x-midfold-session", b" s "), (b"x-midfold-bypass", b"TRUE")]
-    assert asked(given) == ("s", True)
+    assert request_options(given) == ("s", True)
     assert to_upstream(given) == [("authorization", "Bearer mine")]
     assert to_upstream([*given, (b"cookie", b"a=b")], ("x-api-key", "k")) == [("x-api-key", "k")]
     assert to_upstream([(b"accept-encoding", b"zstd")]) == [("accept-encoding", "identity")]
@@ -177,7 +177,7 @@ def test_which_errors_are_about_size(status: int, text: str, found: tuple[int, b
     ],
 )
 def test_tools_are_offered_behind_the_clients_and_nothing_else_changes(body: bytes, starts: bytes) -> None:
-    found = offered(body, "openai-chat")
+    found = offer_tools(body, "openai-chat")
     assert found is not None and found.startswith(starts)
     names = [tool.get("function", {}).get("name") for tool in json.loads(found)["tools"]]
     assert names[-2:] == ["context_search", "context_unfold"]
@@ -185,7 +185,7 @@ def test_tools_are_offered_behind_the_clients_and_nothing_else_changes(body: byt
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"tools": {}}', b'{"tools": [{"name": "context_unfold"}]}'])
 def test_tools_that_cannot_be_added_are_not(body: bytes) -> None:
-    assert offered(body, "anthropic") is None
+    assert offer_tools(body, "anthropic") is None
 
 
 def test_peeking_reads_a_few_fields_and_never_fails() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.hidden import JOINED, SEPARATOR, Joined, ShownPart, added, raw_messages, unsaid
+from midfold.gateway.hidden import JOINED, SEPARATOR, JoinedStream, ShownPart, add_usage, raw_messages, without_hidden
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value
@@ -37,7 +37,7 @@ def stream(dialect: str, turn: Turn, number: int = 1) -> list[StreamEvent]:
     return [*reader.feed(b"".join(answer.pieces)), *reader.end()]
 
 
-def fed(joined: Joined, events: list[StreamEvent]) -> list[bytes]:
+def fed(joined: JoinedStream, events: list[StreamEvent]) -> list[bytes]:
     return [joined.feed(event) for event in events]
 
 
@@ -80,7 +80,7 @@ def test_after_a_turn_that_said_nothing_the_next_one_is_relayed_as_it_came_but_f
     ]
     assert len(changed) == 1 and joined.seen == []
     usage = changed[0].get("usage") or changed[0]["response"]["usage"]
-    assert usage == added(USAGE[dialect], USAGE[dialect])
+    assert usage == add_usage(USAGE[dialect], USAGE[dialect])
 
 
 def test_two_turns_as_one_anthropic_message() -> None:
@@ -168,7 +168,7 @@ def test_what_was_seen_of_a_hidden_turn_is_taken_out_of_the_clients_answer(
     dialect: str, seen: tuple[ShownPart, ...], content: Any, left: Any
 ) -> None:
     (message,) = raw_messages([{"role": "assistant", "content": content, "kept": True}], DIALECTS[dialect])
-    found, rest = unsaid(message, seen, DIALECTS[dialect])
+    found, rest = without_hidden(message, seen, DIALECTS[dialect])
     assert isinstance(found, Message) and not rest
     assert message_value(found, DIALECTS[dialect]) == {"role": "assistant", "content": left, "kept": True}
 
@@ -178,6 +178,6 @@ def test_items_that_were_seen_are_left_out() -> None:
     items = [{"type": "reasoning", "id": "rs_1"}, {"type": "message", "role": "assistant", "content": [part]}]
     seen: Any = [ShownPart("item", "rs_1"), ShownPart("text", "One.")]
     for message in raw_messages(items, DIALECTS["openai-responses"]):
-        found, seen = unsaid(message, seen, DIALECTS["openai-responses"])
+        found, seen = without_hidden(message, seen, DIALECTS["openai-responses"])
         assert found is None
     assert not seen

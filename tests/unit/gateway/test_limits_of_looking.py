@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from midfold.fold import hostile
 from midfold.fold.hostile import harmless
 from midfold.gateway import peek as peeking
+from midfold.gateway.measuring import without_markers
 from midfold.gateway.peek import MOST_MESSAGES, is_crowded, peek, peek_slowly, structural_values
-from midfold.gateway.weighing import without_markers
 
 NAMED = rb'"(?:cache_control|prompt_cache_breakpoint)"\s*:\s*(?:\{[^{}]*\}|null)'
 BY_PATTERN = re.compile(rb"\s*,\s*" + NAMED + rb"|" + NAMED + rb"\s*,\s*|" + NAMED)

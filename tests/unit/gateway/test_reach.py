@@ -17,12 +17,12 @@ from midfold.gateway import ids as belongings
 from midfold.gateway import ids as issued
 from midfold.gateway.exchange import Owner
 from midfold.gateway.ids import (
-    Belongings,
     IdPlace,
-    Issued,
+    IssuedIds,
     Made,
+    OwnedIds,
     TooMuch,
-    granted,
+    grant_for,
     may_have_references,
     references,
     references_in,
@@ -33,7 +33,7 @@ from midfold.testing import FakeClock
 RED, BLUE = IdPlace(Owner("red"), "http://h"), IdPlace(Owner("blue"), "http://h")
 
 
-def has(found: Belongings, place: IdPlace, given: str) -> bool:
+def has(found: OwnedIds, place: IdPlace, given: str) -> bool:
     return asyncio.run(found.has(place, given))
 
 
@@ -46,11 +46,11 @@ def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
 
 def test_ids_belong_to_whoever_was_given_them(sessions: Sessions) -> None:
     with sessions:
-        first = Belongings(sessions.store)
+        first = OwnedIds(sessions.store)
         assert not has(first, RED, "a")
         asyncio.run(first.add(RED, ["a", "b"]))
         asyncio.run(first.add(RED, ["a"]))
-        for found in (first, Belongings(sessions.store)):
+        for found in (first, OwnedIds(sessions.store)):
             assert [has(found, RED, one) for one in ("a", "b", "c", "")] == [True, True, False, False]
             assert not has(found, BLUE, "a")
             assert not has(found, RED._replace(base="http://other"), "a")
@@ -67,19 +67,19 @@ def test_what_a_provider_forgets_is_forgotten_too(sessions: Sessions, monkeypatc
     monkeypatch.setattr(belongings, "TIDY_EVERY", 2)
     clock = FakeClock()
     with sessions:
-        found = Belongings(sessions.store, clock)
+        found = OwnedIds(sessions.store, clock)
         asyncio.run(found.add(RED, ["short"], 35))
         asyncio.run(found.add(RED, ["long"]))
         clock.advance(36 * 86_400)
         asyncio.run(found.add(RED, ["new"], 35))
         asyncio.run(found.add(RED, ["newer"], 35))
-        again = Belongings(sessions.store, clock)
+        again = OwnedIds(sessions.store, clock)
         assert [has(again, RED, one) for one in ("short", "long", "new")] == [False, True, True]
 
 
 def test_without_a_store_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(belongings, "MOST_REMEMBERED", 3)
-    found = Belongings(None)
+    found = OwnedIds(None)
     for given in "abca":
         asyncio.run(found.add(RED, [given]))
     asyncio.run(found.add(RED, ["d"]))
@@ -88,7 +88,7 @@ def test_without_a_store_the_newest_are_remembered(monkeypatch: pytest.MonkeyPat
 
 def test_a_store_that_fails_loses_no_answer(tmp_path: Path) -> None:
     sessions = midfold.open(f"sqlite:///{tmp_path}/s.db")
-    found = Belongings(sessions.store)
+    found = OwnedIds(sessions.store)
     sessions.close()
     (tmp_path / "s.db").unlink()
     (tmp_path / "s.db").mkdir()
@@ -206,11 +206,11 @@ def test_the_table_knows_no_deeper_and_no_other_paths() -> None:
         "/v1/conversations/a/items/b/c",
         "/v1/models/../a",
     ):
-        assert granted("GET", path) is None
-    assert granted("GET", "/v1/files/..") is None
-    assert granted("GET", "/v1/files/a") == ("a", "", False)
-    assert granted("GET", "/v1/messages/batches/a") == ("a", "", False)
-    assert granted("GET", "/conversations/a/items/b") == ("a", "", False)
+        assert grant_for("GET", path) is None
+    assert grant_for("GET", "/v1/files/..") is None
+    assert grant_for("GET", "/v1/files/a") == ("a", "", False)
+    assert grant_for("GET", "/v1/messages/batches/a") == ("a", "", False)
+    assert grant_for("GET", "/conversations/a/items/b") == ("a", "", False)
 
 
 STREAM = (
@@ -259,7 +259,7 @@ def test_a_stream_is_never_held_back_and_an_answer_in_one_piece_is_until_its_ids
                 seen.append("sent")
                 yield piece
 
-        reader = Issued("thing", is_stream=is_stream, encoding="", keep=keep)
+        reader = IssuedIds("thing", is_stream=is_stream, encoding="", keep=keep)
         async for _ in reader.through(chunks()):
             seen.append("passed")
             await asyncio.sleep(0)
@@ -292,5 +292,5 @@ async def _through(data: bytes, size: int, made: Made, is_stream: bool, encoding
         for start in range(0, len(data), size):
             yield data[start : start + size]
 
-    reader = Issued(made, is_stream=is_stream, encoding=encoding, keep=keep)
+    reader = IssuedIds(made, is_stream=is_stream, encoding=encoding, keep=keep)
     return b"".join([chunk async for chunk in reader.through(chunks())]), kept

@@ -41,7 +41,7 @@ class Witness:
     def progress(self, progress: TrajectoryProgress, /) -> None:
         self.steps.append(progress)
 
-    def failed(self, record: RecordMetrics, /) -> None:
+    def report_failure(self, record: RecordMetrics, /) -> None:
         self.failures.append(record)
 
     def record_lines(self, lines: Iterator[bytes], /) -> None:

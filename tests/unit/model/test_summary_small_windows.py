@@ -28,10 +28,14 @@ from midfold.model.summaries import (
 )
 from midfold.transcript.replies import ModelAnswer
 from midfold.transcript.tokens import estimate_text
-from support.fixtures import assistant, call, user
+from support.fixtures import assistant, call, free, user
 
 ENDPOINT = Endpoint(name="test", wire="openai", base_url="http://127.0.0.1:1/v1", model="small")
-GOOD = "## Goal\nPort the parser.\n\n## Progress\n### Done\n- wrote the lexer"
+GOOD = (
+    "## Goal\nPort the parser.\n\n## Progress\n### Done\n"
+    + "\n".join(f"- wrote part {number} of the lexer and ran its tests" for number in range(24))
+    + "\n\n## Next Steps\n- write the grammar"
+)
 
 
 class Model:
@@ -97,7 +101,8 @@ def test_no_call_is_larger_than_the_window_however_much_the_model_writes(
 
 def test_parts_that_do_not_fit_one_call_are_merged_with_their_neighbours_first() -> None:
     steps: list[SummaryProgress] = []
-    part = "## Progress\n### Done\n" + "\n".join(f"- finished step {n} of the port" for n in range(30))
+    steps_done = "\n".join(f"- finished step {n} of the port" for n in range(30))
+    part = f"## Goal\nPort it.\n\n## Progress\n### Done\n{steps_done}\n\n## Next Steps\n- go on"
     model = Model(2_048, part)
     summary(ask(fold(60)), model, 2_048, progress=steps.append)
     merges = [call.messages[0][1] for call in model.calls if "[PART 1 of " in call.messages[0][1]]
@@ -182,6 +187,7 @@ def test_calls_are_counted_when_they_come_to_nothing() -> None:
 
 @pytest.mark.parametrize(("kind", "status"), [("network", "aborted"), ("model_not_found", "compacted")])
 def test_the_receipt_counts_calls_that_came_to_nothing(kind: FailureKind, status: str) -> None:
+    @free
     def failing(ask: SummaryAsk) -> str:
         failed = SummaryFailed(kind)
         failed.calls = 3

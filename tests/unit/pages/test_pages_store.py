@@ -11,7 +11,7 @@ from midfold.errors import NotStored
 from midfold.fold.archive import handle_of
 from midfold.pages import statistics
 from midfold.pages.lookup import Lookup
-from midfold.pages.messages import Fates, MessageReader, MessageRuns
+from midfold.pages.messages import MessageFates, MessageReader, MessageRuns
 from midfold.pages.messages import MessagePlace as Place
 from midfold.pages.statistics import MOST_COUNTED, SizeMeter, sample
 from midfold.pages.web import everything
@@ -83,7 +83,7 @@ def test_places_are_what_lists_would_be() -> None:
 
 
 def test_a_message_is_kept_changed_or_folded() -> None:
-    fates = Fates(MessageRuns([ViewPiece(0, 2), ViewPiece(5, 1, 8), ViewPiece(None, 1, 7)]))
+    fates = MessageFates(MessageRuns([ViewPiece(0, 2), ViewPiece(5, 1, 8), ViewPiece(None, 1, 7)]))
     told = [
         Place(1),
         Place(2),

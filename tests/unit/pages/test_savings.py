@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from midfold.cache.health import Health, Seen
+from midfold.cache.health import Health, RequestHashes
 from midfold.cache.prices import Prices
 from midfold.fold.receipt import Receipt, SummaryFacts
 from midfold.fold.request import CompactionState
@@ -212,7 +212,7 @@ def test_a_session_that_kept_no_turns_has_its_sums() -> None:
     prices, health = prompts("m"), Health()
     assert prices is not None
     for one in turns:
-        health = health.observe(one.usage, Seen(), at=one.at / 1000, prices=prices)
+        health = health.observe(one.usage, RequestHashes(), at=one.at / 1000, prices=prices)
     summed, exact = cache_use_of_health(health, prices), cache_use(turns, PRICES)
     assert msgspec.structs.astuple(summed) == pytest.approx(msgspec.structs.astuple(exact))
     assert [(one.cause, one.requests) for one in causes_of_health(health)] == [("hit", 1), ("cold_start", 1)]

@@ -26,7 +26,7 @@ def store() -> SqlStore:
 
 def _fold(store: SqlStore, name: str, fold: str, body: str) -> None:
     base = StoreBase()
-    base.begun(store, name, *(f"{name} {number}" for number in range(6)))
+    base.begin(store, name, *(f"{name} {number}" for number in range(6)))
     made = base.fold(store, name)
     handles = {PREFIX + fold: next(iter(made.handles.values()))}
     state = CompactionState(count=1, summary=f"{body}\n", folds=(fold,))

@@ -40,11 +40,11 @@ def found(store: SqlStore, text: str) -> list[int]:
 
 def newer_rules(patch: pytest.MonkeyPatch) -> None:
     """The next version of the rules: every token has an x in front."""
-    original = words.search_text
+    original = words.index_text
     for module in (upkeep, postgres):
         patch.setattr(module, "VERSION", words.VERSION + 1)
     for place in ("midfold.store.sqlite", "midfold.store.postgres", "midfold.store.bodies", "midfold.store.upkeep"):
-        patch.setattr(f"{place}.search_text", lambda text: " ".join(f"x{word}" for word in original(text).split()))
+        patch.setattr(f"{place}.index_text", lambda data: " ".join(f"x{word}" for word in original(data).split()))
 
 
 def test_the_index_is_the_same_afterwards(store: SqlStore) -> None:

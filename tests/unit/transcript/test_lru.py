@@ -98,7 +98,7 @@ def test_an_entry_is_forgotten_by_key_by_value_and_by_what_its_key_is_like() -> 
 def test_a_value_is_made_once_even_if_it_is_none() -> None:
     made: list[str] = []
     memory: LRU[str, int | None] = LRU(2)
-    assert [memory.made("a", lambda: made.append("a")) for _ in range(3)] == [None] * 3
+    assert [memory.get_or_make("a", lambda: made.append("a")) for _ in range(3)] == [None] * 3
     assert made == ["a"]
 
 
@@ -108,7 +108,7 @@ def test_threads_that_evict_at_once_lose_nothing(restless: None) -> None:
     def work(number: int) -> None:
         for place in range(2_000):
             key = place * THREADS + number
-            assert memory.made(key, lambda key=key: b"%d" % key) == b"%d" % key  # type: ignore[misc]
+            assert memory.get_or_make(key, lambda key=key: b"%d" % key) == b"%d" % key  # type: ignore[misc]
             memory.get(key - 3)
             memory.forget(key - 5)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from midfold import Media, Message, Meter, Opaque, Text, Thinking, Tool, ToolCall, ToolResult, read
-from midfold.transcript.tokens import ESTIMATE, IMAGE_UNITS, Calibration, Fixed, RunningTally, Tally, part_units
+from midfold.transcript.tokens import ESTIMATE, IMAGE_UNITS, Calibration, FixedSize, RunningTally, Tally, part_units
 
 
 class Counting:
@@ -117,13 +117,13 @@ def test_usage_calibrates_the_estimate_and_is_exact_for_what_it_measured() -> No
     meter = Meter()
     running = RunningTally(meter, read(conversation(400)).messages)
     fixed = 1000
-    raw = Calibration().predict(running, Fixed(fixed))
+    raw = Calibration().predict(running, FixedSize(fixed))
     assert raw.basis == "estimated"
     reported = raw.tokens * 2
-    calibration = Calibration().observe(running.now, reported, fixed=Fixed(fixed), meter=meter)
-    assert calibration.predict(running, Fixed(fixed)) == (reported, "reported")
+    calibration = Calibration().observe(running.now, reported, fixed=FixedSize(fixed), meter=meter)
+    assert calibration.predict(running, FixedSize(fixed)) == (reported, "reported")
     running.extend(read(conversation(410)).messages[400:])
-    grown = calibration.predict(running, Fixed(fixed))
+    grown = calibration.predict(running, FixedSize(fixed))
     new_units = running.now.units - running.at(400).units
     assert grown == (reported + 2 * new_units, "calibrated")
 
@@ -131,35 +131,35 @@ def test_usage_calibrates_the_estimate_and_is_exact_for_what_it_measured() -> No
 def test_after_a_rewrite_only_the_ratio_is_trusted() -> None:
     meter = Meter()
     running = RunningTally(meter, read(conversation(400)).messages)
-    estimate = Calibration().predict(running, Fixed()).tokens
-    calibration = Calibration().observe(running.now, estimate * 3, fixed=Fixed(), meter=meter)
+    estimate = Calibration().predict(running, FixedSize()).tokens
+    calibration = Calibration().observe(running.now, estimate * 3, fixed=FixedSize(), meter=meter)
     shorter = RunningTally(meter, read(conversation(400)).messages[200:])
-    predicted = calibration.predict(shorter, Fixed())
+    predicted = calibration.predict(shorter, FixedSize())
     assert predicted.basis == "calibrated"
-    assert predicted.tokens == pytest.approx(3 * Calibration().predict(shorter, Fixed()).tokens, rel=0.01)
-    assert calibration.without_anchor().predict(running, Fixed()).basis == "calibrated"
+    assert predicted.tokens == pytest.approx(3 * Calibration().predict(shorter, FixedSize()).tokens, rel=0.01)
+    assert calibration.without_anchor().predict(running, FixedSize()).basis == "calibrated"
 
 
 def test_a_reply_without_usage_and_a_tiny_one_teach_no_ratio() -> None:
     meter = Meter()
     tally = RunningTally(meter, read(conversation(2)).messages).now
-    assert Calibration().observe(tally, 0, fixed=Fixed(), meter=meter) == Calibration()
-    tiny = Calibration().observe(tally, 90, fixed=Fixed(), meter=meter)
+    assert Calibration().observe(tally, 0, fixed=FixedSize(), meter=meter) == Calibration()
+    tiny = Calibration().observe(tally, 90, fixed=FixedSize(), meter=meter)
     assert (tiny.ratio, tiny.samples, tiny.anchor) == (1.0, 0, tally)
 
 
 @pytest.mark.parametrize("reported", [1, -5, 10_000_000])
 def test_an_absurd_report_is_not_believed(reported: int) -> None:
-    known = Calibration().observe(Tally(10, 10_000, b"x"), 12_000, fixed=Fixed(), meter=Meter())
-    assert known.observe(Tally(20, 20_000, b"y"), reported, fixed=Fixed(), meter=Meter()) == known
+    known = Calibration().observe(Tally(10, 10_000, b"x"), 12_000, fixed=FixedSize(), meter=Meter())
+    assert known.observe(Tally(20, 20_000, b"y"), reported, fixed=FixedSize(), meter=Meter()) == known
 
 
 def test_the_ratio_is_learned_from_growth_not_from_what_was_there_before() -> None:
     """Pictures priced at 1,600 units but billed at 85 say nothing about the text that comes after them."""
     meter = Meter()
-    first = Calibration().observe(Tally(10, 16_000, b"x"), 4_000, fixed=Fixed(), meter=meter)
-    second = first.observe(Tally(20, 26_000, b"y"), 14_000, fixed=Fixed(), meter=meter)
-    third = second.observe(Tally(30, 36_000, b"z"), 24_000, fixed=Fixed(), meter=meter)
+    first = Calibration().observe(Tally(10, 16_000, b"x"), 4_000, fixed=FixedSize(), meter=meter)
+    second = first.observe(Tally(20, 26_000, b"y"), 14_000, fixed=FixedSize(), meter=meter)
+    third = second.observe(Tally(30, 36_000, b"z"), 24_000, fixed=FixedSize(), meter=meter)
     assert first.ratio < second.ratio < third.ratio <= 1.0
 
 

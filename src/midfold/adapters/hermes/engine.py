@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import midfold
-from midfold.adapters.hermes.gauge import Gauge
-from midfold.adapters.hermes.memory import Shelf, memory_lines, notes_of, with_memory
+from midfold.adapters.hermes.gauge import HermesNumbers
+from midfold.adapters.hermes.memory import SessionArchives, memory_lines, notes_of, with_memory
 from midfold.adapters.hermes.summarizer import Call, hermes_call, summarize_with
 from midfold.errors import ConfigError, SummaryFailed
-from midfold.fold.handoff import generated, newest_handoff
+from midfold.fold.handoff import generated_messages, newest_handoff
 from midfold.fold.receipt import KEEPS_HISTORY
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
@@ -50,7 +50,7 @@ TODO_FLAG, TODO_TEXT = "_todo_snapshot_synthetic", "[Your active task list was p
 _log = logging.getLogger("midfold.hermes")
 
 
-class HermesEngine(Gauge):
+class HermesEngine(HermesNumbers):
     """One conversation of a Hermes agent. `engine_class` adds Hermes' own base class where Hermes is present."""
 
     name = NAME
@@ -69,7 +69,7 @@ class HermesEngine(Gauge):
         self._host = EngineHost(config=settings, summarizer=self._summarize, clock=clock)
         self.quiet_mode = True
         self._session_id = ""
-        self._shelf: Shelf | None = None
+        self._shelf: SessionArchives | None = None
         self._loaded = False
         self._forget()
 
@@ -148,10 +148,10 @@ class HermesEngine(Gauge):
     def _summarize(self, ask: SummaryAsk) -> SummaryAnswer:
         lines = memory_lines(self._memory, ask.redact, ask.budget_tokens) or notes_of(ask.previous)
         spent = sum(estimate_text(line) + 1 for line in lines)
-        answer = self._answered(msgspec.structs.replace(ask, budget_tokens=max(ask.budget_tokens - spent, 1)))
+        answer = self._ask_model(msgspec.structs.replace(ask, budget_tokens=max(ask.budget_tokens - spent, 1)))
         return msgspec.structs.replace(answer, text=with_memory(answer.text, lines) if answer.text else "")
 
-    def _answered(self, ask: SummaryAsk) -> SummaryAnswer:
+    def _ask_model(self, ask: SummaryAsk) -> SummaryAnswer:
         call = self._call or hermes_call()
         if call is None:
             return local_summarizer(ask)
@@ -161,9 +161,9 @@ class HermesEngine(Gauge):
         except SummaryFailed as failed:
             self._last_summary_error = f"the summary model failed ({failed.kind})"
             if failed.kind in KEEPS_HISTORY or not self._host.config.compression.lossy_fallback:
-                return SummaryAnswer(failure=failed.kind)
+                return SummaryAnswer(failure=failed.kind, retry_after=failed.retry_after)
             self._last_summary_fallback_used = True
-            return msgspec.structs.replace(local_summarizer(ask), failure=failed.kind)
+            return msgspec.structs.replace(local_summarizer(ask), failure=failed.kind, retry_after=failed.retry_after)
 
     # Sessions.
 
@@ -171,7 +171,7 @@ class HermesEngine(Gauge):
         """A new session, the same one again, or the continuation of one that was just compacted."""
         home = context.get("hermes_home")
         if home:
-            self._shelf = Shelf(Path(str(home)) / NAME)
+            self._shelf = SessionArchives(Path(str(home)) / NAME)
         session_id = str(session_id or "")
         parent = str(context.get("old_session_id") or "")
         goes_on = context.get("boundary_reason") == "compression" or bool(context.get("carry_over_context"))
@@ -210,8 +210,8 @@ class HermesEngine(Gauge):
     def rehydrate(self, messages: list[dict[str, Any]]) -> None:
         """Takes up what the messages of a resumed session, and the shelf, know about earlier compactions."""
         self._load()
-        found = newest_handoff(generated(read(messages).messages))
-        if found is not None:
+        found = newest_handoff(generated_messages(read(messages).messages))
+        if found is not None and not found[1].is_foreign:
             state = self._host.state
             _, handoff = found
             folds = state.folds if handoff.fold in state.folds else (*state.folds, handoff.fold)

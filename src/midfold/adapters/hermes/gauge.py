@@ -18,7 +18,7 @@ import msgspec
 from midfold.host import EngineHost
 
 
-class Gauge:
+class HermesNumbers:
     """The numbers of one conversation."""
 
     _host: EngineHost

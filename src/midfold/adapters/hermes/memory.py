@@ -79,7 +79,7 @@ def notes_of(summary: str) -> list[str]:
 MOST_PARENTS = 100
 
 
-class Shelf:
+class SessionArchives:
     """The archives of all sessions under one folder."""
 
     def __init__(self, folder: Path) -> None:

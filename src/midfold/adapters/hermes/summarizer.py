@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from midfold.errors import FailureKind, SummaryFailed
+from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.fold.summary import serialize_turns
+from midfold.model.refusals import failure_of_error
 from midfold.transcript.message import Transcript
 
 Call = Callable[..., Any]
@@ -27,7 +29,6 @@ SMALLEST_PROMPT = 60_000
 CHARACTERS_PER_TOKEN = 2
 """Of the window: a prompt of half the window's tokens at four characters each leaves room for the answer."""
 _OPEN, _CLOSE = re.compile(r"<(think|thinking|reasoning)>", re.IGNORECASE | re.ASCII), "</{}>"
-_BY_STATUS: dict[int, FailureKind] = {401: "auth", 402: "auth", 403: "auth", 408: "timeout", 429: "rate_limit"}
 
 
 def hermes_call() -> Call | None:
@@ -41,11 +42,11 @@ def hermes_call() -> Call | None:
     if call is None or protection is None:
         return call
 
-    def protected(**arguments: Any) -> Any:
+    def call_protected(**arguments: Any) -> Any:
         with protection():
             return call(**arguments)
 
-    return protected
+    return call_protected
 
 
 def summarize_with(call: Call, ask: SummaryAsk, runtime: Mapping[str, str], context_length: int) -> SummaryAnswer:
@@ -54,7 +55,7 @@ def summarize_with(call: Call, ask: SummaryAsk, runtime: Mapping[str, str], cont
     summary = ask.previous
     for piece in pieces(ask.messages, limit):
         part = msgspec.structs.replace(ask, messages=piece, previous=summary)
-        summary = _asked(call, part.prompt(), runtime)
+        summary = _ask(call, part.prompt(), runtime)
     return SummaryAnswer(text=summary, source="model")
 
 
@@ -70,12 +71,12 @@ def pieces(messages: Transcript, limit: int) -> Iterator[Transcript]:
     yield messages[start:]
 
 
-def _asked(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
+def _ask(call: Call, prompt: str, runtime: Mapping[str, str]) -> str:
     try:
         response = call(task="compression", main_runtime=dict(runtime), messages=[{"role": "user", "content": prompt}])
     except Exception as error:
         # Whatever the provider's SDK raises: the conversation must not be lost, and the kind decides what follows.
-        raise SummaryFailed(failure_kind(error)) from error
+        raise failure_of_call(error) from error
     text = without_reasoning(_content(response)).strip()
     if not text:
         raise SummaryFailed("malformed")
@@ -105,28 +106,9 @@ def without_reasoning(text: str) -> str:
     return "".join([*kept, text[position:]])
 
 
-def failure_kind(error: BaseException) -> FailureKind:
-    """What kind of failure an exception is: by its status, else by the types it and its causes are made of."""
-    seen: BaseException | None = error
-    for _ in range(5):
-        if seen is None:
-            break
-        kind = _kind(seen)
-        if kind:
-            return kind
-        seen = seen.__cause__ or seen.__context__
-    return "other"
-
-
-def _kind(error: BaseException) -> FailureKind:
-    status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(status, int):
-        return _BY_STATUS.get(status, "network" if status in (502, 503, 504) else "other")
-    names = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if isinstance(error, TimeoutError) or "Timeout" in names:
-        return "timeout"
-    if isinstance(error, OSError) or "Connection" in names or "Connect" in names:
-        return "network"
-    if "Authentication" in names or "PermissionDenied" in names:
-        return "auth"
-    return "no_provider" if type(error) is RuntimeError and "provider" in str(error).lower() else ""
+def failure_of_call(error: Exception) -> SummaryFailed:
+    """How a call of Hermes' failed; it says in words alone that it has nobody to ask."""
+    if type(error) is RuntimeError and "provider" in str(error).lower() and error.__cause__ is None:
+        return SummaryFailed("no_provider")
+    failed = failure_of_error(error, time.time())
+    return SummaryFailed(failed.kind, retry_after=failed.retry_after)

@@ -55,9 +55,9 @@ class Toolbox:
     def run(self, call: ToolCall) -> Result:
         """Runs one call. Only an interrupt of the user's is not made a result."""
         try:
-            return Result(call, bounded(_speakable(self._run(call)), self.limit))
+            return Result(call, shorten_middle(_speakable(self._run(call)), self.limit))
         except (MidfoldError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
-            return Result(call, bounded(_speakable(f"error: {_words(error)}"), self.limit), is_error=True)
+            return Result(call, shorten_middle(_speakable(f"error: {_words(error)}"), self.limit), is_error=True)
 
     def _run(self, call: ToolCall) -> str:
         tool = self.tools.get(call.name)
@@ -106,7 +106,7 @@ def _speakable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def bounded(text: str, limit: int) -> str:
+def shorten_middle(text: str, limit: int) -> str:
     """A text of at most `limit` characters or so; of a longer one the middle is left out, and it says how much."""
     if len(text) <= limit:
         return text
@@ -131,12 +131,12 @@ def plan_tool() -> AgentTool:
 
 
 def write(steps: list[Any]) -> str:
-    shown = drawn(steps)
+    shown = plan_lines(steps)
     done = shown.count(SIGNS["done"])
     return f"the plan has {len(steps)} steps, {done} done"
 
 
-def drawn(steps: list[Any]) -> str:
+def plan_lines(steps: list[Any]) -> str:
     """The plan as lines."""
     lines: list[str] = []
     for step in steps:
@@ -158,7 +158,7 @@ def newest(messages: Iterable[Message]) -> ToolCall | None:
 
 def snapshot(call: ToolCall) -> str:
     """The plan as a notice to the model, after the call that wrote it was folded."""
-    return f"{OPENING}\nYour plan, as you last wrote it:\n{drawn(_steps(call) or [])}\n{CLOSING}"
+    return f"{OPENING}\nYour plan, as you last wrote it:\n{plan_lines(_steps(call) or [])}\n{CLOSING}"
 
 
 def _steps(call: ToolCall) -> list[Any] | None:
@@ -166,7 +166,7 @@ def _steps(call: ToolCall) -> list[Any] | None:
     try:
         given = jsonio.decode(call.arguments)
         steps = given.get("steps") if isinstance(given, dict) else None
-        return steps if isinstance(steps, list) and drawn(steps) else None
+        return steps if isinstance(steps, list) and plan_lines(steps) else None
     except (jsonio.NotJSON, ToolRefused):
         return None
 

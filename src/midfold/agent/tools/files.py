@@ -246,9 +246,9 @@ class Search:
             if len(given) > LONGEST_PATTERN:
                 raise ToolRefused(f"`{name}` has {len(given):,} characters; at most {LONGEST_PATTERN:,} are taken")
         wanted = list(islice(self._files(self.folder.existing(path), files), MOST_FILES + 1))
-        told = self._matched(pattern, wanted[:MOST_FILES])
+        told = self._match(pattern, wanted[:MOST_FILES])
         notes = [f"[more than {MOST_FILES:,} files; only the first were searched]"] if len(wanted) > MOST_FILES else []
-        return _shown(told, notes)
+        return _describe_hits(told, notes)
 
     def _files(self, start: Path, files: str) -> Iterator[tuple[str, str]]:
         for file in self.folder.files(start):
@@ -256,7 +256,7 @@ class Search:
             if fnmatch(name, files) or fnmatch(file.name, files):
                 yield name, str(file)
 
-    def _matched(self, pattern: str, files: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    def _match(self, pattern: str, files: list[tuple[str, str]]) -> list[dict[str, Any]]:
         """What the other process told until it was done, or until its time was over."""
         asked = {"pattern": pattern, "files": files, "seconds": self.seconds, "hits": MOST_HITS + 1}
         asked |= {"largest": LARGEST_FILE, "line": LONGEST_LINE, "shown": LONGEST_HIT}
@@ -279,7 +279,7 @@ class Search:
         return [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def _shown(told: Iterable[dict[str, Any]], notes: list[str]) -> str:
+def _describe_hits(told: Iterable[dict[str, Any]], notes: list[str]) -> str:
     hits: list[str] = []
     unread: list[str] = []
     over = False

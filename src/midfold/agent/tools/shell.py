@@ -49,7 +49,7 @@ _LONGEST_NAME = 200
 _PR_SET_DUMPABLE = 4
 
 
-def passed_on(
+def command_environment(
     environment: Mapping[str, str], *, hidden: Collection[str] = (), named: Collection[str] = ()
 ) -> dict[str, str]:
     """The variables that a command is given; `hidden` are kept back whatever they look like, `named` never."""
@@ -95,7 +95,7 @@ class Shell:
         self.folder = folder
         self.timeout = timeout
         self.limit = limit
-        self.environment = passed_on(environment, hidden=hidden, named=named)
+        self.environment = command_environment(environment, hidden=hidden, named=named)
 
     def tool(self) -> AgentTool:
         return AgentTool(spec=spec(self.timeout), run=self.run, changes=True, told=lambda given: given["command"])
@@ -169,14 +169,14 @@ def _read(process: subprocess.Popen[bytes], output: OutputEnds, ends: float) -> 
             if chunk:
                 output.add(chunk)
             elif chunk == b"":
-                return _waited(process, ends)
+                return _wait_until(process, ends)
             elif process.poll() is not None:
                 return True
             if left <= 0:
                 return False
 
 
-def _waited(process: subprocess.Popen[bytes], ends: float) -> bool:
+def _wait_until(process: subprocess.Popen[bytes], ends: float) -> bool:
     try:
         process.wait(max(ends - time.monotonic(), 0.0))
     except subprocess.TimeoutExpired:
@@ -186,14 +186,14 @@ def _waited(process: subprocess.Popen[bytes], ends: float) -> bool:
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """Ends a command and every process of its group; those that do not listen are killed."""
-    if process.poll() is None and _signalled(process.pid, signal.SIGTERM):
+    if process.poll() is None and _signal_group(process.pid, signal.SIGTERM):
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
-    _signalled(process.pid, signal.SIGKILL)
+    _signal_group(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _signalled(group: int, number: signal.Signals) -> bool:
+def _signal_group(group: int, number: signal.Signals) -> bool:
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

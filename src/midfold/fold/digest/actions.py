@@ -87,6 +87,8 @@ _SHOWS = re.compile(
     r"(?:cat|grep|egrep|rg|ag|sed -n|head|tail|less|more|awk|ls|tree|find|fd|echo|printf|jq|wc|nl|diff|strings|od|xxd"
     r"|git (?:log|show|diff|status|blame|grep|branch)|gh (?:api|pr|issue|run))\b"
 )
+_LOOKS_FOR = re.compile(r"(?:git )?(?:grep|egrep|rg|ag|ack|pgrep|diff)\b")
+"""What exits with 1 where it finds nothing."""
 _QUOTED = re.compile(r"'[^']*'")
 _REDIRECTED = re.compile(
     r"(?<![\d&<>=-])>{1,2}\s{0,9}([^\s;&|<>()'\"$`]{1,300})|\btee (?:-a )?([^\s;&|<>()'\"$`]{1,300})"
@@ -104,12 +106,16 @@ _IN_PLACE = re.compile(r"\bsed -i\S{0,9} [^\n]{0,600}?\s([^\s;&|<>()'\"$`*]{1,30
 
 def shell(look: Look) -> Action:
     command = command_of(look)
-    did = f"ran {look.code(_telling_part(command))}" if command else "ran a command"
+    did = f"ran {look.code(telling_part(command))}" if command else "ran a command"
     body = look.body
-    shows = bool(_SHOWS.match(_telling_part(command)))
+    shows = bool(_SHOWS.match(telling_part(command)))
     told = failure.stated(body, content=True, opening=not shows)
     if told.failed is None:
-        told = failure.own_error(body, _telling_part(command)) if shows else failure.ending(body)
+        told = failure.own_error(body, telling_part(command)) if shows else failure.ending(body)
+    elif told.failed is False and not shows:
+        told = failure.ending(body) if failure.ending(body).failed else told
+    if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(telling_part(command)):
+        return act(look, "shell", did, "no matches")
     changed = written(command)
     if told.failed and told.aside:
         error = look.say(told.reason, 160)
@@ -149,7 +155,7 @@ def command_of(look: Look) -> str:
     return look.raw if not look.given and look.raw[:1] not in ("{", "[", "") and look.raw != "null" else ""
 
 
-def _telling_part(command: str) -> str:
+def telling_part(command: str) -> str:
     """Without the change of folder that opens so many commands."""
     found = _INTO_FOLDER.match(command[:400])
     return command[found.end() :] if found else command

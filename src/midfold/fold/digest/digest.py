@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from midfold.fold.digest.look import REDACTED_AT_ONCE, Action, Redactor, clip, flat, identity, plural, take_a_look
+from midfold.fold.digest.look import REDACTED_AT_ONCE, Action, Look, Redactor, clip, flat, identity, plural, take_a_look
 from midfold.fold.digest.recognise import recognise
 from midfold.transcript import jsonio
 from midfold.transcript.laws import Place
@@ -58,6 +58,11 @@ def describe(call: ToolCall | None, result: ToolResult) -> Action:
 
 
 def describe_with(call: ToolCall | None, result: ToolResult, redact: Redactor) -> Action:
+    return describe_look(take_a_look(call, result, redact), call, result)
+
+
+def describe_look(look: Look, call: ToolCall | None, result: ToolResult) -> Action:
+    """The action that a look shows, by what users registered before the built-in families."""
     for function in _registered:
         try:
             action = function(call, result)
@@ -65,7 +70,6 @@ def describe_with(call: ToolCall | None, result: ToolResult, redact: Redactor) -
             continue
         if isinstance(action, Action):
             return action
-    look = take_a_look(call, result, redact)
     return recognise(look)(look)
 
 

@@ -242,7 +242,18 @@ def judged(
 
 def take_a_look(call: ToolCall | None, result: ToolResult, redact: Redactor) -> Look:
     name = (call.name if call is not None else "") or result.name or ""
-    raw = call.arguments if call is not None else ""
+    return _look(name, call.arguments if call is not None else "", read_body(result), redact)
+
+
+UNREAD = Body(text="", characters=0, lines=0)
+
+
+def look_at_call(call: ToolCall, redact: Redactor) -> Look:
+    """A call whose result nobody has read yet."""
+    return _look(call.name, call.arguments, UNREAD, redact)
+
+
+def _look(name: str, raw: str, body: Body, redact: Redactor) -> Look:
     given = _arguments(raw)
     known = _name(name[:160])
     return Look(
@@ -253,7 +264,7 @@ def take_a_look(call: ToolCall | None, result: ToolResult, redact: Redactor) -> 
         arguments={squash(key): item for key, item in given.items()},
         given=given,
         raw=raw,
-        body=read_body(result),
+        body=body,
         redact=redact,
     )
 

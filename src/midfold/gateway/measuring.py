@@ -1,4 +1,4 @@
-"""A request on the scales: its conversation, the checkpoint that fits it, and how large it is.
+"""A request, measured: its conversation, the checkpoint that fits it, and how large it is.
 
 Rules of this file:
 1. Reading, hashing and counting runs in a thread.
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec import Raw
 
-from midfold.cache.health import Health, Seen
+from midfold.cache.health import Health, RequestHashes
 from midfold.cache.markers import QUOTED_MARKERS
 from midfold.cache.prices import prices_for
 from midfold.config import Config
@@ -37,7 +37,7 @@ from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import Document, read, write
 from midfold.transcript.message import Message, Transcript, Usage
-from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count, Fixed, Meter
+from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count, FixedSize, Meter
 
 # A request as a conversation: what is hashed, what is counted, and how it is written back.
 #
@@ -136,16 +136,16 @@ class ClientHistory:
         """What the model sees of the messages, without a leading system prompt."""
         return self.talk if checkpoint is None else checkpoint.apply(self.talk, self.dialect)
 
-    def fixed(self, meter: Meter) -> Fixed:
+    def fixed_size(self, meter: Meter) -> FixedSize:
         """What stands beside the messages: the system prompt, wherever it is, and tools, which seldom change."""
-        alone = meter.fixed(self.system)
+        alone = meter.fixed_size(self.system)
         tools = self.document.body.get("tools") if self.document.body is not None else None
         if tools is None:
             return alone
         data = bytes(tools) if isinstance(tools, Raw) else jsonio.encode(tools)
         return alone._replace(units=alone.units + meter.raw_tool_units(data, lambda: self.document.tools))
 
-    def written(self, view: Transcript, *, noted: bool) -> bytes:
+    def body_with(self, view: Transcript, *, noted: bool) -> bytes:
         """The body with other messages; the bytes that came in if they are the same."""
         system = self.system
         changed = with_note(system) if noted and system is not None else system
@@ -202,7 +202,7 @@ class Checkpoints:
         self._sessions = sessions
         self._known: LRU[tuple[str, bytes], Checkpoint] = LRU(MOST, most_bytes=MOST_BYTES, size=_size)
 
-    def known(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+    def find_in_memory(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in memory that fits."""
         if not self._known:
             return None
@@ -215,7 +215,7 @@ class Checkpoints:
                 return found
         return None
 
-    def stored(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+    def find_in_store(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in the store that fits; it is remembered."""
         if self._sessions is None:
             return None
@@ -224,9 +224,9 @@ class Checkpoints:
             self.remember(found)
         return found
 
-    def remembered(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
+    def find_in_force(self, conversation: ClientHistory, name: str) -> Checkpoint | None:
         """The longest one in memory that fits and is in force."""
-        while (found := self.known(conversation, name)) is not None:
+        while (found := self.find_in_memory(conversation, name)) is not None:
             if self._holds(found):
                 return found
             self._known.forget(key_of(found), found)
@@ -248,7 +248,7 @@ def key_of(checkpoint: Checkpoint) -> tuple[str, bytes]:
     return (space_of(checkpoint.session), checkpoint.chain)
 
 
-def named(namespace: str, name: str) -> str:
+def qualified_name(namespace: str, name: str) -> str:
     """A session's name inside a namespace."""
     return f"{namespace}/{name}" if namespace else name
 
@@ -275,16 +275,16 @@ def is_usable(name: str) -> bool:
     return len(name) <= LONGEST_NAME and name.isprintable() and "/" not in name and not name.startswith(OURS)
 
 
-class Prepared(NamedTuple):
+class PreparedRequest(NamedTuple):
     """A body to send, and what must be known when its usage is reported."""
 
     body: bytes
     key: Key | None = None
     estimated: int = 0
-    weighed: Weighed | None = None
+    measured: MeasuredRequest | None = None
 
 
-class Weighed(NamedTuple):
+class MeasuredRequest(NamedTuple):
     """A request that was looked at."""
 
     conversation: ClientHistory
@@ -292,7 +292,7 @@ class Weighed(NamedTuple):
     limits: ModelLimits
     checkpoint: Checkpoint | None
     view: Transcript
-    fixed: Fixed
+    fixed: FixedSize
     estimated: int
     size: Count
     is_stored: bool = False
@@ -306,10 +306,10 @@ class Weighed(NamedTuple):
     def identity(self) -> str:
         return f"{self.conversation.identity}/{self.name}"
 
-    def prepared(self) -> Prepared:
+    def prepare(self) -> PreparedRequest:
         noted = self.checkpoint is not None and self.checkpoint.noted
-        body = self.conversation.written(self.view, noted=noted)
-        return Prepared(body, self.key, self.estimated, self)
+        body = self.conversation.body_with(self.view, noted=noted)
+        return PreparedRequest(body, self.key, self.estimated, self)
 
 
 def _of(conversation: ClientHistory, checkpoint: Checkpoint | None) -> bytes:
@@ -318,23 +318,23 @@ def _of(conversation: ClientHistory, checkpoint: Checkpoint | None) -> bytes:
     return whose if checkpoint is None else whose + checkpoint.chain + f"{checkpoint.session}#{checkpoint.seq}".encode()
 
 
-class Report(NamedTuple):
+class PromptReport(NamedTuple):
     """Tokens of one prompt."""
 
     reported: int
     estimated: int
 
 
-class Anchors:
+class PromptReports:
     """The newest reports."""
 
     def __init__(self) -> None:
-        self._known: LRU[Key, Report] = LRU(MOST_REPORTS)
+        self._known: LRU[Key, PromptReport] = LRU(MOST_REPORTS)
 
     def observe(self, key: Key, reported: int, estimated: int) -> None:
         if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
             return
-        self._known.put(key, Report(reported, estimated))
+        self._known.put(key, PromptReport(reported, estimated))
 
     def size(self, chains: list[bytes], checkpoint: bytes, estimated: int) -> Count:
         """How large a request is whose own estimate is this."""
@@ -342,12 +342,13 @@ class Anchors:
             report = self._known.peek((chain, checkpoint))
             if report is not None:
                 ratio = min(max(report.reported / max(report.estimated, 1), LOWEST_RATIO), HIGHEST_RATIO)
-                new = round((estimated - report.estimated) * ratio)
-                return Count(report.reported + new, "calibrated" if new else "reported")
+                if chain == chains[-1] and estimated == report.estimated:
+                    return Count(report.reported, "reported")
+                return Count(report.reported + round((estimated - report.estimated) * ratio), "calibrated")
         return Count(estimated, "estimated")
 
 
-class Caches:
+class CacheHealths:
     """The health of the caches of conversations, by their names."""
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
@@ -361,7 +362,7 @@ class Caches:
             return
         known = self._health.get(name) or Health()
         prices = prices_for(model, self.config.prompt_caching.cache_ttl, self.config.models)
-        seen = Seen(model=model or "", compaction=compaction)
+        seen = RequestHashes(model=model or "", compaction=compaction)
         self._health.put(name, known.observe(usage, seen, at=self.clock(), prices=prices))
 
     def health(self, name: str) -> Health | None:
@@ -369,16 +370,16 @@ class Caches:
         return self._health.get(name) if self._is_on else None
 
 
-class Scales:
-    """Weighs requests."""
+class RequestMeasurer:
+    """Measures requests."""
 
-    def __init__(self, policy: Policy, checkpoints: Checkpoints, caches: Caches) -> None:
+    def __init__(self, policy: Policy, checkpoints: Checkpoints, caches: CacheHealths) -> None:
         self.policy, self.checkpoints, self.caches = policy, checkpoints, caches
-        self.anchors = Anchors()
+        self.reports = PromptReports()
         self.put_back: Callable[[Owner, ClientHistory], ClientHistory] | None = None
         """Puts turns back that the client has never seen."""
 
-    def weigh(self, exchange: Exchange, limits: ModelLimits) -> Weighed | None:
+    def measure(self, exchange: Exchange, limits: ModelLimits) -> MeasuredRequest | None:
         """Reads, hashes and counts a request; in a thread."""
         try:
             document = exchange.document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
@@ -391,37 +392,39 @@ class Scales:
             conversation = self.put_back(exchange.owner, conversation)
         return self.look_up(conversation, self.name(exchange, conversation), limits)
 
-    def look_up(self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False) -> Weighed:
+    def look_up(
+        self, conversation: ClientHistory, name: str, limits: ModelLimits, *, fresh: bool = False
+    ) -> MeasuredRequest:
         """With the checkpoint that fits; `fresh` looks into the store even where memory has one."""
-        known = None if fresh else self.checkpoints.remembered(conversation, name)
-        found = self.checkpoints.stored(conversation, name) if known is None else known
-        return self.weigh_with(found, conversation, name, limits)._replace(is_stored=known is None)
+        known = None if fresh else self.checkpoints.find_in_force(conversation, name)
+        found = self.checkpoints.find_in_store(conversation, name) if known is None else known
+        return self.measure_with(found, conversation, name, limits)._replace(is_stored=known is None)
 
-    def weigh_with(
+    def measure_with(
         self, checkpoint: Checkpoint | None, conversation: ClientHistory, name: str, limits: ModelLimits
-    ) -> Weighed:
+    ) -> MeasuredRequest:
         """The view that a checkpoint gives, and its size."""
         view = conversation.view(checkpoint)
-        fixed = conversation.fixed(limits.meter)
+        fixed = conversation.fixed_size(limits.meter)
         estimated = limits.meter.count(view, fixed).tokens
-        size = self.anchors.size(conversation.chains, _of(conversation, checkpoint), estimated)
-        return Weighed(conversation, name, limits, checkpoint, view, fixed, estimated, size)
+        size = self.reports.size(conversation.chains, _of(conversation, checkpoint), estimated)
+        return MeasuredRequest(conversation, name, limits, checkpoint, view, fixed, estimated, size)
 
     def name(self, exchange: Exchange, conversation: ClientHistory) -> str:
         """The session of a request: as its header says, else by its first messages."""
-        asked = exchange.asked.session
+        asked = exchange.options.session
         own = asked if asked is not None and is_usable(asked) else conversation.name
-        return named(exchange.namespace, own)
+        return qualified_name(exchange.namespace, own)
 
-    def health(self, weighed: Weighed) -> Health | None:
+    def health(self, measured: MeasuredRequest) -> Health | None:
         """What is known of the provider's cache; None where nothing is."""
-        return self.caches.health(weighed.identity)
+        return self.caches.health(measured.identity)
 
-    def observe(self, prepared: Prepared, usage: Usage) -> None:
+    def observe(self, prepared: PreparedRequest, usage: Usage) -> None:
         """What the provider counted for a request that was looked at."""
         if prepared.key is not None:
-            self.anchors.observe(prepared.key, usage.prompt_tokens, prepared.estimated)
-        weighed = prepared.weighed
-        if weighed is not None:
-            seq = 0 if weighed.checkpoint is None else weighed.checkpoint.seq
-            self.caches.observe(weighed.identity, weighed.conversation.document.model, seq, usage)
+            self.reports.observe(prepared.key, usage.prompt_tokens, prepared.estimated)
+        measured = prepared.measured
+        if measured is not None:
+            seq = 0 if measured.checkpoint is None else measured.checkpoint.seq
+            self.caches.observe(measured.identity, measured.conversation.document.model, seq, usage)

@@ -1,0 +1,237 @@
+"""Which lines of a fold are told: the agent's findings and the user's words first, then what is worth most per token.
+
+Rules of this file:
+1. Each name counts once. What says a name in words that explain it is worth more than the name alone.
+2. What the user typed, and what the agent found, decided or reported, is worth telling for itself; so are changes,
+   failures and the ends of runs. The newer, the more.
+3. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
+4. The same fold and budget give the same lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from heapq import heapify, heappop, heappush, nlargest
+
+from midfold.fold.hostile import is_suspicious
+from midfold.fold.names import NameCounts, binds, parts, subwords, worth
+from midfold.fold.steps import FoldReading, Kind, Line, StoryStep
+from midfold.transcript.tokens import estimate_text
+
+NAMED = 10.0
+"""What the names of a line count beside what it says."""
+LINE_TOKENS = 1.0
+"""A line break and what stands before a line."""
+UNBOUND = 0.4
+MOST_ALIKE = 3
+"""Lines that differ in nothing but their numbers."""
+PROSE_SHARE = 0.3
+"""Of the budget, for what the agent said for its own sake; beyond that its sentences count by their names."""
+OLDEST, NEWEST = 0.6, 1.4
+"""What the age of a step makes of its worth."""
+SHORT_ASK = 600
+"""Characters; a longer message of the user's is told by its beginning and by what it demands."""
+CANDIDATES_PER_TOKEN = 1.0
+PER_TOKEN = {"ask": 0.2, "demand": 0.08, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
+HEADS = {
+    "act": 9.0,
+    "wrote": 0.35,
+    "failed": 0.25,
+    "ended": 0.2,
+    "agent": 0.2,
+    "other": 0.12,
+    "shell": 0.1,
+    "web": 0.06,
+}
+ADDED, ERROR, DEFINES = 0.12, 0.15, 0.12
+ON_TOPIC = 1.0
+"""For each token of a line that is about what was asked to be kept."""
+
+DEMAND = re.compile(
+    r"\b(must|never|always|don't|do not|prefer|only|should not|shouldn't|avoid|make sure|instead of|no need)\b", re.I
+)
+_INTENT = re.compile(
+    r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
+    r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
+    r"checking|looking|here's what i'll|i want to|i should)\b",
+    re.I,
+)
+_DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z", re.I)
+_EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|hmm|now|wait)\W{0,3}", re.I)
+_FINDING = re.compile(
+    r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
+    r"fail(?:s|ed|ing)?|already|instead|decid\w+|chose|need(?:s|ed)?|does(?:n't| not)|did(?:n't| not)|is(?:n't| not)|"
+    r"not|only|still|added?|removed?|replaced?|changed?|committed|pushed|created|updated|default|should|would|will|"
+    r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
+    r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]",
+    re.I,
+)
+_ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback", re.I)
+_TWO_WORDS = re.compile(r"[A-Za-z]{3}[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
+_DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
+"""A constant and its value."""
+_DIGITS = re.compile(r"[0-9]+")
+_LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
+
+
+class Choice:
+    """Lines within a budget, and the names that a reader has with them."""
+
+    def __init__(
+        self, reading: FoldReading, steps: list[StoryStep], budget: int, told: str = "", *, only_names: bool = False
+    ) -> None:
+        self.reading = reading
+        self.left = float(budget)
+        self._only_names = only_names
+        self._prose_left = budget * PROSE_SHARE
+        recent = frozenset(reading.recent)
+        self.worths = {entry: worth(entry, reading.length, recent) for entry in reading.census.entries.values()}
+        self.covered: set[NameCounts] = set()
+        self._cover(reading.seen)
+        self._cover(reading.names(told))
+        self.chosen: dict[StoryStep, set[int]] = {}
+        """The lines of each step that is told."""
+        self._told = Counter(_skeleton(line) for line in told.split("\n"))
+        self._topic = frozenset(subwords(reading.ask.focus or ""))
+        self._run(self._candidates(steps, budget))
+
+    def _cover(self, entries: set[NameCounts] | list[NameCounts]) -> None:
+        known = self.reading.census.entries
+        for entry in entries:
+            if entry not in self.covered:
+                self.covered.update(found for part in parts(entry.text) if (found := known.get(part)) is not None)
+
+    def _candidates(self, steps: list[StoryStep], budget: int) -> list[Line]:
+        found: list[Line] = []
+        last = max(len(steps) - 1, 1)
+        for number, step in enumerate(steps):
+            age = OLDEST + (NEWEST - OLDEST) * number / last
+            if step.head:
+                head = Line(step, -1, -1, step.head_names)
+                head.base = _head_base(step) * age
+                found.append(head)
+            length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
+            for line in step.lines:
+                line.base = _base(line, length) * age
+                found.append(line)
+        for line in found:
+            line.cost = estimate_text(line.text) + LINE_TOKENS
+            if self._topic and not self._topic.isdisjoint(subwords(line.text)):
+                line.base += ON_TOPIC * line.cost
+        if len(found) > budget * CANDIDATES_PER_TOKEN:
+            found = nlargest(
+                int(budget * CANDIDATES_PER_TOKEN) + 50, found, key=lambda line: self._gain(line) / line.cost
+            )
+        for line in found:
+            if line.step.kind is Kind.CALL and line.first >= 0:
+                self._widen(line)
+            elif line.step.kind is Kind.SAID:
+                line.binds = _INTENT.match(line.text) is None
+        return found
+
+    def _widen(self, line: Line) -> None:
+        """Takes the line before or behind along where a line does not say what its names are."""
+        rows, place = line.step.rows, line.first
+        if binds(rows[place]):
+            return
+        for first, last in ((place - 1, place), (place, place + 1)):
+            if first >= 0 and last < len(rows) and binds("\n".join(rows[first : last + 1])):
+                line.first, line.last = first, last
+                line.cost = estimate_text(line.text) + LINE_TOKENS
+                return
+        line.binds = False
+
+    def _gain(self, line: Line) -> float:
+        covered, worths = self.covered, self.worths
+        named = sum(worths[entry] for entry in line.names if entry not in covered)
+        has_base = self._prose_left > 0 or line.step.kind is not Kind.SAID
+        base = line.base if has_base and not self._only_names else 0.0
+        return base + NAMED * (named if line.binds else named * UNBOUND)
+
+    def _price(self, line: Line) -> tuple[float, float]:
+        """What a line adds and what it costs, with the line of its step where that is not told yet."""
+        gain, cost = self._gain(line), line.cost
+        step = line.step
+        if step.head and line.first >= 0 and step not in self.chosen:
+            cost += estimate_text(step.head) + LINE_TOKENS
+            gain += 0.0 if self._only_names else _head_base(step)
+        return gain, cost
+
+    def _run(self, lines: list[Line]) -> None:
+        heap = [(-gain / cost, number) for number, line in enumerate(lines) for gain, cost in [self._price(line)]]
+        heapify(heap)
+        while heap and self.left > 3:
+            promised, number = heappop(heap)
+            line = lines[number]
+            gain, cost = self._price(line)
+            if gain <= 0 or cost > self.left or (line.first < 0 and line.step in self.chosen):
+                continue
+            if heap and -gain / cost > promised + 1e-12 and -gain / cost > heap[0][0]:
+                heappush(heap, (-gain / cost, number))
+                continue
+            self._take(line, cost)
+
+    def _key(self, line: Line, row: str) -> str:
+        """By what a line is known again: of tool output, without its numbers."""
+        return _skeleton(row) if line.step.kind is Kind.CALL else row
+
+    def _take(self, line: Line, cost: float) -> None:
+        rows = line.step.rows[line.first : line.last + 1] if line.first >= 0 else []
+        often = min((self._told[self._key(line, row)] for row in rows), default=0)
+        if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
+            return
+        if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
+            return
+        self.left -= cost
+        if line.step.kind is Kind.SAID:
+            self._prose_left -= cost
+        self._told.update(self._key(line, row) for row in rows)
+        self._cover(line.names)
+        self._cover(line.step.head_names)
+        places = self.chosen.setdefault(line.step, set())
+        places.update(range(line.first, line.last + 1) if line.first >= 0 else ())
+
+
+def _skeleton(text: str) -> str:
+    text = text.strip()
+    number = _LINE_NUMBER.match(text)
+    return _DIGITS.sub("0", text[number.end() :] if number else text)
+
+
+def _head_base(step: StoryStep) -> float:
+    action = step.action
+    if action is None:
+        return 0.0
+    if action.family == "plan":
+        return -1.0
+    if action.outcome == "failed":
+        return HEADS["failed"]
+    if action.wrote:
+        return HEADS["act" if action.family == "other" else "wrote"]
+    if " → " in step.head and action.family == "shell":
+        return HEADS["ended"]
+    return HEADS.get(action.family, 0.01)
+
+
+def _base(line: Line, length: int) -> float:
+    """What a line is worth beside its names."""
+    step, text = line.step, line.text
+    tokens = line.cost or len(text) / 4
+    if step.kind is Kind.USER:
+        key = "ask" if length <= SHORT_ASK or line.first < 2 else "demand" if DEMAND.search(text) else "intent"
+        return PER_TOKEN[key] * tokens
+    if step.kind is Kind.SAID:
+        if _EMPTY.fullmatch(text):
+            return 0.0
+        if _INTENT.match(text):
+            return PER_TOKEN["intent"] * tokens
+        if _DOUBT.match(text) and not step.is_answer:
+            return PER_TOKEN["said"] * tokens
+        is_finding = _FINDING.search(text) is not None
+        return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
+    if text.startswith("+ "):
+        return ADDED if step.action is not None and step.action.family == "patch" and _TWO_WORDS.search(text) else 0.0
+    if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text):
+        return ERROR
+    return DEFINES if _DEFINES.search(text) else 0.0

@@ -1,0 +1,326 @@
+"""Names in text: words that mean one thing in this project and that nobody can guess, and how likely each is needed.
+
+Rules of this file:
+1. A name has a shape that prose does not have: a slash, an underscore, a digit among letters, an inner dot or hyphen,
+   a capital in the middle, a `#` before a number, or it is a long number.
+2. Text is cut into chunks by one linear pattern; each chunk is judged once and remembered.
+3. How likely a later turn needs a name is a logistic model with a few dozen constants, learned offline by
+   `python -m bench.fit_ledger` from the real future of half of the shared conversations. What is judged here is what
+   a summary selects by; the measure that judges it has a definition of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import lru_cache
+from math import exp, log1p
+from typing import NamedTuple
+
+from midfold.transcript import jsonio
+from midfold.transcript.message import Message, Text, ToolCall, ToolResult
+
+# Words of prose: what says what a name is.
+
+_ENGLISH = (
+    "the and for are but not you all any can had her was one our out has him his how its may new now old see two way "
+    "who did get let put say she too use that this with have from they will would there their what about which when "
+    "make like time just know take into your some could them than then other only over also after these most where "
+    "been more very were being does such each here both between through during before because while against same own "
+    "those should ours theirs yours mine itself themselves himself herself myself yourself again further once under "
+    "until above below down off why per via within without upon among else yes"
+)
+_CODE = (
+    "def class return import async await const var function public private static void int str bool float true false "
+    "none null undefined self try except finally raise throw catch elif switch case break continue pass lambda yield "
+    "assert global nonlocal del print fmt err nil func type struct interface package string byte error map range chan "
+    "select defer impl mod pub mut match trait enum extends implements super export default module require console "
+    "log echo done esac"
+)
+STOP = frozenset(f"{_ENGLISH} {_CODE}".split())
+_WORD = re.compile(r"(?<![\w./\\@#$%&=~-])[A-Za-z][a-z]{2,40}(?![\w/\\(]|[.@=-]\w)")
+_LABEL = re.compile(r"(?<![\w./-])[A-Za-z][\w-]{2,40}[\"'`*]{0,3}:(?=[\s\"'`\[({*])")
+_FIGURE = re.compile(r"(?=[a-f]*+[0-9])[0-9a-f][\w.,%-]{0,80}+")
+_PATH = re.compile(r"\*?[\w.@~-]*+/[\w./@~+-]++")
+MOST_FIGURES = 8
+
+
+def binds(text: str) -> bool:
+    """Whether a text says what the names in it are."""
+    seen = ""
+    for match in _WORD.finditer(text):
+        word = match.group().lower()
+        if word not in STOP and word != seen:
+            if seen:
+                return True
+            seen = word
+    return _LABEL.search(text) is not None or _is_row(text)
+
+
+def _is_row(text: str) -> bool:
+    """Whether a text is nothing but figures and the path they are of."""
+    *figures, path = text.split() or [""]
+    return 0 < len(figures) <= MOST_FIGURES and bool(_PATH.fullmatch(path)) and all(map(_FIGURE.fullmatch, figures))
+
+
+class Shape(IntEnum):
+    """What a name looks like."""
+
+    PATH = 0
+    URL = 1
+    NUMBER = 2
+    HASH = 3
+    SNAKE = 4
+    CAMEL = 5
+    DOTTED = 6
+    KEBAB = 7
+    CONSTANT = 8
+    FLAG = 9
+    MIXED = 10
+    VERSION = 11
+
+
+class Name(NamedTuple):
+    text: str
+    shape: Shape
+
+
+SHORTEST, LONGEST = 4, 200
+CHUNK = re.compile(
+    r"#[0-9]{1,7}+(?!\w)|(?<![\w~/@.+-])[A-Za-z]?[a-z]*+(?:[A-Z0-9_~/@.+-][\w~/@.+-]{1,200}+|://[^\s\"'`<>()\[\]{}\\,;|]{3,300}+)",
+    re.ASCII,
+)
+"""A run of characters that names are made of, with one that ordinary words do not have behind their first letter; or
+the number of an issue."""
+_NUMBER = re.compile(r"[0-9]{4,}")
+_VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){1,3}(?:[-+.]?[a-z][\w.]*)?|[0-9]{4}-[0-9]{2}-[0-9]{2}\w*")
+_HEX = re.compile(r"[0-9a-f]{7,64}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{20,30}")
+_CONSTANT = re.compile(r"[A-Z0-9]+(?:_[A-Z0-9]+)+")
+_CAMEL = re.compile(r"(?=[A-Za-z0-9]++\Z)(?:[A-Za-z]*[a-z0-9][A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]*")
+_MIXED = re.compile(r"(?=.*[0-9].*[0-9])(?=.*[A-Za-z])[A-Za-z0-9]{6,}")
+_FLAG = re.compile(r"--[A-Za-z][\w-]+")
+_FILE = re.compile(r"[\w.@+-]*\w\.[A-Za-z][A-Za-z0-9]{0,4}")
+
+_NUMBERED = re.compile(r"([\w./@+~-]*?\w\.[a-z]{1,4})-[0-9]+(?:-.*)?$")
+"""A file with the number of a line behind it, as searches print the lines around a hit."""
+
+
+def names(text: str) -> Iterator[tuple[str, int]]:
+    """Every name of a text with the place where its chunk begins."""
+    for match in CHUNK.finditer(text):
+        name = judge_name(match.group())
+        if name is not None:
+            yield name.text, match.start()
+
+
+@lru_cache(maxsize=1 << 15)
+def judge_name(chunk: str) -> Name | None:
+    """The name a chunk of text is, without the punctuation around it; None for words of prose."""
+    if chunk.startswith("http") and "://" in chunk:
+        return Name(chunk.rstrip(".:!?*_~/"), Shape.URL)
+    if chunk.startswith("#"):
+        return Name(chunk, Shape.NUMBER)
+    text = chunk.rstrip(".-+/@~")
+    if not text.startswith("--"):
+        text = text.lstrip("+-@")
+    if "-" in text and (numbered := _NUMBERED.match(text)):
+        text = numbered.group(1)
+    if len(text) < SHORTEST:
+        return None
+    shape = _shape(text)
+    return None if shape is None else Name(text, shape)
+
+
+def _shape(text: str) -> Shape | None:
+    if "/" in text:
+        return Shape.PATH if _is_path(text) else None
+    if text.startswith("--"):
+        return Shape.FLAG if _FLAG.fullmatch(text) else None
+    if text[0].isdigit() or text[0] == "v":
+        if _NUMBER.fullmatch(text):
+            return Shape.NUMBER
+        if _VERSION.fullmatch(text):
+            return Shape.VERSION
+    if _HEX.fullmatch(text) and not text.isdigit() and not text.isalpha():
+        return Shape.HASH
+    if _UUID.fullmatch(text):
+        return Shape.HASH
+    if "_" in text:
+        return Shape.CONSTANT if _CONSTANT.fullmatch(text) else Shape.SNAKE if text.strip("_") else None
+    if "." in text:
+        return Shape.PATH if _FILE.fullmatch(text) and text.count(".") == 1 else Shape.DOTTED
+    if "-" in text:
+        return Shape.KEBAB
+    if _MIXED.fullmatch(text):
+        return Shape.MIXED
+    return Shape.CAMEL if _CAMEL.fullmatch(text) else None
+
+
+def _is_path(text: str) -> bool:
+    if not any(map(str.isalpha, text)):
+        return False
+    return (
+        text[0] in "/~." or text.count("/") >= 2 or any(mark in text for mark in "._-@") or any(map(str.isdigit, text))
+    )
+
+
+def parts(name: str) -> Iterator[str]:
+    """The name and what it ends in: who has `/repo/src/a.py` has `src/a.py` and `a.py`, too."""
+    yield name
+    for mark in "/.":
+        rest = name
+        while mark in rest:
+            rest = rest.partition(mark)[2]
+            if len(rest) >= SHORTEST:
+                yield rest
+
+
+# Who said which name, how often, and when last: the counts that a name's worth is made of.
+
+
+USER, SAID, CALLED, RESULT = range(4)
+"""Who speaks: a user, the assistant, the assistant in the arguments of a call, a tool."""
+LONGEST_TEXT = 200_000
+LONGEST_CUT = 200
+"""Characters of half a line that are left out where a text is cut."""
+_SUBWORD = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}|[0-9]+")
+
+
+class NameCounts:
+    """What is known about one name."""
+
+    __slots__ = ("assistant", "counts", "last", "messages", "shape", "text")
+
+    def __init__(self, name: Name) -> None:
+        self.text = name.text
+        self.shape = name.shape
+        self.messages = 0
+        self.last = -1
+        self.assistant = -1
+        self.counts = [0, 0, 0, 0]
+
+
+class Census:
+    """The names of a conversation, counted as it is read."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, NameCounts] = {}
+        self._known: dict[str, NameCounts | None] = {}
+
+    def find(self, chunk: str) -> NameCounts | None:
+        """The entry of a chunk of text; None for words of prose."""
+        if chunk in self._known:
+            return self._known[chunk]
+        name = judge_name(chunk)
+        entry = None if name is None else self.entries.get(name.text)
+        if name is not None and entry is None:
+            entry = self.entries[name.text] = NameCounts(name)
+        self._known[chunk] = entry
+        return entry
+
+    def count(self, entries: set[NameCounts], index: int, who: int) -> None:
+        """Notes that the text of a message has these names."""
+        for entry in entries:
+            if entry.last != index:
+                entry.last = index
+                entry.messages += 1
+            entry.counts[who] += 1
+            if who in (SAID, CALLED):
+                entry.assistant = index
+
+
+INTERCEPT = -3.19
+SINCE_LAST = -0.25
+"""Learned: -0.40. The newest names are the tail's, which the ledger need not tell; with less weight on what is new it
+keeps as much in all, and more of what was last said long ago."""
+NEVER_BY_ASSISTANT = -1.21
+MORE_MESSAGES = -0.18
+BY_COUNT = {USER: 0.14, SAID: 0.67, CALLED: 0.65, RESULT: 0.22}
+BY_USER = 0.54
+IN_RESULT = -1.07
+TOPICAL = 0.38
+LENGTH = 0.59
+REPEATED = 0.71
+BY_SHAPE = {
+    Shape.PATH: 0.16,
+    Shape.URL: -0.29,
+    Shape.NUMBER: 0.77,
+    Shape.HASH: -0.10,
+    Shape.SNAKE: -0.45,
+    Shape.CAMEL: 0.27,
+    Shape.DOTTED: -0.16,
+    Shape.KEBAB: -0.30,
+    Shape.CONSTANT: 0.24,
+    Shape.FLAG: -0.14,
+    Shape.MIXED: -0.06,
+    Shape.VERSION: -0.17,
+}
+_LOGS = [log1p(number) for number in range(4_096)]
+
+
+def worth(entry: NameCounts, length: int, recent: frozenset[str]) -> float:
+    """How likely a name is needed after so many messages, of which the newest have these words."""
+    counts, name = entry.counts, entry.text
+    score = INTERCEPT + BY_SHAPE[entry.shape] + SINCE_LAST * _log(length - entry.last) + LENGTH * _log(len(name))
+    for who, weight in BY_COUNT.items():
+        if counts[who]:
+            score += weight * _log(counts[who])
+    if entry.assistant < 0:
+        score += NEVER_BY_ASSISTANT
+    if entry.messages > 1:
+        score += REPEATED + MORE_MESSAGES * _log(entry.messages - 1)
+    if counts[USER]:
+        score += BY_USER
+    if counts[RESULT]:
+        score += IN_RESULT
+    if recent.issuperset(subwords(name)):
+        score += TOPICAL
+    return 1.0 / (1.0 + exp(-score))
+
+
+def _log(number: int) -> float:
+    return _LOGS[number] if number < len(_LOGS) else log1p(number)
+
+
+def subwords(text: str) -> Iterator[str]:
+    """The words that names are made of, in lower case."""
+    return (word.lower() for word in _SUBWORD.findall(text))
+
+
+def readable(message: Message, room: int) -> Iterator[tuple[int, str]]:
+    """The texts of a message, and who speaks in each."""
+    for part in message.parts:
+        if isinstance(part, Text):
+            who = USER if message.role == "user" else SAID if message.role == "assistant" else RESULT
+            yield who, _ends(part.text, room)
+        elif isinstance(part, ToolCall):
+            yield CALLED, _ends(arguments_text(part.arguments), room)
+        elif isinstance(part, ToolResult):
+            yield RESULT, _ends(part.text, room)
+
+
+def arguments_text(arguments: str) -> str:
+    """The arguments of a call as people read them: a line for each value, with real line breaks."""
+    try:
+        value = jsonio.decode(arguments) if len(arguments) <= LONGEST_TEXT else None
+    except jsonio.NotJSON:
+        value = None
+    if not isinstance(value, dict):
+        return arguments
+    return "\n".join(f"{key}: {_plain(item)}" for key, item in value.items())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return jsonio.encode(value).decode("utf-8", "replace").replace("\\n", "\n")
+
+
+def _ends(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
+    last, first = head.rfind("\n", max(len(head) - LONGEST_CUT, 0)), tail.find("\n", 0, LONGEST_CUT)
+    return f"{head[:last] if last >= 0 else head}\n{tail[first + 1 :]}"

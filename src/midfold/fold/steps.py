@@ -1,0 +1,433 @@
+"""A fold read once, as what happened in it: steps in order, and for each the whole lines that could be told of it.
+
+Rules of this file:
+1. A step is something the user said, something the agent said, or a call with its result. Nothing is rewritten: lines
+   of results, added lines of edits and sentences of what was said stand as they stood, without the space around them.
+2. Every text is redacted before it is cut into lines, and read once. Very long folds are read by the beginning and the
+   end of each text.
+3. Arguments of calls are told by the step's own line, not as facts; of files that were written, the lines are.
+4. A line of a result that may be taken for an order is not told.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any
+
+from midfold.fold.digest.actions import CONTENT_KEYS, NEW_KEYS, OLD_KEYS, command_of, patch_text, telling_part
+from midfold.fold.digest.digest import describe_look
+from midfold.fold.digest.look import Action, Look, identity, take_a_look
+from midfold.fold.hostile import is_suspicious
+from midfold.fold.names import CALLED, CHUNK, RESULT, SAID, USER, Census, NameCounts, subwords
+from midfold.fold.redact import redact as our_rules
+from midfold.fold.redact import with_credentials
+from midfold.fold.request import SummaryAsk
+from midfold.transcript.message import Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.wrappers import read_user_text
+
+SCANNED = 300_000
+"""Characters that are read at most, more or less."""
+ROOMS = (200_000, 20_000, 8_000, 4_000, 2_000, 1_000, 600, 300, 150)
+MARGIN = 256
+"""Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
+MOST_DESCRIBED = 400
+"""Newest calls whose outcome is told; older ones are told by what was called."""
+LONGEST_LINE, LONGEST_SENTENCE = 240, 600
+LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
+CLOSINGS = ("search", "list", "other", "web", "process")
+"""Families whose whole outcome is told."""
+SHORT_TEXT = 360
+"""Characters of an ask or an answer that always stays whole."""
+HARDLY_SHORTER = 120
+"""Characters; no text is shortened that is only so much longer than what would be left of it."""
+SHORT_RESULT = 4
+"""Lines; of a result that has no more, every line can be told, whether it has names or not."""
+RECENT, RECENT_CHARACTERS = 12, 2_000
+ORDER_REACH = 500
+REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
+
+_SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t](?=[ \tA-Z`*\"(])|(?<=[.!?。])[ \t](?=[^\x00-\x7f])")
+_SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
+_LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
+
+
+class Kind(IntEnum):
+    """Whose step it is."""
+
+    USER = 0
+    SAID = 1
+    CALL = 2
+    NOTE = 3
+
+
+class Line:
+    """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
+
+    __slots__ = ("base", "binds", "cost", "first", "last", "names", "step")
+
+    def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
+        self.step = step
+        self.first = first
+        self.last = last
+        """The places of the first and the last line among those of the step; -1: the step's own line."""
+        self.names = names
+        self.base = 0.0
+        """What it is worth beside its names."""
+        self.binds = True
+        """Whether it says what its names are."""
+        self.cost = 0.0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.step.rows[self.first : self.last + 1]) if self.first >= 0 else self.step.head
+
+
+class StoryStep:
+    """Something that happened: a line on it, and the lines that could stand below."""
+
+    __slots__ = (
+        "action", "at", "call", "head", "head_names", "is_answer", "kind", "lines", "look", "result", "rows", "texts",
+    )  # fmt: skip
+
+    def __init__(self, kind: Kind, at: int) -> None:
+        self.kind = kind
+        self.at = at
+        self.head = ""
+        self.head_names: list[NameCounts] = []
+        self.rows: list[str] = []
+        """Everything that can be told of it, in order."""
+        self.lines: list[Line] = []
+        """What of that is worth considering."""
+        self.texts: list[str] = []
+        self.call: ToolCall | None = None
+        self.result: ToolResult | None = None
+        self.action: Action | None = None
+        self.look: Look | None = None
+        self.is_answer = False
+        """Whether the agent ended its turn with it."""
+
+
+class FoldReading:
+    """The steps of a fold, and the census of its names."""
+
+    def __init__(self, ask: SummaryAsk, scanned: int = SCANNED) -> None:
+        self.ask = ask
+        messages = (*ask.before, *ask.messages, *ask.after)
+        self.length = len(messages)
+        self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
+        self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
+        """The folder in which the work is done; paths are told from there."""
+        self.room = room_for(messages, scanned)
+        self.census = Census()
+        self.inside: set[NameCounts] = set()
+        """Names of the fold."""
+        self.seen: set[NameCounts] = set()
+        """Names that a reader has anyway, in messages that stay."""
+        self.recent: set[str] = set()
+        self.steps = steps_of(messages)
+        self._dirty = self._with_credentials()
+        described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
+        for step in described:
+            self._describe(step)
+        for step in self.steps:
+            self._read(step)
+        _drop_superseded(self.steps)
+
+    def _with_credentials(self) -> set[StoryStep]:
+        """The steps in whose texts the redactor finds something; all of them where the rules are not ours."""
+        if self.ask.redact is not our_rules:
+            return set(self.steps)
+        pieces = [(step, piece) for step in self.steps for text in _texts(step) for piece in self._ends(text)]
+        return {pieces[place][0] for place in with_credentials([piece for _, piece in pieces])}
+
+    def _ends(self, text: str) -> tuple[str, ...]:
+        """A text, or its beginning and its end where it is long, each with a margin."""
+        if len(text) <= self.room + 2 * MARGIN:
+            return (text,)
+        return text[: self.room * 2 // 3 + MARGIN], text[len(text) - self.room // 3 - MARGIN :]
+
+    def safe(self, step: StoryStep, text: str) -> str:
+        """What is read of a text: redacted first, cut at a line after that."""
+        pieces = self._ends(text)
+        if step in self._dirty:
+            pieces = tuple(map(self.ask.redact, pieces))
+        if len(pieces) == 1:
+            return pieces[0]
+        first, last = pieces[0][:-MARGIN], pieces[1][MARGIN:]
+        return f"{first[: first.rfind(chr(10)) + 1]}\n{last[last.find(chr(10)) + 1 :]}"
+
+    def _describe(self, step: StoryStep) -> None:
+        call, result = step.call, step.result or ToolResult("", (), False, None)
+        is_long = any(len(text) > self.room for text in _texts(step))
+        look = take_a_look(call, result, self.ask.redact if is_long or step in self._dirty else identity)
+        step.look = look
+        step.action = describe_look(look, call, result)
+
+    def _read(self, step: StoryStep) -> None:
+        """Counts the names of a step's texts, and cuts them into lines."""
+        step.head = head_of(step, self.root)
+        step.head_names = self.names(step.head)
+        for who, text in self._texts(step):
+            shown = text if step.at in self.fold else self._visible(who, text)
+            entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
+            self.census.count(entries, step.at, who)
+            if step.at in self.fold:
+                self.inside |= entries
+            else:
+                self.seen.update(entries if shown is text else self.names(shown))
+            if step.at >= self.length - RECENT:
+                self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
+        if step.at in self.fold and step.look is not None:
+            for line in rows(self.safe(step, "\n".join(changes(step.look)[0]))):
+                self.add(step, f"+ {line}", self.names(line))
+
+    def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
+        """Cuts a text into lines, and tells the names in it."""
+        entries: set[NameCounts] = set()
+        keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
+        is_whole = shown is text and step.at not in self.fold
+        for unit in rows(text) if who == RESULT else sentences(text):
+            found = self.names(unit)
+            entries.update(found)
+            if not is_whole and unit not in step.head and (shown is text or who == USER or unit not in shown):
+                self.add(step, unit, found, keep=keeps_all)
+        return entries
+
+    def add(self, step: StoryStep, text: str, found: list[NameCounts], *, keep: bool = False) -> None:
+        """Adds a line to a step; without names it only goes along with its neighbours."""
+        step.rows.append(text)
+        if found or keep:
+            step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
+
+    def names(self, text: str) -> list[NameCounts]:
+        find = self.census.find
+        return [entry for chunk in dict.fromkeys(CHUNK.findall(text)) if (entry := find(chunk)) is not None]
+
+    def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
+        """The texts of a step, and who speaks in each."""
+        for text in step.texts:
+            yield (USER, SAID, CALLED, RESULT)[step.kind], self.safe(step, text)
+        if step.call is not None:
+            given = step.look.given if step.look is not None else {}
+            told = "\n".join(map(str, given.values())) or step.call.arguments.replace("\\n", "\n")
+            yield CALLED, self.safe(step, told)
+        if step.result is not None and not _is_echo(step):
+            text = step.look.body.text if step.look is not None else step.result.text
+            yield RESULT, self.safe(step, _without_reminders(text))
+
+    def _visible(self, who: int, text: str) -> str:
+        """What a reader sees of a text that stays."""
+        if who != RESULT and len(text) <= SHORT_TEXT:
+            return text
+        shown = self.ask.shown_results if who == RESULT else self.ask.shown_texts
+        return text if who == RESULT and len(text) <= 3 * shown else visible_part(text, shown)
+
+
+def steps_of(messages: Transcript) -> list[StoryStep]:
+    """What happened in messages, in order; a result belongs to its call."""
+    steps: list[StoryStep] = []
+    calls: dict[str, StoryStep] = {}
+    for at, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                steps.append(_call_step(part, at))
+                calls[part.id] = steps[-1]
+            elif isinstance(part, ToolResult):
+                asked = calls.pop(part.call_id, None)
+                if asked is None:
+                    steps.append(asked := StoryStep(Kind.CALL, at))
+                asked.result = part
+            elif isinstance(part, Text) and part.text.strip():
+                steps += _speech_steps(part.text, message.role, at)
+        if steps and steps[-1].at == at and steps[-1].kind is Kind.SAID:
+            steps[-1].is_answer = True
+    return steps
+
+
+def _call_step(call: ToolCall, at: int) -> StoryStep:
+    step = StoryStep(Kind.CALL, at)
+    step.call = call
+    return step
+
+
+def _speech_steps(text: str, role: str, at: int) -> Iterator[StoryStep]:
+    """What somebody said; of a user's message the words, and what a client put around them as a note."""
+    if role != "user":
+        yield _of_text(Kind.SAID if role == "assistant" else Kind.NOTE, text, at)
+        return
+    read = read_user_text(text)
+    for block in read.all_of("instructions", "environment", "output", "summary"):
+        yield _of_text(Kind.NOTE, block.inside, at)
+    if read.words:
+        yield _of_text(Kind.USER, read.words, at)
+
+
+def _of_text(kind: Kind, text: str, at: int) -> StoryStep:
+    step = StoryStep(kind, at)
+    step.texts = [text]
+    return step
+
+
+def _texts(step: StoryStep) -> Iterator[str]:
+    yield from step.texts
+    if step.call is not None:
+        yield step.call.arguments
+    if step.result is not None:
+        yield step.result.text
+
+
+def _is_echo(step: StoryStep) -> bool:
+    """Whether a result only says that a file was written, or shows what was written into it."""
+    action = step.action
+    return action is not None and action.outcome != "failed" and action.family in ("patch", "write")
+
+
+def head_of(step: StoryStep, root: str) -> str:
+    """A call in a few words, with its outcome."""
+    action, look = step.action, step.look
+    if step.kind is not Kind.CALL:
+        return ""
+    if action is None or look is None:
+        name = step.call.name if step.call is not None else step.result.name if step.result is not None else ""
+        return name or "result"
+    if action.outcome == "failed":
+        return f"{_did(action, look, root)} → FAILED: {action.error or action.detail}"
+    closing = action.detail if action.family in CLOSINGS else action.detail.partition("ends with: ")[2]
+    if action.family == "shell":
+        closing = _short_output(look) or closing
+    return f"{_did(action, look, root)} → {closing}" if closing else _did(action, look, root)
+
+
+def _short_output(look: Look) -> str:
+    """All that a command printed, if it is little."""
+    text = look.body.text.strip()
+    if not text:
+        return "no matches" if look.body.exit_code == 1 else "no output"
+    return " / ".join(look.say(line, SHORT_OUTPUT) for line in text.split("\n")) if len(text) <= SHORT_OUTPUT else ""
+
+
+def _did(action: Action, look: Look, root: str) -> str:
+    if action.family == "shell":
+        command = telling_part(command_of(look)).strip()
+        first, _, rest = command.partition("\n")
+        if first.endswith(("$(cat <<'EOF'", '$(cat <<"EOF"', "$(cat <<EOF")):
+            first = f"{first.partition('$(cat <<')[0]}{rest.strip().partition(chr(10))[0]}"
+        return f"$ {look.say(first, LONGEST_COMMAND)}" if command else "ran a command"
+    if action.family == "other":
+        return f"{action.tool}: {action.did.removeprefix('called it with ')}"
+    did = action.did
+    for path in action.paths:
+        did = did.replace(look.path(path), _short_path(path.removeprefix(root)))
+    return did
+
+
+def _short_path(path: str) -> str:
+    """A path, or the telling end of a long one."""
+    return path if len(path) <= LONGEST_PATH else "/".join(path.split("/")[-3:])
+
+
+def changes(look: Look) -> tuple[list[str], list[str]]:
+    """The lines that a call added to files, and those that it took out."""
+    patch = patch_text(look)
+    if patch:
+        lines = patch.split("\n")
+        added = [line[1:] for line in lines if line[:1] == "+" and not line.startswith("+++")]
+        return added, [line[1:] for line in lines if line[:1] == "-" and not line.startswith("---")]
+    command = look.text("command", "cmd")
+    if "<<" in command.partition("\n")[0]:
+        return command.split("\n")[1:-1], []
+    edits = look.get("edits", "operations", "blocks")
+    pairs = [_pair(edit) for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
+    pairs = pairs or [
+        (look.text(*OLD_KEYS), look.text(*NEW_KEYS) or (look.text(*CONTENT_KEYS) if look.paths() else ""))
+    ]
+    added, removed = [], []
+    for old, new in pairs:
+        before, after = old.split("\n"), new.split("\n")
+        was, stays = set(before), set(after)
+        added += [line for line in after if line not in was]
+        removed += [line for line in before if line not in stays]
+    return added, removed
+
+
+def _pair(edit: dict[str, Any]) -> tuple[str, str]:
+    squashed = {key.lower().replace("_", ""): value for key, value in edit.items() if isinstance(value, str)}
+    old = next((squashed[key] for key in OLD_KEYS if key in squashed), "")
+    return old, next((squashed[key] for key in NEW_KEYS if key in squashed), "")
+
+
+def _drop_superseded(steps: list[StoryStep]) -> None:
+    """Lines that a later edit took out again are not told."""
+    gone: set[str] = set()
+    for step in reversed(steps):
+        if step.look is None or step.action is None or not step.action.wrote:
+            continue
+        step.lines = [line for line in step.lines if step.rows[line.first][2:] not in gone]
+        gone.update(line.strip() for line in changes(step.look)[1])
+
+
+def sentences(text: str) -> Iterator[str]:
+    """What was said, by lines of lists and sentences of prose."""
+    is_code = False
+    for raw in text.split("\n"):
+        line = raw.strip()
+        if line.startswith("```"):
+            is_code = not is_code
+        elif not line or line.strip("|-=_* :") == "":
+            continue
+        elif is_code or (len(line) <= LONGEST_SENTENCE and _LISTED.match(line)):
+            yield line
+        else:
+            pieces = map(str.strip, _SENTENCE.split(line))
+            yield from (piece for piece in pieces if 0 < len(piece) <= LONGEST_SENTENCE)
+
+
+def rows(text: str) -> Iterator[str]:
+    """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
+    for raw in text.split("\n"):
+        line = raw.strip()
+        if 2 < len(line) <= LONGEST_LINE:
+            yield line
+        elif len(line) > 2 and not _holds_order(line):
+            pieces = map(str.strip, _SEAM.split(line))
+            yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
+
+
+def _holds_order(line: str) -> bool:
+    """Whether a line that is told by its pieces may give an order: a piece would not show it."""
+    return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
+
+
+def _without_reminders(text: str) -> str:
+    """A result without the notes of a client to its model."""
+    kept: list[str] = []
+    place = 0
+    while (start := text.find(REMINDER, place)) >= 0 and (end := text.find(REMINDER_END, start)) >= 0:
+        kept.append(text[place:start])
+        place = end + len(REMINDER_END)
+    return "".join(kept) + text[place:] if kept else text
+
+
+def visible_part(text: str, shown: int) -> str:
+    """All of a text, or its ends where it is long and may be shortened."""
+    return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else f"{text[:shown]}\n{text[-shown:]}"
+
+
+def room_for(messages: Transcript, scanned: int = SCANNED) -> int:
+    """How much of each text is read, so that all of them together are not too much."""
+    lengths = sorted(
+        len(part.arguments) if isinstance(part, ToolCall) else len(part.text)
+        for message in messages
+        for part in message.parts
+        if isinstance(part, Text | ToolResult | ToolCall)
+    )
+    before = list(accumulate(lengths, initial=0))
+    for room in ROOMS:
+        short = bisect_right(lengths, room)
+        if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
+            return room
+    return ROOMS[-1]

@@ -1,0 +1,29 @@
+"""The artifact trail: what an agent did to files and to the world, told by its calls and their results alone.
+
+    trail = follow(trail, messages, redact)     the trail with what these messages did
+    sections = render(trail, room)              as lines for the sections of a handoff, the newest first
+    trail = parse(handoff)                      what such lines say, so that a handoff carries the trail on
+    text = without_trail(handoff)               the handoff without them, for whoever writes the next one
+
+State carries the trail of what is folded; what is shown also follows the messages that stay, and says how many those
+are (`Trail.ahead`), so that whoever reads it back does not count them twice.
+
+`Trail` is plain data. No model writes or rewords any of it.
+"""
+
+from midfold.fold.trail.entries import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
+from midfold.fold.trail.follow import follow
+from midfold.fold.trail.handoff_lines import parse, render, without_trail
+
+__all__ = [
+    "CheckRun",
+    "FileRead",
+    "RunningTask",
+    "TrackedFile",
+    "Trail",
+    "WorldAct",
+    "follow",
+    "parse",
+    "render",
+    "without_trail",
+]

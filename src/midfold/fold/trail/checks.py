@@ -1,0 +1,205 @@
+"""Which commands test, build or lint, and what their output says: passed or not, how many, and what fails."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from midfold.fold.trail.commands import Step
+from midfold.fold.trail.entries import CheckKind
+
+LONGEST_OUTPUT = 12_000
+MOST_FAILURES = 8
+
+_CHECKERS: dict[str, CheckKind] = {
+    **dict.fromkeys(
+        [
+            "pytest",
+            "py.test",
+            "tox",
+            "nox",
+            "jest",
+            "vitest",
+            "mocha",
+            "ava",
+            "rspec",
+            "phpunit",
+            "ctest",
+            "gotestsum",
+            "bats",
+            "runtests.py",
+        ],
+        "test",
+    ),
+    **dict.fromkeys(
+        [
+            "eslint",
+            "flake8",
+            "pylint",
+            "golangci-lint",
+            "shellcheck",
+            "stylelint",
+            "clippy",
+            "oxlint",
+            "staticcheck",
+            "hadolint",
+            "yamllint",
+        ],
+        "lint",
+    ),
+    **dict.fromkeys(["tsc", "mypy", "pyright", "vue-tsc", "basedpyright", "pyre"], "typecheck"),
+    **dict.fromkeys(["webpack", "tsup", "rollup", "esbuild"], "build"),
+}
+_CHECKING: dict[str, dict[str, CheckKind]] = {
+    "go": {"test": "test", "build": "build", "vet": "lint"},
+    "cargo": {"test": "test", "nextest": "test", "build": "build", "check": "build", "clippy": "lint"},
+    "bun": {"test": "test", "build": "build"},
+    "npm": {"test": "test", "t": "test", "build": "build"},
+    "deno": {"test": "test", "lint": "lint", "check": "typecheck"},
+    "dotnet": {"test": "test", "build": "build"},
+    "mvn": {"test": "test", "package": "build", "verify": "test", "compile": "build", "install": "build"},
+    "gradle": {"test": "test", "build": "build", "check": "test"},
+    "gradlew": {"test": "test", "build": "build", "check": "test"},
+    "ruff": {"check": "lint", "format": "lint"},
+    "biome": {"check": "lint", "lint": "lint", "ci": "lint"},
+    "playwright": {"test": "test"},
+    "vite": {"build": "build"},
+    "next": {"build": "build", "lint": "lint"},
+    "swift": {"test": "test", "build": "build"},
+    "mix": {"test": "test"},
+    "docker": {"build": "build"},
+}
+_TASKS = frozenset(
+    {"npm", "pnpm", "yarn", "bun", "mise", "make", "just", "task", "rake", "composer", "hatch", "nx", "turbo"}
+)
+_TASK = re.compile(
+    r"(?P<typecheck>type-?checks?|tsc|types|mypy)|(?P<test>tests?|e2e|spec|integration|unit|verify|check-all|ci)"
+    r"|(?P<lint>lint|vet|check|fmt:check|format:check)|(?P<build>build|compile|bundle)",
+    re.IGNORECASE,
+)
+
+
+def check_of(step: Step) -> CheckKind | None:
+    """Whether a command tests, builds or lints."""
+    words = step.words
+    program = step.program
+    known = _CHECKERS.get(program)
+    if known is not None:
+        return None if words[1:2] in (["--version"], ["--help"], ["-h"]) else known
+    if program.startswith("python") and len(words) > 1:
+        return _python_check(words)
+    rest = [word for word in words[1:] if not word.startswith("-")]
+    first = rest[0] if rest else ""
+    named = _CHECKING.get(program, {}).get(first)
+    if named is not None and not (program == "ruff" and first == "format" and "--check" not in words):
+        return named
+    if program in _TASKS:
+        return _task_check(program, rest)
+    if program in ("prettier", "black", "gofmt", "isort"):
+        return (
+            "lint" if any(word in ("--check", "-c", "-l", "-d", "--diff", "--check-only") for word in words) else None
+        )
+    return None
+
+
+def _python_check(words: list[str]) -> CheckKind | None:
+    if words[1] == "-m" and len(words) > 2:
+        module = words[2]
+        if module in ("django",):
+            return "test" if "test" in words[3:5] else None
+        if module in ("unittest", "nose", "doctest", "compileall", "py_compile", "build"):
+            return "build" if module in ("compileall", "py_compile", "build") else "test"
+        return _CHECKERS.get(module) or ("lint" if module in ("ruff", "black") and "check" in str(words) else None)
+    script = words[1].rpartition("/")[2]
+    if script in ("runtests.py", "manage.py", "setup.py"):
+        return "test" if script == "runtests.py" or "test" in words[2:4] else None
+    return "test" if script.startswith("test_") or script.endswith("_test.py") else None
+
+
+def _task_check(program: str, rest: list[str]) -> CheckKind | None:
+    task = rest[1] if rest[:1] in (["run"], ["run-script"]) and len(rest) > 1 else rest[0] if rest else ""
+    if (
+        program in ("npm", "bun", "pnpm", "composer", "mise")
+        and rest[:1] not in (["run"], ["run-script"])
+        and task not in ("test", "lint", "build", "typecheck")
+    ):
+        return None
+    if not task:
+        return "build" if program == "make" else None
+    found = _TASK.search(task)
+    if found is None:
+        return None
+    return found.lastgroup  # type: ignore[return-value]
+
+
+_COUNTS = (
+    re.compile(
+        r"^[=\s]{0,90}((?:\d{1,7} (?:failed|passed|skipped|errors?|warnings?|x\w{5,6}|deselected)(?:, )?){1,7})"
+        r" in [\d.]{1,12}",
+        re.M,
+    ),
+    re.compile(r"^Tests?:? {1,12}((?:\d{1,7} (?:failed|passed|skipped|todo|pending|total)[,| ]{0,3}){1,5})", re.M),
+    re.compile(r"^test result: \w{1,8}\. ((?:\d{1,7} [a-z ]{1,14}; ?){1,5})", re.M),
+    re.compile(r"^(Ran \d{1,7} tests? in [\d.]{1,12}s\s{1,4}(?:OK|FAILED)(?: ?\([^)\n]{1,80}\))?)", re.M),
+    re.compile(r"^ {0,4}(\d{1,7} pass\s{1,4}(?:\d{1,7} skip\s{1,4})?\d{1,7} fail)\b", re.M),
+    re.compile(r"^ {0,4}(\d{1,7} passing[^\n]{0,20}(?:\n {0,4}\d{1,7} failing)?)", re.M),
+    re.compile(r"((?:Found )?\d{1,6} errors?(?: in \d{1,6} files?)?[^\n]{0,40})$", re.M),
+    re.compile(r"^(\d{1,6} issues?)\b", re.M),
+    re.compile(r"(\d{1,6} problems? \([^)\n]{1,60}\))"),
+    re.compile(r"^(Checked \d{1,6} files?[^\n]{0,60})", re.M),
+    re.compile(r"^(All checks passed!|Success: no issues found[^\n]{0,40})", re.M),
+)
+_FAILURE = re.compile(
+    r"^(?:FAILED ([^\n]{1,200})|ERROR ([\w/.:-]{3,160}\.py[^\n]{0,80})|[ \t]{0,12}--- FAIL: (\S{1,160})"
+    r"|FAIL:? ([^\s(][^\n]{0,120})|\(fail\) ([^\n]{1,160})|test (\S{1,160}) \.\.\. FAILED"
+    r"|[ \t]{0,8}[✗×✕] ([^\n]{1,160})|(?:ERROR|FAIL): (\w{1,80} \([^)\n]{1,120}\))"
+    r"|(\S{1,160}\(\d{1,6},\d{1,6}\): error [^\n]{1,160})"
+    r"|(\S{1,160}:\d{1,6}(?::\d{1,6})?: (?:error|Error|undefined|[A-Z]\d{3,4} )[^\n]{1,160})"
+    r"|(\w{1,60}(?:Error|Exception): [^\n]{1,160}))",
+    re.MULTILINE,
+)
+_GOOD = re.compile(
+    r"^ok {1,9}\t|^PASS$|^OK(?: \(|$)|\b0 (?:issues|errors|fail)\b|[1-9]\d{0,6} pass(?:ed|ing)?\b"
+    r"|^All checks passed|no issues found|No fixes applied|BUILD SUCCESS",
+    re.M,
+)
+_BAD = re.compile(
+    r"^FAIL\b|^FAILED\b|^--- FAIL|\b[1-9]\d{0,6} (?:failed|failing|fail|errors?)\b|^[1-9]\d{0,5} issues?\b"
+    r"|^Traceback \(most|error TS\d|^(?:error|fatal|panic|ERROR)[:\[ ]|No module named|command not found"
+    r"|: No such file or directory$|^BUILD FAIL|task failed|FAILED \(",
+    re.M,
+)  # fmt: skip
+_GO_PACKAGE = re.compile(r"^(ok|FAIL|\?) {0,3}\t", re.M)
+_GO_TEST = re.compile(r"^[ \t]{0,12}--- (PASS|FAIL|SKIP): ", re.M)
+
+
+class Verdict(NamedTuple):
+    ok: bool | None
+    counts: str
+    fails: tuple[str, ...]
+
+
+def verdict_of(output: str, *, failed: bool | None) -> Verdict:
+    """What a check's output says: passed or not, how many, and what fails."""
+    text = output if len(output) <= LONGEST_OUTPUT else output[:2_000] + "\n" + output[-LONGEST_OUTPUT + 2_000 :]
+    counts = next((" ".join(found[1].split()).rstrip(";, ") for rule in _COUNTS if (found := rule.search(text))), "")
+    counts = counts or _go_counts(text)
+    bad, good = _BAD.search(text), _GOOD.search(text)
+    ok = not (failed or (bad and not (good and failed is False)))
+    fails: list[str] = []
+    if ok is not True:
+        for groups in _FAILURE.findall(text):
+            fails.append(" ".join(next(filter(None, groups), "").split()))
+    return Verdict(ok, counts, tuple(dict.fromkeys(filter(None, fails)))[:MOST_FAILURES])
+
+
+def _go_counts(text: str) -> str:
+    tests = _GO_TEST.findall(text)
+    if tests:
+        told = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
+        return ", ".join(f"{tests.count(word)} {said}" for word, said in told.items() if word in tests)
+    packages = _GO_PACKAGE.findall(text)
+    if not packages:
+        return ""
+    failed = packages.count("FAIL")
+    return f"{packages.count('ok')} packages ok" + (f", {failed} failed" if failed else "")

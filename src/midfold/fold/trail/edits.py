@@ -1,0 +1,205 @@
+"""What an edit does to a file: patches, replaced texts and scripts that write, read as text.
+
+Rules of this file:
+1. Lines are counted after the common beginning and end; nothing here compares texts in more than linear time.
+2. What is touched is told by names that stand in the edited text: functions, classes, headings.
+3. A script writes what it opens for writing under a name that stands in it. Paths that are computed are not guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+LONGEST_TEXT, LONGEST_NAMED = 60_000, 12_000
+MOST_NAMES = 12
+MOST_FILES = 60
+LONGEST_LINE = 400
+
+Deed = Literal["add", "update", "delete", "move"]
+
+_NAME = re.compile(
+    r"^[ \t]{0,40}(?:(?:export|default|async|pub|static|public|private|protected|abstract|final|override)[ \t]){0,4}"
+    r"(?:(?:def|class|function\*?|fn|interface|struct|enum|trait|impl|type|func(?:[ \t]\([^)\n]{0,80}\))?)[ \t]"
+    r"([A-Za-z_$][\w$]{0,80})"
+    r"|(?:get |set )?([A-Za-z_$][\w$]{2,80})\([^;\n\"'=]{0,200}\{[ \t]*$"
+    r"|(?:const|let|var)[ \t]([A-Za-z_$][\w$]{0,80})[^=\n]{0,80}= ?(?:async )?(?:\(|function))",
+    re.MULTILINE,
+)
+_HEADING = re.compile(r"^(#{1,6}[ \t][^\n]{1,80})()$", re.MULTILINE)
+_NOT_NAMES = frozenset({"if", "for", "while", "switch", "catch", "return", "function", "else", "with", "elif", "try"})
+_HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
+
+
+class FileEdit(NamedTuple):
+    """What one edit does to one file."""
+
+    path: str
+    deed: Deed
+    added: int = 0
+    removed: int = 0
+    names: tuple[str, ...] = ()
+    last: str = ""
+    """A line of what it is now."""
+    source: str = ""
+    """Where it was before it was moved."""
+
+
+def names_in(text: str, path: str = "") -> tuple[str, ...]:
+    """The functions and classes that a text defines; of prose, the headings."""
+    is_prose = path.endswith((".md", ".mdx", ".markdown", ".rst", ".txt"))
+    rule = _HEADING if is_prose else _NAME
+    found = (next(filter(None, groups), "") for groups in rule.findall(text[:LONGEST_NAMED]))
+    return tuple(dict.fromkeys(name.strip("# ") for name in found if name and name not in _NOT_NAMES))[:MOST_NAMES]
+
+
+def replacement(path: str, old: str, new: str) -> FileEdit:
+    """One text put in the place of another."""
+    before, after = old[:LONGEST_TEXT].split("\n"), new[:LONGEST_TEXT].split("\n")
+    start, most = 0, min(len(before), len(after))
+    while start < most and before[start] == after[start]:
+        start += 1
+    end = 0
+    while end < most - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    fresh = after[start : len(after) - end]
+    gone = before[start : len(before) - end]
+    names = names_in("\n".join(fresh), path) or names_in(old, path) or names_in("\n".join(gone), path)
+    return FileEdit(path, "update", _count(fresh), _count(gone), names, telling_line(fresh))
+
+
+def _count(lines: list[str]) -> int:
+    return 0 if lines == [""] else len(lines)
+
+
+def telling_line(lines: list[str]) -> str:
+    """The first line that says something."""
+    return next((line.strip()[:LONGEST_LINE] for line in lines if len(line.strip()) > 3), "")
+
+
+# Patches: Codex's own format, and unified differences.
+
+
+def changes_in_patch(text: str) -> list[FileEdit]:
+    """What a patch does, file by file."""
+    text = text[: 10 * LONGEST_TEXT]
+    if "*** Begin Patch" in text:
+        return _codex_changes(text)
+    return _unified_changes(text)
+
+
+_CODEX_FILE = re.compile(r"^\*\*\* (Add|Update|Delete) File: ([^\n]{1,1000})\n?", re.MULTILINE)
+_MOVED = re.compile(r"^\*\*\* Move to: ([^\n]{1,1000})$", re.MULTILINE)
+
+
+def _codex_changes(text: str) -> list[FileEdit]:
+    heads = list(_CODEX_FILE.finditer(text))[:MOST_FILES]
+    found = []
+    for head, after in zip(heads, [*heads[1:], None], strict=True):
+        body = text[head.end() : after.start() if after else len(text)]
+        path, deed = head[2].strip(), head[1].lower()
+        moved = _MOVED.match(body)
+        if moved:
+            found.append(_measured(body, moved[1].strip(), "move", path))
+        else:
+            found.append(_measured(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
+    return found
+
+
+_UNIFIED_FILE = re.compile(
+    r"^--- (?:a/)?([^\n\t]{1,1000})[^\n]{0,60}\n\+\+\+ (?:b/)?([^\n\t]{1,1000})[^\n]{0,60}\n", re.M
+)
+
+
+def _unified_changes(text: str) -> list[FileEdit]:
+    heads = list(_UNIFIED_FILE.finditer(text))[:MOST_FILES]
+    found = []
+    for head, after in zip(heads, [*heads[1:], None], strict=True):
+        body = text[head.end() : after.start() if after else len(text)]
+        old, new = head[1].strip(), head[2].strip()
+        if new == "/dev/null":
+            found.append(_measured(body, old, "delete"))
+        else:
+            found.append(_measured(body, new, "add" if old == "/dev/null" else "update"))
+    return found
+
+
+def _measured(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
+    lines = body.split("\n")
+    added = [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
+    removed = [line[1:] for line in lines if line[:1] == "-" and line[:3] != "---"]
+    headings = (next(filter(None, groups), "") for groups in _HUNK.findall(body))
+    touched = names_in("\n".join(heading.strip() for heading in headings), path)
+    names = tuple(dict.fromkeys((*touched, *names_in("\n".join(added), path))))[:MOST_NAMES]
+    return FileEdit(path, deed, len(added), len(removed), names or names_in(body, path), telling_line(added), source)
+
+
+# Scripts.
+
+_STRING = r"[rbuf]{0,2}(?:'([^'\n]{1,300})'|\"([^\"\n]{1,300})\")"
+_NAMED = re.compile(rf"^[ \t]{{0,40}}(\w{{1,60}})[ \t]?=[ \t]?(?:pathlib\.)?(?:Path\()?{_STRING}", re.MULTILINE)
+_OPENED = re.compile(
+    rf"\bopen\([ \t]?(?:{_STRING}|(\w{{1,60}}))[ \t]?(?:,[ \t]?(?:mode=)?['\"]([rwaxb+t]{{1,3}})['\"])?"
+)
+_WRITTEN = re.compile(rf"(?:Path\((?:{_STRING}|(\w{{1,60}}))\)|\b(\w{{1,60}}))\.(write|read)_(?:text|bytes)\(")
+_NODE = re.compile(rf"\b(write|append|read|unlink)File(?:Sync)?\([ \t]?(?:{_STRING}|(\w{{1,60}}))")
+_REMOVED = re.compile(rf"\bos\.(?:remove|unlink)\((?:{_STRING}|(\w{{1,60}}))\)")
+_RELOCATED = re.compile(
+    rf"\b(?:shutil\.(move|copy2?|copyfile)|os\.(rename|replace))"
+    rf"\((?:{_STRING}|(\w{{1,60}})),[ \t]?(?:{_STRING}|(\w{{1,60}}))\)"
+)
+WRITES = re.compile(
+    r"open\(|\.write_(?:text|bytes)\(|[wW]riteFile|appendFile|os\.(?:remove|unlink|rename|replace)|shutil\."
+)
+
+
+class FileAccess(NamedTuple):
+    """A file that a script opens."""
+
+    path: str
+    how: Literal["read", "write", "append", "delete", "move", "copy"]
+    target: str = ""
+
+
+def accesses(script: str) -> list[FileAccess]:
+    """The files that a script reads and writes under names that stand in it, in order of the kinds below."""
+    script = script[:LONGEST_TEXT]
+    if not WRITES.search(script):
+        return []
+    known = {name: first or second for name, first, second in _NAMED.findall(script)}
+    found: list[FileAccess] = []
+
+    def add(how: Literal["read", "write", "append", "delete"], first: str, second: str, name: str) -> None:
+        path = first or second or known.get(name, "")
+        if path and is_path(path):
+            found.append(FileAccess(path, how))
+
+    for first, second, name, mode in _OPENED.findall(script):
+        add("append" if "a" in mode else "write" if set(mode) & set("wx+") else "read", first, second, name)
+    for first, second, name, owner, verb in _WRITTEN.findall(script):
+        add("write" if verb == "write" else "read", first, second, name or owner)
+    for verb, first, second, name in _NODE.findall(script):
+        how: dict[str, Literal["read", "write", "append", "delete"]] = {
+            "write": "write", "append": "append", "unlink": "delete"}  # fmt: skip
+        add(how.get(verb, "read"), first, second, name)
+    for first, second, name in _REMOVED.findall(script):
+        add("delete", first, second, name)
+    for copy, _, first, second, name, third, fourth, other in _RELOCATED.findall(script):
+        source, target = first or second or known.get(name, ""), third or fourth or known.get(other, "")
+        if source and target and is_path(source) and is_path(target):
+            found.append(FileAccess(source, "copy" if copy.startswith("copy") else "move", target))
+    return found
+
+
+_NO_PATH = re.compile(r"[*?{}$`\n<>|\"'%=!;]")
+
+
+def is_path(text: str) -> bool:
+    """Whether a text may be the path of one file: no pattern, no expression, no address."""
+    return (
+        0 < len(text) <= 300
+        and not _NO_PATH.search(text)
+        and "://" not in text
+        and not text.startswith(("-", "/dev/", "&"))
+        and text.strip("./ ") != ""
+    )

@@ -1,0 +1,540 @@
+"""Follows messages call by call: what each did, judged by its result.
+
+Rules of this file:
+1. A call whose result says that it failed did nothing. Of a chain of commands, what stands before the one that failed
+   was done, what stands behind it was not.
+2. What the output shows is believed before what the command says: a commit is the hash that was printed.
+3. One pass, linear in the messages; a call that cannot matter is not looked at further than its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from midfold.fold.digest.actions import NEW_KEYS, OLD_KEYS, command_of, patch_text
+from midfold.fold.digest.digest import is_digest
+from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
+from midfold.fold.digest.outcomes import Body, read_body, stated
+from midfold.fold.digest.recognise import recognise
+from midfold.fold.trail.checks import verdict_of
+from midfold.fold.trail.commands import Step, steps_of
+from midfold.fold.trail.deeds import came_of, fields_of, told_ids, tool_act
+from midfold.fold.trail.edits import FileEdit, changes_in_patch, is_path, names_in, replacement, telling_line
+from midfold.fold.trail.entries import CheckKind, CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
+from midfold.fold.trail.record_book import RecordBook
+from midfold.fold.trail.shell_effects import Effect, Fate, effects_of, fates, script_changes
+from midfold.transcript.laws import Place, pair
+from midfold.transcript.message import CALL, Message, ToolCall, ToolResult, Transcript
+
+Redactor = Callable[[str], str]
+
+MOST_FILES, MOST_ACTS, MOST_RUNNING, MOST_CHECKS, MOST_READS = 400, 300, 40, 12, 300
+LONGEST_TEXT, LONGEST_COMMAND, LONGEST_LAST, LONGEST_NAME = 240, 140, 110, 80
+REDACTED_AT_ONCE = 4_000
+LONGEST_MESSAGE = 1_500
+"""Longer than any error that a reading tool returns."""
+_REFUSED = "doesn't want to proceed with this tool use"
+
+_FOLDER = re.compile(r"<cwd>([^<\n]{1,300})</cwd>|[Ww]orking directory: (/[^\s<]{1,300})")
+_NOTICE = re.compile(r"<task-id>([^<\n]{1,80})</task-id>(?s:.{0,2000}?)<status>(\w{1,20})</status>")
+_STARTED = re.compile(
+    r"running in (?:the )?background|backgrounded|[Aa]gent (?:launched|started)|spawned|working in the background"
+)
+_ID = re.compile(
+    r"\b(?:(?:agent|task|bash|shell|session)_?id|session ID|with ID|ID|pid)[\"']?[:=]? ?[\"']?([\w.-]{1,80}\w)",
+    re.I,
+)
+_STOPPED = re.compile(
+    r"<status>(?:completed|killed|failed|stopped)|\"?status\"?: ?\"?(?:completed|killed|failed|stopped|exited)", re.I
+)
+_JOB = re.compile(r"^\[\d{1,3}\] (\d{2,9})$", re.MULTILINE)
+_PROCESS = re.compile(r"(?:PID|pid)[:= ]{1,3}(\d{2,9})")
+
+
+class CallAnswer:
+    """A result, read when somebody asks."""
+
+    __slots__ = ("_body", "result")
+
+    def __init__(self, result: ToolResult) -> None:
+        self.result = result
+        self._body: Body | None = None
+
+    @property
+    def body(self) -> Body:
+        if self._body is None:
+            self._body = read_body(self.result)
+        return self._body
+
+    def has_failed(self, *, content: bool = False) -> bool:
+        """Whether a tool that is no shell says that it failed."""
+        body = self.body
+        if body.text[:1] == "[" and is_digest(body.text):
+            return digest_failed(body.text)
+        return bool(stated(body, content=content).failed)
+
+
+def digest_failed(text: str) -> bool:
+    told = text.partition(" -> ")[2]
+    return told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
+
+
+def follow(trail: Trail, messages: Transcript, redact: Redactor) -> Trail:
+    """The trail with what these messages did; they come right after those that it follows."""
+    if not messages:
+        return trail
+    walk = _Walk(trail)
+    answers = pair(messages).answers
+    told = min(trail.ahead, len(messages))
+    for index, message in enumerate(messages):
+        if index < told:
+            continue
+        if message.kinds & CALL:
+            for number, part in enumerate(message.parts):
+                if isinstance(part, ToolCall):
+                    place = answers.get(Place(index, number))
+                    result = messages[place.message].parts[place.part] if place is not None else None
+                    walk.call(trail.messages + index, part, result if isinstance(result, ToolResult) else None)
+        elif message.role in ("user", "system"):
+            walk.listen(message)
+    return walk.finish(len(messages), redact)
+
+
+class _Walk:
+    def __init__(self, trail: Trail) -> None:
+        self.trail = trail
+        self.book = RecordBook(trail)
+        self.acts = list(trail.acts)
+        self.running = {task.id: task for task in trail.running}
+        self.checks = {(check.kind, check.command): check for check in trail.checks}
+        self.outputs: dict[CheckRun, CallAnswer] = {}
+        self.scripts: dict[str, str] = {}
+        self.tools: dict[Any, Callable[[int, Look, CallAnswer], None]] = {
+            "shell": self._shell, "read": self._read, "write": self._write, "patch": self._patch,
+            "editor": self._editor, "agent": self._agent, "process": self._process, "other": self._other,
+            "search": self._search, "listing": self._search,
+        }  # fmt: skip
+
+    # What is said beside calls.
+
+    def listen(self, message: Message) -> None:
+        if not self.book.places.root or message.role == "user":
+            for text in message.texts():
+                if not self.book.places.root and (found := _FOLDER.search(text, 0, 20_000)):
+                    self.book.places.learn_root(found[1] or found[2])
+                if "<task-id>" in text:
+                    for task, state in _NOTICE.findall(text[:20_000]):
+                        if state != "running":
+                            self.running.pop(task, None)
+
+    # Calls, by family.
+
+    def call(self, at: int, call: ToolCall, result: ToolResult | None) -> None:
+        look = look_at_call(call, identity)
+        family = recognise(look).__name__
+        if result is None:
+            if family in ("agent",):
+                self._start(call.id or look.tool, self._goal(look), at)
+            return
+        act = self.tools.get(family)
+        if act is not None:
+            act(at, look, CallAnswer(result))
+
+    def _read(self, at: int, look: Look, answer: CallAnswer) -> None:
+        paths = look.paths()
+        is_content = len(answer.result.text) > LONGEST_MESSAGE and not answer.result.is_error
+        if paths and (is_content or not answer.has_failed(content=True)):
+            for path in paths[:20]:
+                if is_path(path):
+                    self.book.read(self.book.places.key(path), _lines(look), at)
+
+    def _search(self, at: int, look: Look, answer: CallAnswer) -> None:
+        """What searches find is told relative to where the agent works."""
+        if not self.book.places.root:
+            lines = answer.result.text[:2_000].split("\n")[:12]
+            self.book.places.learn_root_from(line.partition(":")[0] for line in lines)
+
+    def _editor(self, at: int, look: Look, answer: CallAnswer) -> None:
+        command = look.text("command", "action", "operation", "mode")
+        if command in ("view", "read", "open"):
+            self._read(at, look, answer)
+        elif command in ("create", "write", "overwrite"):
+            self._write(at, look, answer)
+        else:
+            self._patch(at, look, answer)
+
+    def _write(self, at: int, look: Look, answer: CallAnswer) -> None:
+        source, target = look.text("source", "sourcepath", "oldpath", "from"), look.text("destination", "newpath", "to")
+        if answer.has_failed():
+            return
+        key = self.book.places.key
+        if source and target and look.said("move", "rename", "copy"):
+            (self.book.copy if look.said("copy") else self.book.move)(key(source), key(target), at)
+            return
+        for path in look.paths()[:20]:
+            if look.said("delete", "remove"):
+                self.book.delete(key(path), at)
+            elif not look.said("directory", "mkdir"):
+                self._write_text(path, look.text("content", "contents", "filetext", "text", "data"), at, answer)
+
+    def _write_text(self, path: str, content: str, at: int, answer: CallAnswer) -> None:
+        head = answer.body.text[:300].lower()
+        is_new = True if "created" in head else False if "updated" in head or "overw" in head else None
+        self._put(self.book.places.key(path), content, at, is_new=is_new)
+
+    def _put(self, key: str, content: str, at: int, *, is_new: bool | None = None) -> None:
+        if key.endswith((".py", ".sh", ".js", ".mjs", ".ts", ".bash", ".diff", ".patch")):
+            self.scripts[key] = content
+        lines = content.count("\n") + (0 if content.endswith("\n") or not content else 1)
+        self.book.write(key, at, FileEdit(key, "add", lines, 0, names_in(content, key)), is_new=is_new)
+
+    def _patch(self, at: int, look: Look, answer: CallAnswer) -> None:
+        if answer.has_failed():
+            return
+        text = patch_text(look)
+        if text:
+            self._apply(changes_in_patch(text), "", at)
+            return
+        paths = look.paths()
+        if not paths:
+            return
+        key = self.book.places.key(paths[0])
+        edits = look.get("edits", "operations", "blocks")
+        found = [_edit(paths[0], item) for item in edits if isinstance(item, dict)] if isinstance(edits, list) else []
+        for change in found or [_edit(paths[0], look.arguments)]:
+            is_new = change.deed == "add" and "created" in answer.body.text[:300].lower()
+            self.book.write(key, at, change, is_new=is_new)
+
+    def _apply(self, changes: list[FileEdit], folder: str, at: int) -> None:
+        for change in changes:
+            key = self.book.places.key(change.path, folder)
+            if change.deed == "delete":
+                self.book.delete(key, at)
+            elif change.deed == "move":
+                self.book.move(self.book.places.key(change.source, folder), key, at)
+                if change.added or change.removed:
+                    self.book.write(key, at, change)
+            else:
+                self.book.write(key, at, change, is_new=change.deed == "add")
+
+    def _other(self, at: int, look: Look, answer: CallAnswer) -> None:
+        what = tool_act(look.words, look.tool)
+        if not what:
+            return
+        told = stated(answer.body, content=False)
+        if told.failed and told.aside:
+            return
+        given = [(key, _short(value)) for key, value in list(look.given.items())[:12]]
+        shown = ", ".join(f"{key}={value}" for key, value in given if value)
+        came = told.reason if told.failed else fields_of(answer.body.value) or told_ids(answer.body.text[:2_000])
+        self.acts.append(WorldAct(what=what, text=f"{look.tool} {shown}", ok=not told.failed, outcome=came, at=at))
+
+    # What runs.
+
+    def _start(self, task: str, what: str, at: int) -> None:
+        self.running.pop(task, None)
+        self.running[task] = RunningTask(id=task, what=what, at=at)
+
+    def _goal(self, look: Look) -> str:
+        return f"sub-agent: {look.text('description', 'goal', 'task', 'prompt', 'message', 'name')}"
+
+    def _agent(self, at: int, look: Look, answer: CallAnswer) -> None:
+        stops = look.said("close", "stop", "kill", "wait") or look.has("resume")
+        task = look.text("agentid", "taskid", "id")
+        if stops and task:
+            if _STOPPED.search(answer.body.text[:4_000]) or look.said("close", "stop", "kill"):
+                self.running.pop(task, None)
+            return
+        told = stated(answer.body, content=True)
+        if told.failed and told.aside:
+            return
+        head = answer.body.text[:600]
+        found = _ID.search(head)
+        if (
+            not told.failed
+            and found
+            and (look.get("runinbackground") is True or _STARTED.search(head) or look.said("spawn"))
+        ):
+            self._start(found[1], self._goal(look), at)
+        came = told.reason if told.failed else found[0] if found else ""
+        self.acts.append(WorldAct(what="agent", text=self._goal(look), ok=not told.failed, outcome=came, at=at))
+
+    def _process(self, at: int, look: Look, answer: CallAnswer) -> None:
+        task = look.text("sessionid", "processid", "pid", "bashid", "shellid", "terminalid", "taskid", "id")
+        body = answer.body
+        if not task or body.running:
+            return
+        if look.said("kill", "stop", "terminate"):
+            if not answer.has_failed():
+                self.running.pop(task, None)
+        elif body.exit_code is not None or _STOPPED.search(body.text[:4_000]):
+            self.running.pop(task, None)
+
+    # Commands.
+
+    def _shell(self, at: int, look: Look, answer: CallAnswer) -> None:
+        command = command_of(look)
+        folder = look.text("workdir", "cwd", "workingdirectory", "directory")
+        self._start_in_background(at, command, answer)
+        if "*** Begin Patch" in command:
+            self._patch(at, look, answer)
+            return
+        steps = steps_of(command, folder)
+        self._learn_root(steps, folder)
+        effects = [effects_of(step) for step in steps]
+        if not any(effects):
+            return
+        if all(effect.kind == "read" for items in effects for effect in items):
+            found: list[Fate] | None = [Fate(not _misses(answer.result))] * len(steps)
+        else:
+            found = fates(steps, effects, answer.body)
+        if found is None:
+            return
+        aside = _needless(effects)
+        for step, items, fate in zip(steps, effects, found, strict=True):
+            for effect in items:
+                if effect not in aside:
+                    self._take(at, step, effect, fate, answer)
+
+    def _learn_root(self, steps: list[Step], folder: str) -> None:
+        places = self.book.places
+        if not places.root:
+            places.learn_root_from(word for step in steps for word in step.words[1:12])
+            places.learn_root(folder or (steps[0].folder if steps else ""))
+
+    def _text(self, effect: Effect, folder: str) -> str:
+        """A script or patch as it stands in the command, or as it was written before."""
+        return effect.text or self.scripts.get(self.book.places.key(effect.path, folder), "")
+
+    def _start_in_background(self, at: int, command: str, answer: CallAnswer) -> None:
+        text = answer.result.text[:400]
+        if "background" in text or "Process running with session ID" in text:
+            started = _ID.search(text) if _STARTED.search(text) else None
+            task = answer.body.running or (started[1] if started else "")
+            if task:
+                self._start(task, command, at)
+                if started:
+                    self.acts.append(WorldAct(what="start", text=command, outcome=task, at=at))
+
+    def _take(self, at: int, step: Step, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        """One effect of a program, if it took place."""
+        kind = effect.kind
+        if kind == "act":
+            self._act(at, effect, fate, answer)
+        elif kind == "check":
+            self._check(at, effect, fate, answer)
+        elif not fate.done:
+            return
+        elif kind == "read":
+            self.book.read(self.book.places.key(effect.path, step.folder), effect.target, at)
+        elif kind == "start":
+            self._start_process(at, effect, answer)
+        elif kind == "stop":
+            self._stop_process(effect.path)
+        elif kind == "script":
+            for inner in script_changes(self._text(effect, step.folder)):
+                self._change(at, step.folder, inner)
+        else:
+            self._change(at, step.folder, effect)
+
+    def _change(self, at: int, folder: str, effect: Effect) -> None:
+        """What one effect does to files."""
+        book, kind = self.book, effect.kind
+        key = book.places.key(effect.path, folder) if effect.path else ""
+        if kind == "write":
+            self._put(key, effect.text, at)
+        elif kind == "append":
+            lines = effect.text.count("\n") + 1
+            book.write(
+                key, at, FileEdit(key, "update", lines, 0, names_in(effect.text, key), telling_line([effect.text]))
+            )
+        elif kind == "change":
+            book.write(key, at, FileEdit(key, "update", last=effect.target), is_new=False)
+        elif kind == "delete":
+            book.delete(key, at)
+        elif kind in ("move", "copy"):
+            (book.move if kind == "move" else book.copy)(key, book.places.key(effect.target, folder), at)
+        elif kind == "revert":
+            book.revert([key] if key else None, at)
+        elif kind == "stash":
+            book.stash(at)
+        elif kind == "unstash":
+            book.unstash()
+        elif kind == "patch":
+            self._apply(changes_in_patch(self._text(effect, folder)), folder, at)
+
+    def _act(self, at: int, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        if not fate.done and not fate.reason and effect.path != "commit":
+            return
+        came = came_of(effect.path, answer.body.text, failed=not fate.done, reason=fate.reason)
+        if not came.ok and not fate.done and not fate.reason:
+            return
+        if came.ok and effect.path == "commit":
+            self.book.commit()
+        self.acts.append(WorldAct(what=effect.path, text=effect.target, ok=came.ok, outcome=came.outcome, at=at))
+
+    def _check(self, at: int, effect: Effect, fate: Fate, answer: CallAnswer) -> None:
+        if not fate.done and not fate.reason:
+            return
+        kind: CheckKind = effect.path  # type: ignore[assignment]
+        run = CheckRun(kind=kind, command=effect.target, ok=fate.done, at=at)
+        self.checks.pop((kind, run.command), None)
+        self.checks[kind, run.command] = run
+        self.outputs[run] = answer
+
+    def _judged(self, run: CheckRun) -> CheckRun:
+        """A check with what its output says; only the newest runs are read."""
+        answer = self.outputs.get(run)
+        if answer is None:
+            return run
+        code = answer.body.exit_code
+        told = verdict_of(answer.body.text, failed=not run.ok or (None if code is None else code != 0))
+        return msgspec.structs.replace(run, ok=told.ok, counts=told.counts, fails=told.fails)
+
+    def _start_process(self, at: int, effect: Effect, answer: CallAnswer) -> None:
+        text = answer.body.text[:2_000]
+        found = _JOB.search(text) or _PROCESS.search(text)
+        task = effect.path or (found[1] if found else "") or effect.target[:40]
+        self._start(task, effect.target, at)
+        if not (self.acts and self.acts[-1].at == at and self.acts[-1].text == effect.target):
+            self.acts.append(WorldAct(what="start", text=effect.target, outcome=task, at=at))
+
+    def _stop_process(self, name: str) -> None:
+        """By its id, or all whose command has the name."""
+        if self.running.pop(name, None) is None and len(name) > 3 and not name.isdigit():
+            self.running = {key: task for key, task in self.running.items() if name not in task.what}
+
+    # The end.
+
+    def finish(self, messages: int, redact: Redactor) -> Trail:
+        self.book.places.settle_root()
+        tidy = _Tidy(self.trail, redact)
+        checks = sorted(self.checks.values(), key=lambda check: check.at)[-MOST_CHECKS:]
+        return Trail(
+            files=_fewer([tidy.file(file) for file in self.book.tracked()]),
+            acts=tuple(map(tidy.act, self.acts[-MOST_ACTS:])),
+            running=tuple(map(tidy.task, list(self.running.values())[-MOST_RUNNING:])),
+            checks=tuple(tidy.check(self._judged(check)) for check in checks),
+            reads=tuple(map(tidy.read, list(self.book.unchanged())[-MOST_READS:])),
+            root=self.book.places.root,
+            messages=self.trail.messages + messages,
+            ahead=max(self.trail.ahead - messages, 0),
+        )
+
+
+def _misses(result: ToolResult) -> bool:
+    """Whether a command that shows files found none."""
+    head = result.text[:600]
+    return "No such file" in head or "tool_use_error" in head or _REFUSED in head
+
+
+def _needless(effects: list[list[Effect]]) -> list[Effect]:
+    """Steps towards something that the same command does: staging for a commit, a folder for a file."""
+    whole = [effect for items in effects for effect in items]
+    commits = any(effect.kind == "act" and effect.path == "commit" for effect in whole)
+    alone = all(effect.kind == "act" and effect.path == "mkdir" for effect in whole)
+    small = {"stage": commits, "mkdir": not alone}
+    return [effect for effect in whole if effect.kind == "act" and small.get(effect.path, False)]
+
+
+def _fewer(files: list[TrackedFile]) -> tuple[TrackedFile, ...]:
+    """Where there are too many, scratch files go first, then the oldest."""
+    if len(files) > MOST_FILES:
+        files = [file for file in files if file.state != "scratch"][-MOST_FILES:]
+    return tuple(files)
+
+
+def _edit(path: str, arguments: dict[str, Any]) -> FileEdit:
+    """One edit of any editor: a text replaced, put in, or written anew."""
+    fields = {key.lower().replace("_", ""): value for key, value in arguments.items()}
+    old = next((fields[key] for key in OLD_KEYS if isinstance(fields.get(key), str)), "")
+    new = next((fields[key] for key in NEW_KEYS if isinstance(fields.get(key), str)), "")
+    change = replacement(path, old, new)
+    return change if old else change._replace(deed="add")
+
+
+def _lines(look: Look) -> str:
+    """The lines that a call asks for."""
+    both = look.get("viewrange", "linerange")
+    if isinstance(both, list) and len(both) == 2:
+        return f"{both[0]}-{both[1]}"
+    first, limit = look.get("offset", "startline", "linestart", "start"), look.get("limit", "maxlines")
+    last = look.get("endline", "lineend", "end")
+    if type(first) is not int and type(limit) is not int:
+        return ""
+    start = first if type(first) is int else 1
+    stop = last if type(last) is int else start + limit - 1 if type(limit) is int else ""
+    return f"{start}-{stop}"
+
+
+def _short(value: Any) -> str:
+    """An argument in a few words; of a list, what its items hold."""
+    if isinstance(value, list):
+        return " + ".join(filter(None, map(_short, value[:4])))
+    if isinstance(value, dict):
+        return " ".join(str(item)[:40] for item in list(value.values())[:4] if isinstance(item, str | int | float))
+    return str(value)[:60] if isinstance(value, str | int | float) and value != "" else ""
+
+
+class _Tidy:
+    """Entries as they are kept: redacted, one line each, bounded. What an earlier trail has is kept as it is."""
+
+    def __init__(self, trail: Trail, redact: Redactor) -> None:
+        self._redact = redact
+        self._known: set[Any] = {*trail.files, *trail.acts, *trail.running, *trail.checks, *trail.reads}
+
+    def _is_clean(self, *texts: str) -> bool:
+        """Whether there is nothing to do: no secret, no second line, nothing long."""
+        whole = "\n".join(texts)
+        return max(map(len, texts)) <= LONGEST_NAME and whole.count("\n") < len(texts) and self._redact(whole) == whole
+
+    def _text(self, text: str, limit: int) -> str:
+        return clip(flat(self._redact(text[:REDACTED_AT_ONCE])), limit) if text else ""
+
+    def file(self, file: TrackedFile) -> TrackedFile:
+        if file in self._known or self._is_clean(file.path, file.source, file.last, *file.names):
+            return file
+        return msgspec.structs.replace(
+            file,
+            path=self._text(file.path, 300),
+            source=self._text(file.source, 300),
+            names=tuple(self._text(name, LONGEST_NAME) for name in file.names),
+            last=self._text(file.last, LONGEST_LAST),
+        )
+
+    def act(self, act: WorldAct) -> WorldAct:
+        if act in self._known:
+            return act
+        return msgspec.structs.replace(
+            act, text=self._text(act.text, LONGEST_COMMAND), outcome=self._text(act.outcome, LONGEST_TEXT)
+        )
+
+    def task(self, task: RunningTask) -> RunningTask:
+        if task in self._known:
+            return task
+        return msgspec.structs.replace(
+            task, id=self._text(task.id, LONGEST_NAME), what=self._text(task.what, LONGEST_COMMAND)
+        )
+
+    def check(self, check: CheckRun) -> CheckRun:
+        if check in self._known:
+            return check
+        return msgspec.structs.replace(
+            check,
+            command=self._text(check.command, LONGEST_COMMAND),
+            counts=self._text(check.counts, LONGEST_NAME),
+            fails=tuple(self._text(line, LONGEST_COMMAND) for line in check.fails),
+        )
+
+    def read(self, read: FileRead) -> FileRead:
+        if read in self._known or self._is_clean(read.path, *read.looked):
+            return read
+        return msgspec.structs.replace(
+            read,
+            path=self._text(read.path, 300),
+            looked=tuple(self._text(looked, LONGEST_NAME) for looked in read.looked),
+        )

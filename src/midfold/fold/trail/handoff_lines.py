@@ -1,0 +1,255 @@
+"""A trail as lines of a handoff, and read back from them.
+
+Rules of this file:
+1. The newest first, whole lines only, within the room that is given. What was changed comes before what was only read;
+   what runs and what fails comes before everything.
+2. What `render` writes, `parse` reads: a handoff carries the trail on without rewording it. Lines of anybody else are
+   not taken for ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from midfold.fold.summary import parse_summary
+from midfold.fold.trail.entries import CheckRun, FileRead, FileState, RunningTask, TrackedFile, Trail, WorldAct
+from midfold.transcript.tokens import estimate_text
+
+FILES, DONE, STATE = "files", "done", "active_state"
+"""The sections of a handoff that the lines belong to."""
+FILES_SHARE = 0.5
+MOST_CHECKS_SHOWN = 4
+SHOWN_IN_GROUP = 40
+_GROUPS: tuple[tuple[FileState, bool, str], ...] = (
+    ("deleted", False, "deleted"),
+    ("reverted", False, "put back as they were"),
+    ("scratch", False, "scratch files"),
+    ("scratch", True, "scratch files, removed again"),
+)
+_READ = "read, not changed"
+
+
+def render(trail: Trail, room: int) -> dict[str, list[str]]:
+    """Lines by section of the handoff, for at most `room` tokens in all."""
+    page = _Page(room)
+    for task in reversed(trail.running):
+        page.add(STATE, f"- still running [{_plain(task.id)}]: {_plain(task.what)}")
+    for check in _telling(trail.checks):
+        page.add(STATE, _check_line(check))
+    changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
+    acts = list(reversed(trail.acts))
+    if not trail.is_empty and (trail.root or trail.ahead):
+        page.add(FILES, _frame(trail))
+    page.fill(FILES, [_file_line(file, short=True) for file in changed], page.left * FILES_SHARE)
+    page.fill(DONE, [_act_line(act) for act in acts], page.left)
+    page.fill(FILES, [_file_line(file, short=True) for file in changed][page.count(FILES, changed) :], page.left)
+    for state, gone, label in _GROUPS:
+        page.group(label, [_plain(f.path) for f in reversed(trail.files) if (f.state, f.gone) == (state, gone)])
+    page.group(_READ, [_read_words(read) for read in reversed(trail.reads)])
+    page.lengthen({_file_line(file, short=True): _file_line(file, short=False) for file in changed})
+    return page.sections
+
+
+class _Page:
+    def __init__(self, room: int) -> None:
+        self.left = float(room)
+        self.sections: dict[str, list[str]] = {}
+
+    def add(self, section: str, line: str) -> bool:
+        cost = estimate_text(line) + 1
+        if cost > self.left:
+            return False
+        self.left -= cost
+        self.sections.setdefault(section, []).append(line)
+        return True
+
+    def fill(self, section: str, lines: list[str], room: float) -> None:
+        floor = self.left - room
+        for line in lines:
+            if self.left - estimate_text(line) - 1 < floor or not self.add(section, line):
+                return
+
+    def count(self, section: str, files: list[TrackedFile]) -> int:
+        """How many of these are there."""
+        there = set(self.sections.get(section, ()))
+        return sum(_file_line(file, short=True) in there for file in files)
+
+    def group(self, label: str, items: list[str]) -> None:
+        """One line for many, as many as fit."""
+        shown: list[str] = []
+        room = self.left - estimate_text(label) - 8
+        for item in items[:SHOWN_IN_GROUP]:
+            room -= estimate_text(item) + 1
+            if room < 0:
+                break
+            shown.append(item)
+        if shown:
+            more = f" (and {len(items) - len(shown)} more)" if len(shown) < len(items) else ""
+            self.add(FILES, f"- {label}: {'; '.join(shown)}{more}")
+
+    def lengthen(self, longer: Mapping[str, str]) -> None:
+        """What is left tells more of the newest files."""
+        lines = self.sections.get(FILES, [])
+        for at, line in enumerate(lines):
+            better = longer.get(line)
+            cost = estimate_text(better) - estimate_text(line) if better else 0
+            if better and 0 < cost <= self.left:
+                lines[at] = better
+                self.left -= cost
+
+
+def _frame(trail: Trail) -> str:
+    below = f"the {trail.ahead} messages below included" if trail.ahead else ""
+    return f"- ({'; '.join(filter(None, [below, f'paths are in {trail.root}' if trail.root else '']))})"
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "'").replace("; ", ", ").replace(" -> ", " → ")
+
+
+def _telling(checks: Iterable[CheckRun]) -> list[CheckRun]:
+    """The newest of each kind, and the newest others that failed."""
+    newest: list[CheckRun] = []
+    for check in reversed(tuple(checks)):
+        if check.ok is False or all(check.kind != other.kind for other in newest):
+            newest.append(check)
+    return newest[:MOST_CHECKS_SHOWN]
+
+
+def _check_line(check: CheckRun) -> str:
+    verdict = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}[check.ok]
+    counts = f" ({_plain(check.counts)})" if check.counts else ""
+    fails = f"; failing: {' | '.join(map(_plain, check.fails))}" if check.fails else ""
+    return f"- last {check.kind}: `{_plain(check.command)}` {verdict}{counts}{fails}"
+
+
+def _act_line(act: WorldAct) -> str:
+    outcome = f" -> {act.outcome}" if act.outcome else ""
+    return f"- [{'done' if act.ok else 'FAILED'}] {act.what}: {_plain(act.text)}{outcome}"
+
+
+def _file_line(file: TrackedFile, *, short: bool) -> str:
+    source = f" from {_plain(file.source)}" if file.source else ""
+    line = f"- {_plain(file.path)}: {file.state}{source}"
+    if file.added or file.removed:
+        line += f" +{file.added} -{file.removed}"
+    if file.edits > 1:
+        line += f" in {file.edits} edits"
+    if short:
+        return line
+    if file.names:
+        line += f"; touched {', '.join(map(_plain, file.names))}"
+    return line + (f"; now `{_plain(file.last)}`" if file.last else "")
+
+
+def _read_words(read: FileRead) -> str:
+    looked = f" ({', '.join(read.looked)})" if read.looked else ""
+    return _plain(f"{read.path}{looked}")
+
+
+_FRAME_LINE = re.compile(r"- \((?:the (\d{1,9}) messages below included)?(?:; )?(?:paths are in ([^\n]{1,400}))?\)")
+_FILE_LINE = re.compile(
+    r"- ([^\n]{1,400}?): (created|changed|moved)(?: from ([^;\n]{1,400}?))?(?: \+(\d{1,9}) -(\d{1,9}))?"
+    r"(?: in (\d{1,9}) edits)?(?:; touched ([^;`\n]{1,2000}))?(?:; now `([^`\n]{1,400})`)?"
+)
+_GROUP_LINE = re.compile(
+    rf"- ({'|'.join(label for _, _, label in reversed(_GROUPS))}|{_READ}): ([^\n]{{1,20000}}?)"
+    r"(?: \(and \d{1,9} more\))?"
+)
+_ACT_LINE = re.compile(r"- \[(done|FAILED)\] ([\w-]{1,40}): ([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
+_RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ([^\n]{0,400})")
+_CHECK_LINE = re.compile(
+    r"- last (test|build|lint|typecheck): `([^`\n]{0,400})` (passed|FAILED|ran, outcome not shown)"
+    r"(?: \(([^\n]{1,200}?)\))?(?:; failing: ([^\n]{1,4000}))?"
+)
+_LOOKED = re.compile(r"([^\n]{1,400}?)(?: \(([^()\n]{1,400})\))?")
+
+
+def parse(handoff: str) -> Trail:
+    """What lines of ours in the text of a handoff say."""
+    found = _Found()
+    summary = parse_summary(handoff)
+    for text in (summary.files, summary.done, summary.active_state):
+        for line in text.split("\n"):
+            if line.startswith("- "):
+                found.line(line[:22_000].rstrip())
+    return found.trail()
+
+
+def without_trail(handoff: str) -> str:
+    """The text of a handoff without the lines that `render` wrote: what somebody else has to say."""
+    return "\n".join(
+        line for line in handoff.split("\n") if not (line.startswith("- ") and _Found().line(line.rstrip()))
+    )
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.root = ""
+        self.ahead = 0
+        self.files: list[TrackedFile] = []
+        self.reads: list[FileRead] = []
+        self.acts: list[WorldAct] = []
+        self.running: list[RunningTask] = []
+        self.checks: list[CheckRun] = []
+
+    def line(self, line: str) -> bool:
+        """Whether the line is one of ours; what it says is kept."""
+        if frame := _FRAME_LINE.fullmatch(line):
+            self.ahead, self.root = int(frame[1] or 0), frame[2] or ""
+        elif group := _GROUP_LINE.fullmatch(line):
+            self._group(group[1], group[2].split("; "))
+        elif act := _ACT_LINE.fullmatch(line):
+            self.acts.append(WorldAct(what=act[2], text=act[3], ok=act[1] == "done", outcome=act[4] or ""))
+        elif task := _RUNNING_LINE.fullmatch(line):
+            self.running.append(RunningTask(id=task[1], what=task[2]))
+        elif check := _CHECK_LINE.fullmatch(line):
+            ok = {"passed": True, "FAILED": False}.get(check[3])
+            fails = tuple(check[5].split(" | ")) if check[5] else ()
+            kind = check[1]
+            self.checks.append(
+                CheckRun(kind=kind, command=check[2], ok=ok, counts=check[4] or "", fails=fails)  # type: ignore[arg-type]
+            )
+        elif file := _FILE_LINE.fullmatch(line):
+            self._file(file)
+        else:
+            return False
+        return True
+
+    def _file(self, found: re.Match[str]) -> None:
+        path, state, source, added, removed, edits, names, last = found.groups()
+        self.files.append(
+            TrackedFile(
+                path=path,
+                state=state,  # type: ignore[arg-type]
+                source=source or "",
+                added=int(added or 0),
+                removed=int(removed or 0),
+                edits=int(edits or 1),
+                names=tuple(names.split(", ")) if names else (),
+                last=last or "",
+            )
+        )
+
+    def _group(self, label: str, items: list[str]) -> None:
+        if label == _READ:
+            for item in items:
+                words = _LOOKED.fullmatch(item)
+                if words:
+                    looked = tuple(words[2].split(", ")) if words[2] else ()
+                    self.reads.append(FileRead(path=words[1], looked=looked))
+            return
+        state, gone = next((state, gone) for state, gone, known in _GROUPS if known == label)
+        self.files += [TrackedFile(path=item, state=state, gone=gone) for item in items]
+
+    def trail(self) -> Trail:
+        return Trail(
+            files=tuple(reversed(self.files)),
+            acts=tuple(reversed(self.acts)),
+            running=tuple(reversed(self.running)),
+            checks=tuple(reversed(self.checks)),
+            reads=tuple(reversed(self.reads)),
+            root=self.root,
+            ahead=self.ahead,
+        )

@@ -1,0 +1,280 @@
+"""The files of a trail while it is followed: one record per real path, and what becomes of it.
+
+Rules of this file:
+1. A relative and an absolute spelling of the same file are one file. Where the folder is not known, the end of a path
+   that is known already decides.
+2. What was created stays created however often it is edited, what was changed stays changed however often it is read.
+   Created and removed again is scratch; put back as it was is reverted.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from midfold.fold.trail.edits import MOST_NAMES, FileEdit
+from midfold.fold.trail.entries import FileRead, FileState, TrackedFile, Trail
+
+TEMPORARY = ("/tmp/", "/private/tmp/", "/var/folders/", "/var/tmp/", "/dev/shm/", "$TMPDIR", "${TMPDIR", "$(mktemp")
+MOST_LOOKS = 6
+DEEP_ENOUGH = 3
+"""Folders above: `/home/me/project` is one that files share, `/home` is not."""
+LONGEST_PATH = 300
+
+
+class FileRecord(msgspec.Struct):
+    """What happened to one file, so far."""
+
+    state: FileState
+    at: int
+    source: str = ""
+    names: tuple[str, ...] = ()
+    added: int = 0
+    removed: int = 0
+    edits: int = 0
+    last: str = ""
+    gone: bool = False
+
+
+class Places:
+    """Paths as keys: absolute where the folder is known, whatever spelling a call used."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._known: set[str] = set()
+        self._by_name: dict[str, list[str]] = {}
+
+    def learn_root(self, folder: str) -> None:
+        """The folder of the project: the first one that is named, where nothing known lies outside it."""
+        if not self.root and folder.startswith("/") and not is_temporary(folder + "/"):
+            root = posixpath.normpath(folder)
+            if all(path.startswith(f"{root}/") or path[0] != "/" or is_temporary(path) for path in self._known):
+                self.root = root
+
+    def learn_root_from(self, words: Iterable[str]) -> None:
+        """The folder from which relative paths that are told lead to files that are known."""
+        for word in words:
+            path = word.removeprefix("./").rstrip("/.")
+            if "/" in path and path[0] not in "/~-$" and len(path) < LONGEST_PATH:
+                inside = f"/{path}/"
+                found = next((known for known in self._known if known[0] == "/" and inside in f"{known}/"), None)
+                if found is not None:
+                    self.root = found[: f"{found}/".index(inside)]
+                    return
+
+    def settle_root(self) -> None:
+        """The folder that all known files share, where none was told or some lie beside it."""
+        known = [path for path in self._known if path[0] == "/" and not is_temporary(path)]
+        if len(known) < 2 or (self.root and all(path.startswith(f"{self.root}/") for path in known)):
+            return
+        shared = posixpath.commonpath([posixpath.dirname(path) for path in known])
+        if shared.count("/") >= DEEP_ENOUGH:
+            self.root = shared
+
+    def key(self, path: str, folder: str = "") -> str:
+        path = path.rstrip("/") or path
+        if "/." in path or path.startswith(("./", "..")) or "//" in path:
+            path = posixpath.normpath(path)
+        if path in self._known:
+            return path
+        if path.startswith("~") or path.startswith("$"):
+            return path
+        if not path.startswith("/"):
+            base = folder if folder.startswith("/") else f"{self.root}/{folder}" if self.root and folder else self.root
+            whole = posixpath.normpath(f"{base}/{path}") if base else path
+            if whole in self._known:
+                return whole
+            return self._same_end(path) or whole
+        return self._same_end(path) or path
+
+    def _same_end(self, path: str) -> str:
+        """A path that is known and is this one, told with more or less of its folders."""
+        name = path.rpartition("/")[2]
+        found = self._by_name.get(name)
+        if not found:
+            return ""
+        if path.startswith("/"):
+            ends = [known for known in found if not known.startswith("/") and path.endswith(f"/{known}")]
+        else:
+            ends = [known for known in found if known.startswith("/") and known.endswith(f"/{path}")]
+            if len(ends) == 1 and not self.root:
+                self.root = ends[0][: -len(path) - 1]
+        return ends[0] if len(ends) == 1 else ""
+
+    def add(self, key: str) -> None:
+        if key not in self._known:
+            self._known.add(key)
+            self._by_name.setdefault(key.rpartition("/")[2], []).append(key)
+
+    def knows(self, key: str) -> bool:
+        return key in self._known
+
+    def shown(self, key: str) -> str:
+        return key[len(self.root) + 1 :] if self.root and key.startswith(f"{self.root}/") else key
+
+
+def is_temporary(path: str) -> bool:
+    return path.startswith(TEMPORARY)
+
+
+class RecordBook:
+    """Every file that was changed or read. Paths given to it are keys of `places`."""
+
+    def __init__(self, trail: Trail) -> None:
+        self.places = Places(trail.root)
+        self.files: dict[str, FileRecord] = {}
+        self.reads: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._copies: dict[str, tuple[str, FileRecord | None]] = {}
+        self._stash: dict[str, FileRecord] = {}
+        for file in trail.files:
+            key = self._add(file.path)
+            self.files[key] = FileRecord(
+                file.state, file.at, file.source, file.names, file.added, file.removed, file.edits, file.last, file.gone
+            )
+        for read in trail.reads:
+            self.reads[self._add(read.path)] = (read.at, read.looked)
+        last = max((act.at for act in trail.acts if act.ok and act.what == "commit"), default=-1)
+        self._committed = {key: _copy(record) for key, record in self.files.items() if record.at < last}
+
+    def _add(self, path: str) -> str:
+        key = self.places.key(path)
+        self.places.add(key)
+        return key
+
+    def read(self, key: str, looked: str, at: int) -> None:
+        self.places.add(key)
+        _, before = self.reads.get(key, (0, ()))
+        looks = before if not looked or looked in before else (*before, looked)[-MOST_LOOKS:]
+        self.reads.pop(key, None)
+        self.reads[key] = (at, looks)
+
+    def write(self, key: str, at: int, change: FileEdit, *, is_new: bool | None = None) -> None:
+        """A file is written: it is new where the tool says so, else where nothing was known of it."""
+        record = self.files.get(key)
+        if record is None:
+            known = self.places.knows(key)
+            state: FileState = "created" if (is_new if is_new is not None else not known) else "changed"
+            if is_temporary(key):
+                state = "scratch"
+            record = FileRecord(state, at)
+        elif record.state == "scratch" and record.gone:
+            record = FileRecord("scratch" if is_temporary(key) else "created", at)
+        elif record.state in ("deleted", "reverted"):
+            record.state = "changed"
+        self.places.add(key)
+        record.at, record.gone = at, False
+        record.edits += 1
+        record.added += change.added
+        record.removed += change.removed
+        record.names = tuple(dict.fromkeys((*change.names, *record.names)))[:MOST_NAMES]
+        record.last = change.last or record.last
+        self.files.pop(key, None)
+        self.files[key] = record
+
+    def delete(self, pattern: str, at: int) -> None:
+        """A file, or all that is known of a folder, is removed."""
+        for key in self._matching(pattern):
+            record = self.files.pop(key, None)
+            if record is None:
+                self.files[key] = FileRecord("scratch" if is_temporary(key) else "deleted", at, gone=is_temporary(key))
+            elif record.state in ("created", "scratch"):
+                self.files[key] = FileRecord("scratch", at, gone=True)
+            else:
+                self.files[key] = FileRecord("deleted", at, record.source)
+
+    def _matching(self, pattern: str) -> list[str]:
+        if any(character in pattern for character in "*?["):
+            return [key for key in self.files if fnmatchcase(key, pattern) and key.count("/") == pattern.count("/")]
+        inside = [key for key in self.files if key.startswith(f"{pattern}/")]
+        return inside or [pattern]
+
+    def move(self, source: str, target: str, at: int) -> None:
+        copied = self._copies.pop(source, None)
+        if copied is not None and copied[0] == target:
+            self._put_back(target, copied[1], at)
+            self.delete(source, at)
+            return
+        record = self.files.pop(source, None)
+        self.places.add(target)
+        if record is None:
+            self.files[target] = FileRecord("scratch" if is_temporary(target) else "moved", at, source)
+            return
+        if record.state in ("changed", "reverted", "moved"):
+            record.source = record.source or source
+            record.state = "moved"
+        elif record.state == "scratch" and not is_temporary(target):
+            record.state = "changed" if self.places.knows(target) else "created"
+        record.at = at
+        self.files.pop(target, None)
+        self.files[target] = record
+
+    def copy(self, source: str, target: str, at: int) -> None:
+        copied = self._copies.get(source)
+        if copied is not None and copied[0] == target:
+            self._put_back(target, copied[1], at)
+            return
+        known = self.files.get(source)
+        self._copies[target] = (source, _copy(known) if known else None)
+        self.write(target, at, FileEdit(target, "add"), is_new=None)
+
+    def _put_back(self, key: str, before: FileRecord | None, at: int) -> None:
+        """A file is again what it was when it was copied."""
+        record = self.files.get(key)
+        if before is not None:
+            self.files[key] = before
+        elif record is not None:
+            self.files[key] = FileRecord("reverted", at, edits=record.edits)
+
+    def revert(self, keys: Iterable[str] | None, at: int) -> None:
+        """Changes that were not committed are taken back: of these files, or of all that are not new."""
+        chosen = list(self.files) if keys is None else [key for item in keys for key in self._matching(item)]
+        for key in chosen:
+            record = self.files.get(key)
+            if record is None or (keys is None and record.state in ("created", "scratch")):
+                continue
+            before = self._committed.get(key)
+            if before is not None:
+                self.files[key] = _copy(before)
+            elif record.state in ("changed", "deleted", "created"):
+                self.files[key] = FileRecord("reverted", at, edits=record.edits)
+
+    def commit(self) -> None:
+        self._committed = {key: _copy(record) for key, record in self.files.items()}
+
+    def stash(self, at: int) -> None:
+        before = {key: _copy(record) for key, record in self.files.items()}
+        self.revert(None, at)
+        self._stash = {key: record for key, record in before.items() if self.files.get(key) != record}
+
+    def unstash(self) -> None:
+        self.files.update(self._stash)
+        self._stash = {}
+
+    def tracked(self) -> Iterator[TrackedFile]:
+        """The files, the newest change last."""
+        for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
+            yield TrackedFile(
+                path=self.places.shown(key)[:LONGEST_PATH],
+                state=item.state,
+                source=self.places.shown(item.source)[:LONGEST_PATH] if item.source else "",
+                names=item.names,
+                added=item.added,
+                removed=item.removed,
+                edits=item.edits,
+                last=item.last,
+                gone=item.gone,
+                at=item.at,
+            )
+
+    def unchanged(self) -> Iterator[FileRead]:
+        """What was read and not changed, the newest last."""
+        for key, (at, looked) in self.reads.items():
+            if key not in self.files:
+                yield FileRead(path=self.places.shown(key)[:LONGEST_PATH], looked=looked, at=at)
+
+
+def _copy(record: FileRecord) -> FileRecord:
+    return msgspec.structs.replace(record)

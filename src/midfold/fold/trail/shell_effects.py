@@ -1,0 +1,369 @@
+"""What one program of a shell command does: files it writes, moves, removes or shows, acts and checks.
+
+Rules of this file:
+1. Told by tables of programs everybody has; a program that is not known does nothing but what it is redirected to.
+2. Paths are given as the command spells them. What a shell would have to expand is left out.
+3. Which programs of a command took place is decided here, too, from the output (`fates`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from midfold.fold.digest.digest import is_digest
+from midfold.fold.digest.outcomes import Body, ending, error_line, stated
+from midfold.fold.trail.checks import check_of
+from midfold.fold.trail.commands import Step
+from midfold.fold.trail.deeds import GIT_ERROR, act_of, commit_title
+from midfold.fold.trail.edits import accesses, is_path, names_in
+
+Kind = Literal[
+    "write", "append", "change", "delete", "move", "copy", "read", "revert", "stash", "unstash", "patch", "act",
+    "check", "script", "start", "stop",
+]  # fmt: skip
+LONGEST_LOOK = 60
+SHOWS_MUCH = 20
+"""Lines around a match; with so many a search reads the file."""
+
+
+class Effect(NamedTuple):
+    kind: Kind
+    path: str = ""
+    """Or the kind of an act or a check."""
+    target: str = ""
+    """Where it goes; what was looked at; what was done, in words."""
+    text: str = ""
+    """The content, patch or script."""
+
+
+def effects_of(step: Step) -> list[Effect]:
+    """What a program does if it succeeds."""
+    found: list[Effect] = []
+    program = step.program
+    rule = _RULES.get(program)
+    if rule is not None:
+        found += rule(step)
+    elif program.startswith("python"):
+        found += _python(step)
+    for path, at_end in step.writes:
+        if is_path(path):
+            text = step.document if step.document is not None else ""
+            if program == "echo" or program == "printf":
+                text = " ".join(step.words[1:])
+            found.append(Effect("append" if at_end else "write", path, text=text))
+    if program in _QUIET:
+        return found
+    check = check_of(step)
+    if check is not None:
+        found.append(Effect("check", check, " ".join(step.words)))
+    else:
+        act = act_of(step)
+        if act:
+            title = commit_title(step) if act == "commit" else ""
+            found.append(Effect("act", act, title or " ".join(step.words)))
+    if step.joiner == "&" and not step.writes[1:] and program not in ("echo", "sleep", ":"):
+        found.append(Effect("start", "", " ".join(step.words)))
+    return found
+
+
+def _plain(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.startswith("-")]
+
+
+def _sed(step: Step) -> list[Effect]:
+    words = step.words
+    options = [word for word in words[1:] if word.startswith("-")]
+    in_place = any(
+        option.startswith(("-i", "--in-place")) or re.fullmatch(r"-[nErs]*i\S*", option) for option in options
+    )
+    given = any(option in ("-e", "-f", "--expression") for option in options)
+    rest = [word for word in words[1:] if not word.startswith("-") and word != ""]
+    if given:
+        values = {words[at + 1] for at, word in enumerate(words[:-1]) if word in ("-e", "-f", "--expression")}
+        expression = next((word for word in rest if word in values), "")
+        rest = [word for word in rest if word not in values]
+    else:
+        expression, rest = (rest[0], rest[1:]) if rest else ("", [])
+    paths = [path for path in rest if is_path(path)]
+    if in_place:
+        return [Effect("change", path, expression) for path in paths]
+    lines = re.fullmatch(r"(\d{1,7})(?:,(\d{1,7}))?p", expression)
+    looked = f"{lines[1]}-{lines[2] or lines[1]}" if lines else ""
+    return [Effect("read", path, looked) for path in paths]
+
+
+def _show(step: Step) -> list[Effect]:
+    if step.document is not None:
+        return []
+    words = step.words[1:]
+    if step.program in ("head", "tail"):
+        words = [word for at, word in enumerate(words) if at == 0 or words[at - 1] not in ("-n", "-c")]
+    paths = [path for path in _plain(words) if is_path(path) and not path.lstrip("+").isdigit()]
+    return [Effect("read", path) for path in (*paths, *filter(is_path, step.reads))]
+
+
+def _search(step: Step) -> list[Effect]:
+    plain = _plain(step.words[1:])
+    if not plain or _context(step.words) < SHOWS_MUCH:
+        return []
+    return [
+        Effect("read", path, f"search {plain[0][:LONGEST_LOOK]}")
+        for path in plain[1:]
+        if is_path(path) and re.search(r"\.\w{1,8}$", path)
+    ]
+
+
+def _context(words: Sequence[str]) -> int:
+    """Lines that a search shows around each match."""
+    found = re.findall(r"(?:^| )-[ABC] ?(\d{1,5})", " ".join(words))
+    return max(map(int, found), default=0)
+
+
+def _remove(step: Step) -> list[Effect]:
+    paths = [word for word in _plain(step.words[1:]) if word not in (".", "/", "~") and "$" not in word]
+    return [Effect("delete", path) for path in paths if is_path(path) or "*" in path]
+
+
+def _relocate(kind: Literal["move", "copy"]) -> Callable[[Step], list[Effect]]:
+    def rule(step: Step) -> list[Effect]:
+        plain = _plain(step.words[1:])
+        if len(plain) < 2 or not is_path(plain[-1]):
+            return []
+        target = plain[-1]
+        is_folder = target.endswith("/") or len(plain) > 2
+        found = []
+        for path in plain[:-1]:
+            if is_path(path):
+                into = f"{target.rstrip('/')}/{path.rstrip('/').rpartition('/')[2]}" if is_folder else target
+                found.append(Effect(kind, path, into))
+        return found
+
+    return rule
+
+
+def _write_all(step: Step) -> list[Effect]:
+    """`tee` and `touch`."""
+    kind: Kind = "append" if "-a" in step.words else "write"
+    return [Effect(kind, path, text=step.document or "") for path in _plain(step.words[1:]) if is_path(path)]
+
+
+def _download(step: Step) -> list[Effect]:
+    words = step.words
+    return [
+        Effect("write", path)
+        for option, path in pairwise(words)
+        if option in ("-o", "-O", "--output") and is_path(path)
+    ]
+
+
+def _perl(step: Step) -> list[Effect]:
+    words = step.words
+    if not any(re.fullmatch(r"-\w{0,4}i\S{0,8}", word) for word in words[1:]):
+        return []
+    plain = [
+        word for at, word in enumerate(words) if at and not word.startswith("-") and not words[at - 1].endswith("e")
+    ]
+    return [Effect("change", path, "perl") for path in plain if is_path(path)]
+
+
+def _patch_file(step: Step) -> list[Effect]:
+    if step.document:
+        return [Effect("patch", text=step.document)]
+    return [Effect("patch", path) for path in (*step.reads, *_plain(step.words[1:])) if is_path(path)]
+
+
+def _python(step: Step) -> list[Effect]:
+    words = step.words
+    plain = _plain(words[1:])
+    if "-c" in words[1:3]:
+        at = words.index("-c")
+        script = words[at + 1] if len(words) > at + 1 else ""
+    elif step.document is not None:
+        script = step.document
+    elif "-m" in words[1:3]:
+        return []
+    else:
+        return [Effect("script", plain[0])] if plain and is_path(plain[0]) else []
+    return [Effect("script", text=script)] if script else []
+
+
+def _git(step: Step) -> list[Effect]:
+    words = step.words[1:]
+    while words and words[0].startswith("-"):
+        words = words[2 if words[0] in ("-C", "-c") else 1 :]
+    if not words:
+        return []
+    command, rest = words[0], words[1:]
+    plain = _plain(rest)
+    if command == "mv" and len(plain) >= 2:
+        return _relocate("move")(Step(["mv", *rest], [], [], ""))
+    if command == "rm" and "--cached" not in rest:
+        return [Effect("delete", path) for path in plain if is_path(path)]
+    if command in ("checkout", "restore", "switch", "reset", "clean"):
+        return _git_revert(command, rest, plain)
+    if command == "stash":
+        verb = plain[0] if plain else "push"
+        kinds: Mapping[str, Kind] = {"push": "stash", "save": "stash", "pop": "unstash", "apply": "unstash"}
+        return [Effect(kinds[verb])] if verb in kinds else []
+    if command == "apply" and not any(option in rest for option in ("--check", "--stat", "--cached")):
+        return _patch_file(Step(["git", *rest], [], step.reads, "", document=step.document))
+    if command == "show" and plain and ":" in plain[0]:
+        path = plain[0].partition(":")[2]
+        return [Effect("read", path, plain[0].partition(":")[0])] if is_path(path) else []
+    return []
+
+
+def _git_revert(command: str, rest: list[str], plain: list[str]) -> list[Effect]:
+    if command == "reset":
+        return [Effect("revert")] if "--hard" in rest else []
+    if command == "clean" or "--staged" in rest or "-b" in rest or "-B" in rest:
+        return []
+    if "--" in rest:
+        paths = rest[rest.index("--") + 1 :]
+    elif command == "restore":
+        paths = plain
+    else:
+        paths = [word for word in plain[-3:] if "." in word.rpartition("/")[2] or word == "."]
+    if paths == ["."] or paths == ["./"]:
+        return [Effect("revert")]
+    return [Effect("revert", path) for path in paths if is_path(path)]
+
+
+def _stop(step: Step) -> list[Effect]:
+    return [Effect("stop", target) for target in _plain(step.words[1:])]
+
+
+def _docker(step: Step) -> list[Effect]:
+    words = step.words
+    if words[1:2] == ["run"] and any(word in ("-d", "--detach", "-dit", "-itd") for word in words):
+        name = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "--name"), "")
+        return [Effect("start", name, " ".join(words))]
+    return [Effect("stop", name) for name in _plain(words[2:])] if words[1:2] in (["stop"], ["rm"], ["kill"]) else []
+
+
+_QUIET = frozenset(
+    {"cat", "head", "tail", "grep", "rg", "sed", "ls", "echo", "printf", "wc", "awk", "sort", "jq", "cut"}
+)
+"""Programs that neither act nor check."""
+_Rule = Callable[[Step], list[Effect]]
+_RULES: dict[str, _Rule] = {
+    "sed": _sed, "gsed": _sed, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
+    "cp": _relocate("copy"), "tee": _write_all, "touch": _write_all, "curl": _download, "wget": _download,
+    "patch": _patch_file, "ln": _relocate("copy"), "git": _git, "kill": _stop, "pkill": _stop,
+    "killall": _stop, "docker": _docker,
+    "node": _python,
+    **dict.fromkeys(("cat", "head", "tail", "nl", "less", "more", "bat", "batcat"), _show),
+    **dict.fromkeys(("grep", "egrep", "rg"), _search),
+}  # fmt: skip
+
+
+# Which programs of a command took place.
+
+
+class Fate(NamedTuple):
+    done: bool
+    reason: str = ""
+
+
+CHANGES = frozenset(
+    {"write", "append", "change", "delete", "move", "copy", "revert", "stash", "unstash", "patch", "act"}
+)
+_OWN = re.compile(r"^(?:/[\w/]{1,40}/)?([\w.-]{1,30}): [^\n]{1,300}", re.MULTILINE)
+_OWN_PROGRAMS = frozenset(
+    {"sed", "mv", "cp", "rm", "tee", "touch", "cat", "perl", "patch", "mkdir", "curl", "python", "python3"}
+)
+
+
+def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fate] | None:
+    """For each program whether it took place, and why not; None where the whole command was refused."""
+    if body.text[:1] == "[" and is_digest(body.text):
+        told = body.text.partition(" -> ")[2]
+        failed = told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
+        return _broken_at(steps, len(steps) - 1 if failed else len(steps), told)
+    told_state = stated(body, content=True, opening=not _shows(steps[0]))
+    if told_state.failed and told_state.aside:
+        return None
+    failed = bool(told_state.failed)
+    if told_state.failed is None:
+        told_state = ending(body)
+        failed = bool(told_state.failed) and not _shows(steps[-1])
+    own = _own_errors(steps, body.text)
+    if own:
+        number, reason = next(iter(own.items()))
+        if failed or len(steps) == 1:
+            return _broken_at(steps, number, reason)
+        return [Fate(at not in own, own.get(at, "")) for at in range(len(steps))]
+    if not failed:
+        return [Fate(True)] * len(steps)
+    return _broken_at(steps, _suspect(steps, effects), error_line(body) or told_state.reason)
+
+
+def _shows(step: Step) -> bool:
+    return step.program in ("cat", "grep", "rg", "sed", "head", "tail", "ls", "find", "echo", "awk", "jq", "wc", "diff")
+
+
+def _own_errors(steps: list[Step], text: str) -> dict[int, str]:
+    """Programs that complain in their own name."""
+    found: dict[int, str] = {}
+    window = text if len(text) <= 6_000 else text[:3_000] + "\n" + text[-3_000:]
+    programs = {step.program for step in steps}
+    if not any(f"{program}: " in window for program in programs & _OWN_PROGRAMS) and "git" not in programs:
+        return found
+    complaints = {match[1]: match[0] for match in _OWN.finditer(window)}
+    git = GIT_ERROR.search(window) if "git" in programs else None
+    for number, step in enumerate(steps):
+        program = step.program
+        if program in _OWN_PROGRAMS and program in complaints:
+            found[number] = complaints[program]
+        elif git is not None and program == "git":
+            found.setdefault(number, git[0])
+    if git is not None and len([number for number in found if steps[number].program == "git"]) > 1:
+        numbers = [number for number in found if steps[number].program == "git"]
+        for number in numbers[:-1]:
+            del found[number]
+    return found
+
+
+def _suspect(steps: list[Step], effects: list[list[Effect]]) -> int:
+    """The program that failed, where none says so: the first that runs something and does not change files."""
+    for number, step in enumerate(steps):
+        kinds = {effect.kind for effect in effects[number]}
+        if not kinds & CHANGES and not _shows(step) and step.program not in (":", "mkdir", "export", "source", "set"):
+            return number
+    return len(steps) - 1
+
+
+def _broken_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
+    """Everything before the program that failed was done; behind it what does not depend on it."""
+    found = [Fate(True)] * len(steps)
+    broken = False
+    for at in range(number, len(steps)):
+        if at == number:
+            broken = True
+            found[at] = Fate(False, reason)
+        elif broken and steps[at - 1].joiner in ("&&", "|"):
+            found[at] = Fate(False, "")
+        else:
+            broken = steps[at - 1].joiner == "&&" and broken
+    return found
+
+
+def script_changes(script: str) -> list[Effect]:
+    """What a script does to files: written ones that it reads first are changed, not new."""
+    found: list[Effect] = []
+    opened = accesses(script)
+    shown = {access.path for access in opened if access.how == "read"}
+    inner = names_in("\n".join(line for line in script.split("\n") if line[:1] in (" ", "\t")))
+    for access in opened:
+        if access.how == "write":
+            found.append(Effect("change" if access.path in shown else "write", access.path, ", ".join(inner)))
+        elif access.how == "append":
+            found.append(Effect("append", access.path))
+        elif access.how == "delete":
+            found.append(Effect("delete", access.path))
+        elif access.how in ("move", "copy"):
+            found.append(Effect("move" if access.how == "move" else "copy", access.path, access.target))
+    return found

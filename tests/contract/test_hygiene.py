@@ -1,0 +1,68 @@
+"""The gateway's safety net: at 85 % of the context length, from four messages on, and only where compression is on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold.gateway.measuring import ClientHistory, MeasuredRequest
+from midfold.gateway.prepare import RequestPreparer
+from midfold.transcript.document import read
+from midfold.transcript.tokens import Count
+from support.build import assistant, user
+from support.gateways import running, settings
+from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
+
+WINDOW = 20_000
+LONG = "all is well with this module. " * 100
+
+
+def talk(count: int, words: str = LONG) -> list[Any]:
+    return [(assistant if n % 2 else user)(f"{n}: {words}") for n in range(count)]
+
+
+def measured(preparer: RequestPreparer, messages: list[Any], reported: int) -> MeasuredRequest:
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    conversation = ClientHistory(read(body, dialect="openai-chat"))
+    found = preparer.measurer.look_up(conversation, conversation.name, preparer.policy.limits("m", 0))
+    return found._replace(size=Count(reported, "reported"))
+
+
+@pytest.mark.parametrize("window", [20_000, 200_000, 1_000_001])
+def test_the_safety_net_fires_at_85_percent_of_the_context_length(window: int) -> None:
+    with midfold.open("memory:") as sessions:
+        preparer = RequestPreparer(settings("http://127.0.0.1:1", window=window), sessions)
+        trigger = window * 85 // 100
+        for tokens, fires in ((trigger - 1, False), (trigger, True), (window, True)):
+            assert preparer.must_fold(measured(preparer, talk(9), tokens)) is fires
+
+
+@pytest.mark.parametrize(("count", "fires"), [(1, False), (3, False), (4, True), (5, True)])
+def test_the_safety_net_fires_from_four_messages_on(count: int, fires: bool) -> None:
+    with midfold.open("memory:") as sessions:
+        preparer = RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions)
+        assert preparer.must_fold(measured(preparer, talk(count), WINDOW)) is fires
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_safety_net_fires_only_where_compression_is_enabled(enabled: bool) -> None:
+    body = {"model": "gpt-4o", "messages": talk(61)}
+    with (
+        RulesProvider(lambda request: Turn("Fine."), window=WINDOW * 10) as provider,
+        running(provider.url, window=WINDOW, compression={"enabled": enabled}) as gateway,
+    ):
+        _, head, _ = gateway.post("/v1/chat/completions", body)
+        sent = provider.requests[0].body["messages"]
+    assert head["x-midfold-action"] == ("compacted" if enabled else "passed")
+    assert (len(sent) < 61) is enabled
+
+
+def test_5000_messages_are_folded_whatever_their_size() -> None:
+    with midfold.open("memory:") as sessions:
+        preparer = RequestPreparer(settings("http://127.0.0.1:1", window=1_000_000), sessions)
+        for count, fires in ((4_999, False), (5_000, True)):
+            assert preparer.must_fold(measured(preparer, talk(count, "ok"), 100)) is fires

@@ -1,0 +1,134 @@
+"""What a receipt says of itself is computed: what its sizes rest on, and whether the originals can be had back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import midfold
+from midfold.engine import Compressor
+from midfold.fold.archive import Archive
+from midfold.fold.request import CompactionRequest, Flow
+from midfold.gateway.measuring import PromptReports
+from midfold.gateway.prepare import NOTHING, larger
+from midfold.transcript.tokens import Count
+from support.build import PORTING, WINDOW, assistant, call, user
+
+ESTIMATE = midfold.compact(PORTING, context_length=WINDOW * 100).receipt.old_tokens
+
+
+@pytest.mark.parametrize(
+    ("usage", "basis"),
+    [
+        (None, "estimated"),
+        ({}, "estimated"),
+        ({"prompt_tokens": 0}, "estimated"),
+        ({"prompt_tokens": 9_999}, "reported"),
+    ],
+)
+@pytest.mark.parametrize("force", [True, False])
+def test_a_size_is_reported_only_where_a_provider_reported_it(usage: Any, basis: str, force: bool) -> None:
+    receipt = midfold.compact(PORTING, context_length=WINDOW, usage=usage, force=force).receipt
+    assert receipt.token_basis == basis
+    assert receipt.old_tokens == (9_999 if basis == "reported" else ESTIMATE)
+
+
+def test_a_report_that_is_the_same_number_as_the_estimate_is_a_report() -> None:
+    receipt = midfold.compact(PORTING, context_length=WINDOW, usage={"prompt_tokens": ESTIMATE}).receipt
+    assert (receipt.token_basis, receipt.old_tokens) == ("reported", ESTIMATE)
+
+
+def test_a_session_says_what_the_size_of_its_view_rests_on() -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s", context_length=WINDOW)
+        session.append(PORTING)
+        assert session.preview().token_basis == "estimated"
+        session.observe({"prompt_tokens": ESTIMATE})
+        assert session.preview().token_basis == "reported"
+        session.append([user("And?")])
+        assert session.preview().token_basis == "calibrated"
+        assert session.compact().receipt.token_basis == "calibrated"
+        assert session.size.basis == "calibrated"
+
+
+def test_the_gateway_has_a_report_for_this_very_request_or_calibrates() -> None:
+    anchors = PromptReports()
+    anchors.observe((b"one", b""), 1_200, 1_000)
+    assert anchors.size([b"zero", b"one"], b"", 1_000) == Count(1_200, "reported")
+    assert anchors.size([b"zero", b"one", b"two"], b"", 1_000) == Count(1_200, "calibrated"), "there is a message more"
+    assert anchors.size([b"zero", b"one"], b"", 1_100) == Count(1_320, "calibrated"), "other tools stand beside it"
+    assert anchors.size([b"two"], b"", 1_000) == Count(1_000, "estimated")
+
+
+def test_after_an_overflow_the_larger_size_counts_with_what_it_rests_on() -> None:
+    weighed = Count(900, "calibrated")
+    assert larger(weighed, NOTHING) == weighed
+    assert larger(weighed, Count(1_000, "reported")) == (1_000, "reported")
+    assert larger(weighed, Count(800, "reported")) == weighed
+
+
+class Forgetful(Compressor):
+    """An engine that keeps no originals."""
+
+    name = "forgetful"
+
+    def compress(self, request: CompactionRequest) -> Flow:
+        outcome = yield from super().compress(request)
+        return msgspec.structs.replace(outcome, archive=Archive())
+
+
+FULL = [
+    user("Read them all."),
+    assistant("Yes."),
+    *(
+        message
+        for n in range(300)
+        for message in call(
+            n,
+            "read_file",
+            {"path": f"src/area{n}/module_{n * 7919}.py"},
+            f"ERROR E{n * 31:05}: port {20_000 + n}. " * 9,
+        )
+    ),
+]
+"""More names than any summary of it has room for."""
+
+
+def test_a_compaction_is_recoverable_only_if_its_originals_are_kept() -> None:
+    kept = midfold.compact(FULL, context_length=WINDOW).receipt
+    dropped = midfold.compact(FULL, context_length=WINDOW, engine=Forgetful()).receipt
+    assert (kept.recoverable, kept.summary.facts_lost) == (True, 0)
+    assert kept.summary.facts_recoverable > 0
+    assert (dropped.recoverable, dropped.summary.facts_recoverable) == (False, 0)
+    assert dropped.summary.facts_lost == kept.summary.facts_recoverable
+    small = midfold.compact([user("Hi."), assistant("Hello.")], engine=Forgetful()).receipt
+    assert (small.status, small.recoverable) == ("unchanged", True)
+
+
+def test_a_stored_session_keeps_every_original() -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s", context_length=WINDOW)
+        session.append(PORTING)
+        receipt = session.compact().receipt
+        assert receipt.recoverable
+        assert session.unfold(receipt.fold)[0] in PORTING
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_command_says_that_an_archive_which_is_not_written_is_gone(kept: bool, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps(FULL))
+    command = [sys.executable, "-m", "midfold", "compact", str(file), "--context-length", str(WINDOW), "--local"]
+    options = ["-o", str(tmp_path / "out.json")] if kept else []
+    told = subprocess.run([*command, "--json", *options], capture_output=True, text=True, check=True).stdout
+    receipt = json.loads(told)["receipt"]
+    assert receipt["recoverable"] is kept
+    assert (receipt["summary"]["facts_lost"] == 0) is kept
+    shown = subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout
+    assert ("The originals are kept nowhere" in shown) is not kept

@@ -1,0 +1,180 @@
+"""Precision and recall of artifact trails against truth that was written from the raw transcripts.
+
+    .venv/bin/python tests/support/artifacts.py [-v]    figures per half; -v lists what differs, of the tuning half only
+
+The truth is in tests/data/artifacts, one file per session of the reading probes (../shared/probes). The tuning half are
+the sessions at odd places of the sorted names; the other half is only ever reported.
+"""
+
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import midfold
+from midfold import Trail
+from midfold.fold.trail import follow
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TRUTH = ROOT / "tests" / "data" / "artifacts"
+SHARED = ROOT.parent / "shared"
+KEPT = ("role", "content", "tool_calls", "tool_call_id", "name")
+CHANGED = ("created", "changed", "deleted", "moved")
+KINDS = ("files", "acts", "aside", "reads", "running", "checks")
+"""`files` are created, changed, deleted and moved ones; `aside` is scratch and reverted ones."""
+
+
+class Score(NamedTuple):
+    right: int
+    told: int
+    true: int
+    wrong: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+
+    def __add__(self, other: object) -> Score:
+        assert isinstance(other, Score)
+        return Score(
+            self.right + other.right,
+            self.told + other.told,
+            self.true + other.true,
+            self.wrong + other.wrong,
+            self.missed + other.missed,
+        )
+
+    @property
+    def precision(self) -> float:
+        return self.right / self.told if self.told else 1.0
+
+    @property
+    def recall(self) -> float:
+        return self.right / self.true if self.true else 1.0
+
+
+def halves() -> tuple[list[str], list[str]]:
+    names = sorted(path.stem for path in TRUTH.glob("*.json"))
+    return names[0::2], names[1::2]
+
+
+def past_of(session: str) -> midfold.Transcript:
+    """The messages before the cut, without system messages."""
+    probe = json.loads((SHARED / "probes" / "questions" / f"{session}.json").read_text(encoding="utf-8"))
+    with (SHARED / "data" / probe["source"] / "conversations.jsonl").open(encoding="utf-8") as lines:
+        line = next(line for number, line in enumerate(lines) if number == probe["line"])
+    messages = json.loads(line)["messages"][: probe["cut"]]
+    kept = [{key: one[key] for key in KEPT if key in one} for one in messages if one["role"] != "system"]
+    return midfold.read(kept).messages
+
+
+def score(session: str) -> dict[str, Score]:
+    truth = json.loads((TRUTH / f"{session}.json").read_text(encoding="utf-8"))
+    trail = follow(Trail(), past_of(session), midfold.redact)
+    return {
+        "files": _files(trail, truth, CHANGED),
+        "aside": _files(trail, truth, ("scratch", "reverted")),
+        "acts": _matched(list(_acts_told(trail)), list(_acts_true(truth)), _same_act),
+        "reads": _matched([one.path for one in trail.reads], truth["reads"], _same_path),
+        "running": _matched([one.id for one in trail.running], [one["id"] for one in truth["running"]], _same_id),
+        "checks": _matched(
+            [(one.kind, one.command, one.ok) for one in trail.checks],
+            [(one["kind"], one["command"], one["ok"]) for one in truth["checks"]],
+            _same_check,
+        ),
+    }
+
+
+def _files(trail: Trail, truth: dict[str, Any], states: tuple[str, ...]) -> Score:
+    told = [(one.path, one.state) for one in trail.files if one.state in states]
+    true = [(path, one["state"]) for path, one in truth["files"].items() if one["state"] in states]
+    return _matched(told, true, lambda mine, theirs: mine[1] == theirs[1] and _same_path(mine[0], theirs[0]))
+
+
+class ActTold(NamedTuple):
+    what: str
+    text: str
+    ok: bool
+    message: int
+
+
+def _acts_told(trail: Trail) -> Iterator[ActTold]:
+    for act in trail.acts:
+        yield ActTold(act.what, f"{act.text} {act.outcome}", act.ok, act.at)
+
+
+def _acts_true(truth: dict[str, Any]) -> Iterator[ActTold]:
+    for act in truth["acts"]:
+        yield ActTold(act["what"], act["text"], act["ok"], act["message"])
+
+
+def _same_act(mine: ActTold, theirs: ActTold) -> bool:
+    if (mine.message, mine.ok) != (theirs.message, theirs.ok):
+        return False
+    words = {word for word in re.findall(r"[\w.-]{4,}", theirs.text.lower()) if word not in ("with", "from", "that")}
+    return mine.what == theirs.what or bool(words & set(re.findall(r"[\w.-]{4,}", mine.text.lower())))
+
+
+def _same_path(mine: str, theirs: str) -> bool:
+    """The same, or one is the end of the other: what the root is called is not judged."""
+    mine, theirs = mine.removeprefix("./"), theirs.removeprefix("./")
+    return mine == theirs or mine.endswith(f"/{theirs}") or theirs.endswith(f"/{mine}")
+
+
+def _same_id(mine: str, theirs: str) -> bool:
+    return mine in theirs or theirs in mine
+
+
+def _same_check(mine: tuple[str, str, bool | None], theirs: tuple[str, str, bool | None]) -> bool:
+    one, other = _words(mine[1]), _words(theirs[1])
+    return mine[0] == theirs[0] and bool(mine[2]) == bool(theirs[2]) and (one in other or other in one)
+
+
+def _words(command: str) -> str:
+    return " ".join(re.sub(r"2>&1|[\"']", " ", command).split()).rstrip("…")
+
+
+def _matched(told: Iterable[Any], true: list[Any], same: Any) -> Score:
+    told = list(told)
+    left = list(true)
+    wrong = []
+    for mine in told:
+        found = next((one for one in left if mine == one), None) or next((one for one in left if same(mine, one)), None)
+        if found is None:
+            wrong.append(str(mine))
+        else:
+            left.remove(found)
+    return Score(len(told) - len(wrong), len(told), len(true), tuple(wrong), tuple(map(str, left)))
+
+
+def score_half(sessions: list[str]) -> dict[str, Score]:
+    total = dict.fromkeys(KINDS, Score(0, 0, 0))
+    for session in sessions:
+        for kind, one in score(session).items():
+            total[kind] = total[kind] + one
+    return total
+
+
+def main() -> None:
+    tuning, other = halves()
+    for name, sessions in (("tuning half", tuning), ("other half", other)):
+        print(name)
+        for kind, one in score_half(sessions).items():
+            print(
+                f"  {kind:8} precision {one.precision:.3f}  recall {one.recall:.3f}  {one.right}/{one.told}/{one.true}"
+            )
+    if "-v" in sys.argv:
+        for session in tuning:
+            print(f"== {session}")
+            for kind, one in score(session).items():
+                for line in one.wrong:
+                    print(f"  {kind} wrong: {line}")
+                for line in one.missed:
+                    print(f"  {kind} missed: {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The artifact trail: what was done is told by calls and results alone, and carried on without rewording."""
+
+from __future__ import annotations
+
+import json
+
+import midfold
+from midfold import Trail
+from midfold.fold.summary import StructuredSummary
+from midfold.fold.trail import follow, parse, render, without_trail
+from support.artifacts import SHARED, halves, score_half
+from support.data import need
+
+
+def ran(*calls: tuple[str, dict[str, object], str]) -> midfold.Transcript:
+    messages: list[dict[str, object]] = [{"role": "user", "content": "go"}]
+    for number, (name, arguments, result) in enumerate(calls):
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
+    return midfold.read(messages).messages
+
+
+def followed(*calls: tuple[str, dict[str, object], str]) -> Trail:
+    return follow(Trail(), ran(*calls), midfold.redact)
+
+
+def states(trail: Trail) -> dict[str, str]:
+    return {file.path: file.state for file in trail.files}
+
+
+def bash(command: str, result: str = "") -> tuple[str, dict[str, object], str]:
+    return "Bash", {"command": command}, result
+
+
+def edit(path: str, result: str = "The file has been updated.") -> tuple[str, dict[str, object], str]:
+    return "Edit", {"file_path": path, "old_string": "a = 1", "new_string": "def f():\n    a = 2"}, result
+
+
+def test_an_edit_that_failed_did_nothing_and_one_that_worked_stays_however_often_it_is_read() -> None:
+    failed = "<tool_use_error>String to replace not found in file.</tool_use_error>"
+    trail = followed(edit("/p/a.py"), edit("/p/b.py", failed), ("Read", {"file_path": "/p/a.py"}, "a = 2"))
+    assert states(trail) == {"/p/a.py": "changed"}
+    assert trail.files[0].names == ("f",) and not trail.reads
+
+
+def test_a_relative_and_an_absolute_spelling_are_one_file() -> None:
+    trail = followed(edit("/p/q/src/a.py"), edit("/p/q/src/b.py"), bash("sed -i 's/x/y/' src/a.py"))
+    assert [(file.path, file.edits) for file in trail.files] == [("src/b.py", 1), ("src/a.py", 2)]
+    assert trail.root == "/p/q"
+
+
+def test_shell_commands_change_files_and_a_scratch_file_is_told_as_such() -> None:
+    trail = followed(
+        bash("cat > new.py <<'EOF'\nrm -rf old.py\nEOF\nsed -i 's/a/b/' old.py && git mv x.py y.py"),
+        bash("echo 1 > probe.txt && python -c 'print(1)'; rm probe.txt"),
+        bash("python - <<'EOF'\ntext = open('z.py').read()\nopen('z.py', 'w').write(text)\nEOF"),
+        bash("mv nothing.py other.py", "mv: cannot stat 'nothing.py': No such file or directory"),
+    )
+    expected = {"new.py": "created", "old.py": "changed", "y.py": "moved", "probe.txt": "scratch", "z.py": "changed"}
+    assert states(trail) == expected
+
+
+def test_of_a_chain_what_stands_before_the_failure_was_done() -> None:
+    trail = followed(
+        bash("sed -i 's/a/b/' a.py && pytest -q && git commit -m done", "Exit code 1\n1 failed, 2 passed in 1s")
+    )
+    assert states(trail) == {"a.py": "changed"} and not trail.acts
+    assert [(check.kind, check.ok, check.counts) for check in trail.checks] == [("test", False, "1 failed, 2 passed")]
+
+
+def test_acts_have_their_ids_and_failures_are_failures() -> None:
+    trail = followed(
+        bash("git add -A && git commit -m 'Fix it'", "[main 1a2b3c4] Fix it\n 1 file changed"),
+        bash("git push 2>&1 | tail -2", " ! [rejected] main -> main (fetch first)"),
+        ("cancel_reservation", {"reservation_id": "S61CZX"}, '{"reservation_id": "S61CZX", "status": "cancelled"}'),
+    )
+    assert [(act.what, act.ok) for act in trail.acts] == [("commit", True), ("push", False), ("cancel", True)]
+    assert "1a2b3c4" in trail.acts[0].outcome and "S61CZX" in trail.acts[2].text
+
+
+def test_what_was_started_runs_until_it_is_seen_to_stop() -> None:
+    start = (
+        "Bash",
+        {"command": "npm run dev", "run_in_background": True},
+        "Command running in background with ID: b7f2",
+    )
+    assert [task.id for task in followed(start).running] == ["b7f2"]
+    assert not followed(start, ("KillShell", {"shell_id": "b7f2"}, "Successfully killed shell")).running
+
+
+def test_secrets_do_not_reach_the_trail() -> None:
+    key = "sk-ant-api03-" + "A1b2C3d4" * 11
+    trail = followed(bash(f"git push https://user:{key}@example.com/x.git", "done"))
+    assert trail.acts and key not in midfold.redact(str(trail.acts)) and key not in str(trail)
+
+
+def test_lines_of_a_handoff_are_read_back_as_they_were_written() -> None:
+    trail = followed(
+        edit("/p/q/a.py"), edit("/p/q/r/b.py"), bash("git commit -m x", "[main 1a2b3c4] x"), bash("go build ./..."),
+        ("Read", {"file_path": "/p/q/c.py", "offset": 3, "limit": 4}, "text"),
+    )  # fmt: skip
+    sections = render(trail, 2_000)
+    body = StructuredSummary(**{key: "\n".join(lines) for key, lines in sections.items()}).render()
+    again = parse(body)
+    assert render(again, 2_000) == sections
+    assert states(again) == states(trail) and [act.ok for act in again.acts] == [True]
+    assert not any(line.startswith("- ") for line in without_trail(body).split("\n"))
+
+
+def test_folding_again_keeps_changed_files_changed_and_counts_nothing_twice() -> None:
+    turns = [midfold.write(midfold.read([{"role": "user", "content": "Port it. " * 40}]))[0]]
+    for number in range(60):
+        name, arguments, result = edit(f"/p/q/m{number}.py")
+        call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        turns += [
+            {"role": "assistant", "content": "Next. " * 60, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": result},
+        ]
+    messages = turns
+    for _ in range(3):
+        result_ = midfold.compact(messages, context_length=12_000, force=True)
+        assert result_.receipt.trail is None or all(file.edits == 1 for file in result_.receipt.trail.files)
+        messages = [*result_.messages, {"role": "user", "content": "go on " * 400}]
+    assert result_.receipt.trail is not None
+    assert set(states(result_.receipt.trail).values()) == {"changed"}
+
+
+def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
+    need(SHARED.is_dir(), "the shared transcripts (../shared) are not here")
+    tuning, other = map(score_half, halves())
+    for kind in ("files", "acts"):
+        assert min(tuning[kind].precision, tuning[kind].recall) >= 0.95, (kind, tuning[kind].wrong, tuning[kind].missed)
+    assert min(other["files"].precision, other["files"].recall) >= 0.95

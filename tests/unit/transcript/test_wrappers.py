@@ -1,0 +1,101 @@
+"""What clients put around a user's words, on what they really send."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from midfold.transcript.message import Message, Text, ToolResult
+from midfold.transcript.wrappers import WRAPPERS, client_summary, read_user_text, user_words
+from support import data
+
+
+def words(*texts: str, role: str = "user") -> str:
+    return user_words(Message(role, tuple(map(Text, texts))))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("fix the bug", "fix the bug"),
+        ("<system-reminder>\nCLAUDE.md says: never push\n</system-reminder>\nfix the bug", "fix the bug"),
+        ("fix the bug\n\n<system-reminder>todo list is empty</system-reminder>", "fix the bug"),
+        ("<system-reminder>a</system-reminder><system-reminder>b</system-reminder>", ""),
+        ("why does <system-reminder> appear in my logs?", "why does <system-reminder> appear in my logs?"),
+        ("see `<system-reminder>x</system-reminder>` there", "see `<system-reminder>x</system-reminder>` there"),
+        ("[Request interrupted by user for tool use]", ""),
+        ("[Request interrupted by user]\nno, use tabs", "no, use tabs"),
+        ("# AGENTS.md instructions for /p\n\n<INSTRUCTIONS>\nUse bun\n</INSTRUCTIONS>\n<environment_context>\n"
+         "<cwd>/p</cwd>\n</environment_context>", ""),
+        ("<turn_aborted>\nThe user interrupted\n</turn_aborted>", ""),
+        ("# Context from my IDE setup:\n\n## Open tabs:\n- a.ts\n\n## My request for Codex:\nrename it", "rename it"),
+        ("<pr_description>\nIt crashes\n</pr_description>\n\n<instructions>\nUse bash\n</instructions>", "It crashes"),
+        ("<user_query>\nmake it blue\n</user_query>", "make it blue"),
+        ("<command-message>review</command-message>\n<command-name>/review</command-name>\n"
+         "<command-args>12</command-args>", "/review 12"),
+        ("<command-name>/exit</command-name>\n   <command-message>exit</command-message>\n"
+         "   <command-args></command-args>", ""),
+        ("<local-command-stdout>Bye</local-command-stdout>", ""),
+        ("<my_tool_context>x</my_tool_context>\ndo it", "do it"),
+        ("<my_task>do it</my_task>", "<my_task>do it</my_task>"),
+        ("<div>a</div> why is it not centred?", "<div>a</div> why is it not centred?"),
+        ("<system-reminder>never closed", "<system-reminder>never closed"),
+        ("This session is being continued from a previous conversation that ran out of context.\nWe did X.", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_what_is_left_is_what_the_user_typed(text: str, left: str) -> None:
+    assert words(text) == left
+
+
+def test_a_clients_blocks_may_stand_in_texts_of_their_own() -> None:
+    assert words("<system-reminder>a</system-reminder>", "do it", "<ide_selection>x</ide_selection>") == "do it"
+
+
+def test_only_a_users_own_texts_are_read() -> None:
+    assert words("do it", role="assistant") == ""
+    result = ToolResult("c1", (Text("<user_query>delete it</user_query>"),))
+    assert user_words(Message("user", (result,))) == ""
+    assert (
+        client_summary(Message("assistant", (Text("This session is being continued from a previous conversation"),)))
+        == ""
+    )
+
+
+def test_a_clients_summary_is_told_apart() -> None:
+    text = "This session is being continued from a previous conversation that ran out of context. Below:\n1. X was done"
+    assert client_summary(Message("user", (Text(text),))).endswith("1. X was done")
+    assert client_summary(Message("user", (Text("do it"),))) == ""
+
+
+def test_every_wrapper_of_the_table_is_taken_off() -> None:
+    for wrapper in WRAPPERS:
+        block = wrapper.opening + (">" if wrapper.opening.startswith("<") else "") + " inside " + wrapper.closing
+        found = read_user_text(block + "\nwords" if wrapper.closing else block)
+        assert [block.wrapper for block in found.blocks] == [wrapper]
+        expected = {"words": "inside\n\nwords"}.get(wrapper.meaning, "words" if wrapper.closing else "")
+        assert found.words == expected, wrapper
+
+
+@pytest.mark.parametrize(
+    "piece", ["<a-b>", "</a-b>", "<a-b></a-b>", "<a_b x", "<system-reminder>", "[Request interrupted by user"]
+)
+def test_long_hostile_texts_cost_what_they_are_long(piece: str) -> None:
+    def seconds(count: int) -> float:
+        text = piece * count
+        start = time.perf_counter()
+        read_user_text(text)
+        return time.perf_counter() - start
+
+    seconds(1_000)
+    assert seconds(40_000) < 12 * max(seconds(10_000), 0.002)
+
+
+def test_no_ask_of_real_sessions_is_harness_text() -> None:
+    harness = ("<local-", "<command-", "# AGENTS.md", "[Request", "<turn_", "This session is")
+    for source in ("claude_code_entire", "claude_code_packmind", "codex_agentv"):
+        for conversation in data.conversations(source):
+            for message in conversation["messages"]:
+                if message["role"] == "user" and isinstance(message["content"], str):
+                    assert not words(message["content"]).startswith(harness)
