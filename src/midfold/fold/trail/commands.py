@@ -20,8 +20,9 @@ DEEPEST = 3
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]{0,9}(['\"\\]?)([A-Za-z_][\w.-]{0,60})\1?(?!<)")
 _PIECE = re.compile(
-    r"""'[^']*'|"(?:[^"\\]++|\\.)*+"|\\.|\$\([^()'"\n]{0,300}\)|\$\{[^}\n]{0,100}\}"""
-    r"""|\d?>>?&\d|&>>?|\d?>>?\|?|[^\s'"\\;&|<>()#]+|\#|\n|[ \t\r]+|&&|\|\|?|;+|<+|.""",
+    r"""[A-Za-z_./=:,+@%~-][^\s'"\\;&|<>()#]*|[ \t\r]+"""
+    r"""|'[^']*'|"(?:[^"\\]++|\\.)*+"|\\.|\$\([^()'"\n]{0,300}\)|\$\{[^}\n]{0,100}\}"""
+    r"""|\d?>>?&\d|&>>?|\d?>>?\|?|[^\s'"\\;&|<>()#]+|\#|\n|&&|\|\|?|;+|<+|.""",
     re.DOTALL,
 )
 _JOINERS = frozenset({"&&", "||", "|", ";", ";;", "&", "\n", "(", ")"})
@@ -154,7 +155,11 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
         elif piece[-2:-1] == "&" and ">" in piece:
             continue
         else:
-            word = [*(word or ()), _bare(piece)]
+            text = _bare(piece) if first in "'\"\\" else piece
+            if word is None:
+                word = [text]
+            else:
+                word.append(text)
     if word is not None:
         _end_word(step, "".join(word), redirect, documents)
     if step.words or step.writes:

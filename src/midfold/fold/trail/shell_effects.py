@@ -355,6 +355,8 @@ def script_changes(script: str) -> list[Effect]:
     """What a script does to files: written ones that it reads first are changed, not new."""
     found: list[Effect] = []
     opened = accesses(script)
+    if not opened:
+        return found
     shown = {access.path for access in opened if access.how == "read"}
     inner = names_in("\n".join(line for line in script.split("\n") if line[:1] in (" ", "\t")))
     for access in opened:
