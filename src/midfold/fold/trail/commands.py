@@ -70,8 +70,8 @@ def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
                 found.append(step)
             continue
         if "$" in command:
-            words = [item for word in words for item in _expanded(word, variables)]
-            step.writes = [(item, end) for path, end in step.writes for item in _expanded(path, variables)]
+            words = [item for word in words for item in _expand(word, variables)]
+            step.writes = [(item, end) for path, end in step.writes for item in _expand(path, variables)]
         if words[0] == "cd":
             folder = join(folder, words[1]) if len(words) > 1 else folder
             continue
@@ -220,7 +220,7 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
     return []
 
 
-def _expanded(word: str, variables: dict[str, list[str]]) -> list[str]:
+def _expand(word: str, variables: dict[str, list[str]]) -> list[str]:
     found = _VARIABLE.search(word) if "$" in word else None
     if found is None or found[1] not in variables:
         return [word]

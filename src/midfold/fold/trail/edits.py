@@ -100,9 +100,9 @@ def _codex_changes(text: str) -> list[FileEdit]:
         path, deed = head[2].strip(), head[1].lower()
         moved = _MOVED.match(body)
         if moved:
-            found.append(_measured(body, moved[1].strip(), "move", path))
+            found.append(_measure(body, moved[1].strip(), "move", path))
         else:
-            found.append(_measured(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
+            found.append(_measure(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
     return found
 
 
@@ -118,13 +118,13 @@ def _unified_changes(text: str) -> list[FileEdit]:
         body = text[head.end() : after.start() if after else len(text)]
         old, new = head[1].strip(), head[2].strip()
         if new == "/dev/null":
-            found.append(_measured(body, old, "delete"))
+            found.append(_measure(body, old, "delete"))
         else:
-            found.append(_measured(body, new, "add" if old == "/dev/null" else "update"))
+            found.append(_measure(body, new, "add" if old == "/dev/null" else "update"))
     return found
 
 
-def _measured(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
+def _measure(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
     lines = body.split("\n")
     added = [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
     removed = [line[1:] for line in lines if line[:1] == "-" and line[:3] != "---"]
