@@ -14,7 +14,7 @@ from midfold.cli.options import read_conversations, with_conversation, with_dial
 from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, visible
 from midfold.fold.handoff import generated_messages
 from midfold.fold.redact import redact
-from midfold.fold.trail import CheckRun, TrackedFile, Trail, follow, parse
+from midfold.fold.trail import CheckRun, TrackedFile, Trail, follow, latest_checks, parse
 from midfold.transcript.message import Transcript
 
 LISTS = ("files", "acts", "running", "checks", "reads")
@@ -111,7 +111,7 @@ def _listings(trail: Trail) -> list[_Listing]:
         _Listing(
             "Last checks",
             (">message", "", "outcome", "command", "failing"),
-            [*map(_check_row, reversed(trail.checks))],
+            [*map(_check_row, latest_checks(trail.checks))],
         ),
         _Listing(
             "Read, not changed",

@@ -11,7 +11,7 @@ import msgspec
 
 from midfold.cache.health import Kind
 from midfold.fold.receipt import Receipt
-from midfold.fold.trail import Trail
+from midfold.fold.trail import CheckRun, Trail
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
 """`sampled`: extrapolated from some of the messages, because there are very many."""
@@ -241,6 +241,8 @@ class Artifacts(ApiAnswer, frozen=True, kw_only=True):
     """What was made: the trail of the newest fold, followed through the newest messages."""
 
     trail: Trail
+    checks: tuple[CheckRun, ...]
+    """Those of the trail whose outcome still counts, the newest first."""
     skipped: int
     """Messages behind that fold, or from the beginning, that were too many to be followed."""
 

@@ -20,7 +20,7 @@ from midfold.errors import NotStored
 from midfold.fold.archive import PREFIX, source_bytes
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import Receipt
-from midfold.fold.trail import Trail, follow
+from midfold.fold.trail import Trail, follow, latest_checks
 from midfold.pages import api_types as api
 from midfold.pages.api_types import Fate, Segment, SegmentName
 from midfold.pages.formatting import key_of
@@ -180,7 +180,8 @@ class Lookup:
         found = reader.read(reader.history().between(start, count))
         fresh = tuple(item.message for item in found)
         before = msgspec.structs.replace(trail, messages=start, ahead=0)
-        return api.Artifacts(trail=follow(before, fresh, self.sessions.redactor), skipped=start - upto)
+        made = follow(before, fresh, self.sessions.redactor)
+        return api.Artifacts(trail=made, checks=tuple(latest_checks(made.checks)), skipped=start - upto)
 
     def messages(self, name: str, start: int | None, sees: Sees) -> api.MessageList:
         info = self._info(name, sees)

@@ -133,3 +133,24 @@ def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
     for kind in ("files", "acts"):
         assert min(tuning[kind].precision, tuning[kind].recall) >= 0.95, (kind, tuning[kind].wrong, tuning[kind].missed)
     assert min(other["files"].precision, other["files"].recall) >= 0.95
+
+
+def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:
+    def lines(*runs: tuple[str, str]) -> list[str]:
+        trail = followed(*(bash(command, result) for command, result in runs))
+        return [line.split("`")[1] + line.split("`")[2][:7] for line in render(trail, 2_000)["active_state"]]
+
+    bad, good = "=== 1 failed, 2 passed in 0.1s ===", "=== 3 passed in 0.1s ==="
+    part, other, folder = "pytest tests/a.py", "pytest tests/b.py", "pytest tests"
+    assert lines((part, bad), ("pytest", good)) == ["pytest passed"]
+    assert lines((part, bad), (folder, good)) == ["pytest tests passed"]
+    assert lines((part, bad), (f"{part} -x --tb=short", good)) == [f"{part} -x --tb=short passed"]
+    assert lines((f"{part} -k one", bad), (part, good)) == [f"{part} passed"]
+    assert lines(("pytest", bad), (part, good)) == [f"{part} passed", "pytest FAILED"]
+    assert lines(("pytest", good), (part, bad)) == [f"{part} FAILED", "pytest passed"]
+    assert lines((part, bad), (other, good)) == [f"{other} passed", f"{part} FAILED"]
+    assert lines((part, good), (other, good)) == [f"{other} passed"]
+    assert lines((part, bad), (other, bad), ("python -m pytest -q", good)) == ["python -m pytest -q passed"]
+    assert lines((part, bad), ("make test", good)) == ["make test passed"]
+    assert lines((part, bad), ("vitest web/c.test.ts", good)) == ["vitest web/c.test.ts passed", f"{part} FAILED"]
+    assert lines(("mypy src", "Found 2 errors in 1 file"), ("pytest", good)) == ["pytest passed", "mypy src FAILED"]
