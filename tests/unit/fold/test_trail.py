@@ -154,3 +154,9 @@ def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:
     assert lines((part, bad), ("make test", good)) == ["make test passed"]
     assert lines((part, bad), ("vitest web/c.test.ts", good)) == ["vitest web/c.test.ts passed", f"{part} FAILED"]
     assert lines(("mypy src", "Found 2 errors in 1 file"), ("pytest", good)) == ["pytest passed", "mypy src FAILED"]
+
+
+def test_files_of_the_same_name_stay_two_files_when_the_trail_is_carried_on() -> None:
+    first = followed(edit("/p/q/r/src/a.py"), edit("/p/q/r/a.py"), edit("/p/q/r/b.py"))
+    again = follow(first, ran(("Read", {"file_path": "/p/q/r/a.py"}, "a = 2")), midfold.redact)
+    assert [(file.path, file.edits) for file in again.files] == [("src/a.py", 1), ("a.py", 1), ("b.py", 1)]

@@ -149,8 +149,8 @@ _GROUP_LINE = re.compile(
     rf"- ({'|'.join(label for _, _, label in reversed(_GROUPS))}|{_READ}): ([^\n]{{1,20000}}?)"
     r"(?: \(and \d{1,9} more\))?"
 )
-_ACT_LINE = re.compile(r"- \[(done|FAILED)\] ([\w-]{1,40}): ([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
-_RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ([^\n]{0,400})")
+_ACT_LINE = re.compile(r"- \[(done|FAILED)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
+_RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ?([^\n]{0,400})")
 _CHECK_LINE = re.compile(
     r"- last (test|build|lint|typecheck): `([^`\n]{0,400})` (passed|FAILED|ran, outcome not shown)"
     r"(?: \(([^\n]{1,200}?)\))?(?:; failing: ([^\n]{1,4000}))?"

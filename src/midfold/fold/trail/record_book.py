@@ -140,7 +140,8 @@ class RecordBook:
         self._committed = {key: _copy(record) for key, record in self.files.items() if record.at < last}
 
     def _add(self, path: str) -> str:
-        key = self.places.key(path)
+        """A path of an earlier trail: it is in the root, and never guessed to be another file."""
+        key = f"{self.places.root}/{path}" if self.places.root and path[:1] not in ("/", "~", "$") else path
         self.places.add(key)
         return key
 
