@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import midfold
 from midfold import Trail
 from midfold.fold.summary import StructuredSummary
 from midfold.fold.trail import follow, parse, render, without_trail
+from midfold.fold.trail.commands import steps_of
 from support.artifacts import SHARED, halves, score_half
 from support.data import need
 
@@ -160,3 +162,17 @@ def test_files_of_the_same_name_stay_two_files_when_the_trail_is_carried_on() ->
     first = followed(edit("/p/q/r/src/a.py"), edit("/p/q/r/a.py"), edit("/p/q/r/b.py"))
     again = follow(first, ran(("Read", {"file_path": "/p/q/r/a.py"}, "a = 2")), midfold.redact)
     assert [(file.path, file.edits) for file in again.files] == [("src/a.py", 1), ("a.py", 1), ("b.py", 1)]
+
+
+def test_a_word_of_many_pieces_takes_time_in_proportion() -> None:
+    def seconds(pieces: int) -> float:
+        start = time.process_time()
+        steps_of("echo " + "a'b'" * pieces + "x > out.txt")
+        return time.process_time() - start
+
+    steps = steps_of("echo a'b c'\"d\" 2>&1 foo2>out.txt # no\necho 3")
+    assert [(step.words, step.writes) for step in steps] == [
+        (["echo", "ab cd", "foo2"], [("out.txt", False)]),
+        (["echo", "3"], []),
+    ]
+    assert any(seconds(12_000) < 9 * seconds(3_000) for _ in range(5))

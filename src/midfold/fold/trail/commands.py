@@ -26,6 +26,8 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _JOINERS = frozenset({"&&", "||", "|", ";", ";;", "&", "\n", "(", ")"})
+_MARKS = frozenset(" \t\r\n;&|()<>#'\"\\0123456789")
+"""What a piece begins with that may be more than a part of a word."""
 _REDIRECTS = frozenset({">", ">>", "1>", "1>>", "2>", "2>>", "&>", "&>>", ">|", "<", "0<"})
 _KEYWORDS = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "}", "fi", "done", "time"})
 _WRAPPERS = frozenset({"sudo", "nohup", "command", "exec", "env", "rtk", "npx", "bunx", "pnpx", "stdbuf", "nice"})
@@ -140,7 +142,11 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
                 continue
             is_comment = False
         first = piece[0]
-        if first in " \t\r" or piece in _JOINERS or piece in _REDIRECTS:
+        if first not in _MARKS:
+            if word is None:
+                word = []
+            word.append(piece)
+        elif first in " \t\r" or piece in _JOINERS or piece in _REDIRECTS:
             if word is not None:
                 redirect = _end_word(step, "".join(word), redirect, documents)
                 word = None
@@ -155,11 +161,9 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
         elif piece[-2:-1] == "&" and ">" in piece:
             continue
         else:
-            text = _bare(piece) if first in "'\"\\" else piece
             if word is None:
-                word = [text]
-            else:
-                word.append(text)
+                word = []
+            word.append(_bare(piece))
     if word is not None:
         _end_word(step, "".join(word), redirect, documents)
     if step.words or step.writes:
@@ -176,12 +180,12 @@ def _bare(piece: str) -> str:
 
 
 def _end_word(step: Step, word: str, redirect: str, documents: list[str]) -> str:
-    if word.startswith("\x00") and word.strip("\x00").isdecimal():
+    if not redirect and "\x00" not in word:
+        step.words.append(word)
+    elif word.startswith("\x00") and word.strip("\x00").isdecimal():
         step.document = documents[int(word.strip("\x00"))]
     elif not redirect:
-        if "\x00" in word:
-            word = re.sub(r"\x00(\d{1,3})\x00", lambda found: documents[int(found[1])], word)
-        step.words.append(word)
+        step.words.append(re.sub(r"\x00(\d{1,3})\x00", lambda found: documents[int(found[1])], word))
     elif redirect in ("<", "0<"):
         step.reads.append(word)
     elif not redirect.startswith("2"):
