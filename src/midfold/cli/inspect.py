@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from midfold.cli.options import name_of, read_file, settings
+from midfold.cli.options import read_conversations, settings, with_conversation, with_dialect
 from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, make_text, visible
-from midfold.errors import TranscriptError
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.transcript.breakdown import by_kind, largest
-from midfold.transcript.document import Document, read_many
+from midfold.transcript.document import Document
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import ESTIMATE, Meter
 
@@ -38,9 +37,9 @@ MOST_TOOLS = 8
 @click.command(name="inspect")
 @click.argument("file")
 @click.option("--model", help="Count as this model would; default: the model the file names.")
-@click.option("--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess.")
+@with_dialect
 @click.option("--config", metavar="FILE", help="Read models and other settings from this file.")
-@click.option("--conversation", type=int, metavar="N", help="In a file of many conversations, show this one (from 1).")
+@with_conversation
 @click.option("--exact", is_flag=True, help="Count with the model family's vocabulary (needs midfold[tokens]).")
 @click.option("--strict", is_flag=True, help="Fail if the transcript has any problem.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for machines.")
@@ -60,16 +59,8 @@ def command(
     Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
     apart by their shape.
     """
-    documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
-    if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
-        raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
+    documents = read_conversations(file, dialect, conversation, strict=strict)
     overrides = settings(config).models
-    if conversation is not None:
-        if not 1 <= conversation <= len(documents):
-            raise TranscriptError(
-                f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {conversation}"
-            )
-        documents = [documents[conversation - 1]]
     if len(documents) == 1:
         shown = describe(documents[0], model, exact=exact, overrides=overrides)
         emit_json(shown) if as_json else _show_conversation(console(), shown)
@@ -77,10 +68,6 @@ def command(
     rows = [describe(document, model, exact=exact, overrides=overrides) for document in documents]
     both = {"conversations": rows, "totals": _totals(rows)}
     emit_json(both) if as_json else _show_collection(console(), both)
-
-
-def _is_conversation(document: Document) -> bool:
-    return any(message.role != "other" for message in document.messages)
 
 
 def describe(

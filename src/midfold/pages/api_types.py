@@ -11,6 +11,7 @@ import msgspec
 
 from midfold.cache.health import Kind
 from midfold.fold.receipt import Receipt
+from midfold.fold.trail import CheckRun, Trail
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
 """`sampled`: extrapolated from some of the messages, because there are very many."""
@@ -236,6 +237,16 @@ class Share(ApiAnswer, frozen=True, kw_only=True):
     tokens: int
 
 
+class Artifacts(ApiAnswer, frozen=True, kw_only=True):
+    """What was made: the trail of the newest fold, followed through the newest messages."""
+
+    trail: Trail
+    checks: tuple[CheckRun, ...]
+    """Those of the trail whose outcome still counts, the newest first."""
+    skipped: int
+    """Messages behind that fold, or from the beginning, that were too many to be followed."""
+
+
 class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     """One session: how it grew and was folded, and where its tokens go now."""
 
@@ -249,6 +260,7 @@ class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     """Whether `kinds` was extrapolated from some of the messages."""
     turns: tuple[TurnFacts, ...]
     compactions: tuple[CompactionFacts, ...]
+    made: Artifacts
     lines: MessageList
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,7 +17,8 @@ import midfold
 from midfold.errors import StoreUnavailable
 from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
-from midfold.pages.web import ENDPOINTS
+from midfold.pages.lookup import MOST_FOLLOWED, Lookup
+from midfold.pages.web import ENDPOINTS, everything
 from midfold.service import Sessions
 from support.build import work
 from support.fixtures import user
@@ -142,6 +144,64 @@ def test_what_messages_and_names_say_is_shown_as_text(web: Served) -> None:
     assert MARKUP in session.text
     searched = Tags(web.get("/search?q=%3Cscript%3Ealert%28%22%27").text)
     assert "<script>alert(\"'" in dict(searched.tags[[tag for tag, _ in searched.tags].index("input")][1])["value"]  # type: ignore[operator]
+
+
+def test_the_page_of_a_session_tells_what_was_made_through_folds_and_undoing(sessions: Sessions, web: Served) -> None:
+    shown = " ".join(Tags(web.get(session_path(CODING)).text).text.split())
+    assert "What was made" in shown
+    assert "cli/cmd/entire/cli/git_operations.go changed +12 −18 1 HasUncommittedChanges" in shown
+    assert "last lint: mise run lint passed (0 issues)" in shown
+    assert "paths are in /Users/soph/Work/entire/devenv" in shown
+    made = web.get(f"/api{session_path(CODING)}").json["made"]
+    assert made["trail"]["messages"] == sessions.store.must(CODING).count and made["skipped"] == 0
+    booked = " ".join(Tags(web.get(session_path(AIRLINE)).text).text.split())
+    assert "book failed book_reservation" in booked and "reservation_id=HATHAT" in booked
+    assert "What was made" not in web.get(session_path(HOSTILE)).text
+    with midfold.open("memory:") as store:
+        session = store.session("s", context_length=16_000)
+        session.append([*work(0, count=40), *_calls("Edit", file_path="/p/q/a.py", old_string="a", new_string="b")])
+        session.append(work(40, count=60))
+        assert session.compact(force=True).changed
+        session.append(_calls("Edit", file_path="/p/q/b.py", old_string="a", new_string="b"))
+        folded = Lookup(store).session("s", None, everything).made.trail.files
+        session.undo()
+        unfolded = Lookup(store).session("s", None, everything).made.trail.files
+    assert [(file.path, file.edits) for file in folded] == [("/p/q/a.py", 1), ("/p/q/b.py", 1)]
+    assert [(file.path, file.edits) for file in unfolded] == [("/p/q/a.py", 1), ("/p/q/b.py", 1)]
+
+
+def test_what_was_made_is_shown_as_text_and_redacted() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s")
+        session.append(_calls("Write", file_path=f"/p/{MARKUP.replace('/', '|')}.py", content=f"def f(): {SECRET}"))
+        session.append(_calls("create_ticket", title=MARKUP, key=SECRET))
+        session.append(_calls("Bash", command=f"pytest '{MARKUP}'"))
+        with served(store) as there:
+            page = there.get(session_path("s")).text
+        found = Tags(page)
+        assert found.text.count(MARKUP[:25]) > 2 and SECRET not in page
+        assert {"script", "img"}.isdisjoint(tag for tag, _ in found.tags)
+
+
+def test_of_a_long_session_that_was_not_folded_the_newest_messages_are_followed() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s")
+        session.append(_calls("Edit", file_path="/p/q/old.py", old_string="a", new_string="b"))
+        session.append([user("hello"), {"role": "assistant", "content": "yes"}] * (MOST_FOLLOWED // 2))
+        session.append(_calls("Edit", file_path="/p/q/new.py", old_string="a", new_string="b"))
+        made = Lookup(store).session("s", None, everything).made
+        assert ([file.path for file in made.trail.files], made.skipped) == (["/p/q/new.py"], 6)
+        with served(store) as there:
+            assert "6 messages before the newest were not looked at" in there.get(session_path("s")).text
+
+
+def _calls(name: str, **arguments: str) -> list[dict[str, Any]]:
+    call = {"id": f"c{name}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return [
+        user("go on"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{name}", "content": "done"},
+    ]
 
 
 def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:
