@@ -14,8 +14,8 @@ from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
 from midfold.decide import Decision, decide, situation_of
 from midfold.engine import ContextEngine
+from midfold.engine.finish import carry_out
 from midfold.engine.job import with_size
-from midfold.engine.outcomes import carry_out
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget

@@ -29,8 +29,8 @@ import msgspec
 from midfold.cache.health import Health, RequestHashes
 from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
 from midfold.engine.assemble import with_note
+from midfold.engine.finish import carry_out, leave
 from midfold.engine.job import Job, with_size
-from midfold.engine.outcomes import carry_out, leave
 from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
 from midfold.fold.receipt import Receipt, Status

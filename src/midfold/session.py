@@ -34,7 +34,7 @@ from midfold.conversation import (
     Sync,
 )
 from midfold.decide import decide
-from midfold.engine.outcomes import carry_out
+from midfold.engine.finish import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
 from midfold.fold.archive import handle_of
 from midfold.fold.receipt import Receipt

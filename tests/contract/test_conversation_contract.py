@@ -20,8 +20,8 @@ from midfold.agent.room import Room
 from midfold.config import Compression, Config
 from midfold.config.schema import GatewaySettings
 from midfold.engine import Compressor, ContextEngine
+from midfold.engine.finish import leave
 from midfold.engine.job import Job
-from midfold.engine.outcomes import leave
 from midfold.errors import SummaryFailed
 from midfold.fold.budget import Pressure
 from midfold.fold.request import CompactionRequest, Flow, SummaryAsk

@@ -144,12 +144,12 @@ def test_08_the_protected_tail_is_neither_pruned_nor_deduplicated() -> None:
         assert all(mine is theirs for mine, theirs in zip(result.messages[-20:], tail, strict=True))
 
 
-@pytest.mark.parametrize("size", [50_000, 200_000])
+@pytest.mark.parametrize("size", [80_000, 200_000])
 def test_09_a_giant_result_in_the_tail_is_spilled_so_that_the_view_lands(size: int) -> None:
     giant = call(900, "terminal", {"command": "cat log"}, "word " * size + "THE END")
     messages = [*SESSION, *giant, assistant("Seen."), user("And now?")]
     result = folded(messages, context_length=100_000)
-    assert result.receipt.new_tokens <= result.receipt.threshold_tokens
+    assert result.receipt.new_tokens < result.receipt.threshold_tokens
     spilled = next(digest for digest in result.receipt.digests if digest.kind == "spill")
     assert spilled.message == len(SESSION) + 1
     assert result.archive.originals(spilled.handle) == [giant[1]]

@@ -118,7 +118,7 @@ def test_no_cut_falls_inside_a_tool_group_in_any_layout_of_up_to_six_messages() 
         for cut in legal_cuts(messages):
             for side in (messages[:cut], messages[cut:]):
                 assert not [found for found in violations(side) if "call" in found], (messages, cut)
-    assert checked > 250
+    assert checked > 200
 
 
 def test_no_cut_falls_inside_a_batch_that_is_still_waiting() -> None:
@@ -182,7 +182,7 @@ def test_generated_summaries_are_excluded_from_the_search_for_the_latest_ask() -
         [*first.messages, *tool_run(200, 120)], context_length=25_000, config=setting(protect_last_n=4)
     )
     generated = [recognise(message) for message in view(second.messages)]
-    assert [found.kind for found in generated if found] == ["fold", "ack"]
+    assert [found.kind for found in generated if found] == ["fold", "bridge"]
     assert sum(message.get("content") == "THE ASK" for message in second.messages) == 1
     assert second.receipt.boundary is not None
     assert second.receipt.boundary.pinned

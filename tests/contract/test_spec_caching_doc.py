@@ -314,9 +314,9 @@ def test_recompression_asks_for_an_update_with_the_previous_summary() -> None:
         return f"## Goal\nSummary {len(prompts)}"
 
     messages = [user("Go."), assistant("Yes."), *work(120)]
-    first = midfold.compact(messages, context_length=16_000, summarizer=summarize)
+    first = midfold.compact(messages, context_length=24_000, summarizer=summarize)
     grown = [*first.messages, user("More."), *work(120)]
-    second = midfold.compact(grown, context_length=16_000, summarizer=summarize, state=first.state)
+    second = midfold.compact(grown, context_length=24_000, summarizer=summarize, state=first.state)
     assert "Update the summary" not in prompts[0]
     assert "Update the summary" in prompts[1]
     assert "<previous-summary>\n## Goal\nSummary 1\n</previous-summary>" in prompts[1]

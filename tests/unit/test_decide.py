@@ -99,5 +99,5 @@ def test_a_fold_ahead_of_time_is_made_as_if_it_were_time() -> None:
 
 
 def test_a_prompt_that_is_small_again_forgives_strikes() -> None:
-    assert is_relieved(99, 100, None) and not is_relieved(100, 100, None)
+    assert is_relieved(89, 100, None) and not is_relieved(90, 100, None)
     assert not is_relieved(50, 100, SCHEDULE) and is_relieved(39, 100, SCHEDULE)

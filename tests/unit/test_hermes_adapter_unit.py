@@ -23,7 +23,8 @@ from midfold.config import Compression, Config
 from midfold.fold.redact import redact
 from midfold.recall import FOUND, NOTHING_FOLDED
 
-SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing"
+SUMMARY = "## Goal\nShip it\n\n## Progress\n### Done\n- one thing" + "\n- another thing, with its tests" * 80
+SUMMARY += "\n\n## Next Steps\n- the last thing"
 
 
 class Clock:

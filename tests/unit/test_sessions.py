@@ -16,8 +16,8 @@ from midfold.fold.handoff import SYSTEM_NOTE, recognise
 from midfold.service import Sessions
 from midfold.store.leases import CompactionLease, Lease, Renewal
 from midfold.testing.doubles import FakeClock, ScriptedSummarizer
-from support.build import anthropic_work, free, work
-from support.fixtures import assistant, call, long_tool_heavy_conversation, system, user
+from support.build import anthropic_work, work
+from support.fixtures import assistant, call, free, long_tool_heavy_conversation, system, user
 
 WINDOW = 64_000
 TALK = long_tool_heavy_conversation().messages
@@ -480,5 +480,5 @@ def test_a_session_with_half_a_character_in_it_is_compacted(place: str) -> None:
         ]
     session = midfold.open("memory:").session("s")
     session.append(messages)
-    assert session.compact(force=True).receipt.status == "compacted"
+    assert session.compact(force=True).receipt.status in ("compacted", "pruned")
     assert json.loads(session.view().json())

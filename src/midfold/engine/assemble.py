@@ -14,8 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from midfold.decide import is_asked
-from midfold.engine.job import Job
-from midfold.engine.outcomes import (
+from midfold.engine.finish import (
     leave,
     let_user_open,
     make_legal,
@@ -24,6 +23,7 @@ from midfold.engine.outcomes import (
     media_digests,
     missing_originals,
 )
+from midfold.engine.job import Job
 from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
 from midfold.engine.previews import LONG, SHORT, Ends, first_unread, shorten, smallest, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
@@ -344,20 +344,15 @@ def with_note(system: Message) -> Message:
 
 
 def _join(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
-    """Head, what is pinned, handoff, tail. An answer that nobody's turn precedes comes behind the handoff."""
-    out: list[Message] = list(view[: plan.head_end])
-    behind: list[Transcript] = []
-    for group in plan.pinned:
-        segment = view[group.start : group.stop]
-        if segment[0].role in ("user", "system") or any(message.role == "user" for message in out):
-            _append(out, segment, ask)
-        else:
-            behind.append(segment)
-    behind = [segment for segment in (*behind, view[plan.tail_start :]) if segment]
-    last = next((message.role for message in reversed(out) if message.role != "system"), None)
-    role = handoff_role(last, behind[0][0].role if behind else None)
-    for segment in ((handoff(body, ask.fold, role, terse=ask.dense),), *behind):
+    """Head, what is pinned, handoff, tail."""
+    out: list[Message] = []
+    for segment in (view[: plan.head_end], *(view[group.start : group.stop] for group in plan.pinned)):
         _append(out, segment, ask)
+    tail = view[plan.tail_start :]
+    last = next((message.role for message in reversed(out) if message.role != "system"), None)
+    role = handoff_role(last, tail[0].role if tail else None)
+    _append(out, (handoff(body, ask.fold, role, terse=ask.dense),), ask)
+    _append(out, tail, ask)
     return tuple(out)
 
 
@@ -367,14 +362,15 @@ def _is_handoff(message: Message) -> bool:
 
 
 def _append(out: list[Message], segment: Transcript, ask: SummaryAsk) -> None:
-    """Adds messages, behind a short one of ours where two neighbours would have the same role."""
-    if out and segment and not _ends_well(out, segment):
-        out.append(filler(ask.fold, "assistant" if out[-1].role == "user" else "user", terse=ask.dense))
+    """Adds messages, behind a short one of ours where two neighbours would have the same role, or the assistant would
+    come first."""
+    first = segment[0].role if segment else None
+    last = next((message.role for message in reversed(out) if message.role != "other"), None)
+    if first == last == "user":
+        out.append(filler(ask.fold, "assistant", terse=ask.dense))
+    elif first == "assistant" and (last == first or not any(message.role == "user" for message in out)):
+        out.append(filler(ask.fold, "user", terse=ask.dense))
     out.extend(segment)
-
-
-def _ends_well(out: list[Message], segment: Transcript) -> bool:
-    return out[-1].role != segment[0].role or out[-1].role not in ("user", "assistant")
 
 
 def _seamless(messages: Transcript, ask: SummaryAsk) -> Transcript:

@@ -14,8 +14,7 @@ import msgspec
 from midfold.decide import decide, situation_of
 from midfold.engine.assemble import assemble, without_fold
 from midfold.engine.contract import ContextEngine
-from midfold.engine.job import Job
-from midfold.engine.outcomes import (
+from midfold.engine.finish import (
     abort,
     decline,
     leave,
@@ -26,6 +25,7 @@ from midfold.engine.outcomes import (
     media_digests,
     missing_originals,
 )
+from midfold.engine.job import Job
 from midfold.engine.planner import SMALLEST_GAIN, plan_fold, plan_whole, size_of
 from midfold.fold.archive import Archive, fold_id, handle_of
 from midfold.fold.audit import lacking, rejection

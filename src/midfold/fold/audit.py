@@ -202,7 +202,7 @@ def _names(line: str) -> set[str]:
 
 
 ADDED = "## Word for Word"
-QUOTE, QUOTE_TOKENS = '- The user said: "', 7
+QUOTE = '- The user said: "'
 MOST_ADDED = 0.15
 """Of the budget, where the text leaves room."""
 LONGEST_SAID, PASTED = 300, 2_000
@@ -232,14 +232,14 @@ def _forgotten(ask: SummaryAsk, told: str) -> str:
     left = min(ask.budget_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
     words = set(_WORDS.findall(told.lower()))
-    said = list(dict.fromkeys([*_said_before(ask), *_said(ask)]))
+    said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _said(ask))]))
     kept: set[int] = set()
     for place in sorted(range(len(said)), key=lambda place: (not DEMAND.search(said[place]), -place)):
-        cost = estimate_text(said[place]) + QUOTE_TOKENS
-        if cost <= room and not _is_told(said[place], words):
+        cost = estimate_text(said[place]) + 1
+        if cost <= room and not _is_told(said[place].removeprefix(QUOTE), words):
             kept.add(place)
             room -= cost
-    lines = [f'{QUOTE}{said[place]}"' for place in sorted(kept)]
+    lines = [said[place] for place in sorted(kept)]
     names = _open_names(ask, told)
     while names and estimate_text(line := f"- Named in the last steps: {', '.join(names)}") > room:
         names.pop()
@@ -287,11 +287,10 @@ def _said(ask: SummaryAsk) -> Iterator[str]:
 
 
 def _said_before(ask: SummaryAsk) -> list[str]:
-    """What an earlier summary had of the user's words."""
-    lines = ask.previous.split("\n") if ask.previous else []
-    quotes = [line[len(QUOTE) : -1] for line in lines if line.startswith(QUOTE) and line.endswith('"')]
+    """What an earlier summary had of the user's words and demands, line by line."""
     demands = parse_summary(ask.previous).constraints.split("\n") if ask.previous else []
-    return [*(line for piece in demands if (line := _BULLET.sub("", piece).strip())), *quotes]
+    quotes = [line for line in ask.previous.split("\n") if line.startswith(QUOTE)]
+    return [*(f"- {line}" for piece in demands if (line := _BULLET.sub("", piece).strip())), *quotes]
 
 
 def _open_names(ask: SummaryAsk, told: str) -> list[str]:

@@ -12,8 +12,8 @@ from midfold.cache.prices import Prices
 from midfold.cache.schedule import CHEAP_FROM, LANDING, PATIENCE, Schedule, Writer
 from midfold.engine import Compressor
 from midfold.engine.assemble import assemble
+from midfold.engine.finish import leave
 from midfold.engine.job import Job
-from midfold.engine.outcomes import leave
 from midfold.engine.planner import plan_whole
 from midfold.errors import ConfigError
 from midfold.fold.boundary import Protection

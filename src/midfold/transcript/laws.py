@@ -500,6 +500,7 @@ class _Work:
             elif after < len(self.kept) and self.kept[after][1].role == "user":
                 later, message = self.kept[after]
                 self.kept[after] = (later, message.with_parts((*stubs, *message.parts)))
+                self.repairs.append(Repair(later, "carries the stub results of the message before it"))
             else:
                 self.kept.insert(after, (index, Message("user", tuple(stubs))))
 

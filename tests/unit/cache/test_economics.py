@@ -340,8 +340,8 @@ def test_folds_that_come_to_nothing_stop_the_schedule() -> None:
 
         def compress(self, request: Any) -> Any:
             Stubborn.asked += 1
+            from midfold.engine.finish import leave
             from midfold.engine.job import Job
-            from midfold.engine.outcomes import leave
 
             return leave(Job(request), "nothing can be done")
             yield

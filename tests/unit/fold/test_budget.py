@@ -15,7 +15,6 @@ def test_the_values_of_the_documents_for_200k() -> None:
     assert budget.threshold_tokens == 100_000
     assert budget.tail_tokens == 20_000
     assert budget.summary_maximum == 10_000
-    assert budget.landing_tokens == 50_000
     assert [budget.summary_tokens(folded) for folded in (0, 10_000, 30_000, 80_000)] == [2_000, 2_000, 6_000, 10_000]
 
 
@@ -38,7 +37,7 @@ def test_a_reservation_that_leaves_nothing_or_is_no_number_is_ignored_with_a_not
 
 def test_every_number_grows_with_the_window() -> None:
     budgets = [plan_budget(window) for window in WINDOWS]
-    for name in ("threshold_tokens", "tail_tokens", "summary_maximum", "landing_tokens", "effective_input_window"):
+    for name in ("threshold_tokens", "tail_tokens", "summary_maximum", "effective_input_window"):
         values = [getattr(budget, name) for budget in budgets]
         assert values == sorted(values), name
         assert min(values) > 0
@@ -57,5 +56,4 @@ def test_the_trigger_is_inclusive_and_none_is_falsy() -> None:
 
 def test_a_target_shrinks_tail_and_summary() -> None:
     aimed = plan_budget(200_000).aiming_at(5_000)
-    assert aimed.landing_tokens == 5_000
     assert aimed.tail_tokens + aimed.summary_maximum < 5_000

@@ -64,10 +64,11 @@ def test_a_handoff_is_believed_behind_a_head_or_with_a_known_fold_and_nowhere_el
     turn = (Message("user", (Text("Go."),)), Message("assistant", (Text("Yes."),)))
     system = Message("system", (Text("Rules."),))
     assert list(generated_messages((system, *turn, ours))) == [3]
-    assert list(generated_messages((system, *turn, *turn, ours))) == []
-    assert list(generated_messages((system, *turn, *turn, ours), head=4)) == [5]
-    assert list(generated_messages((system, *turn, *turn, ours), known={FOLD})) == [5]
-    assert list(generated_messages((ours, *turn, *turn, ours))) == [0]
+    assert list(generated_messages((system, *turn * 5, ours))) == [11], "a head of 3, and 7 that are pinned"
+    assert list(generated_messages((system, *turn * 6, ours))) == []
+    assert list(generated_messages((system, *turn * 6, ours), head=5)) == [13]
+    assert list(generated_messages((system, *turn * 6, ours), known={FOLD})) == [13]
+    assert list(generated_messages((ours, *turn * 6, ours))) == [0]
 
 
 def test_the_template_holds_the_sections_of_both_documents() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 from msgspec import Raw
@@ -132,7 +133,7 @@ def duplicates(messages: Transcript, start: int, end: int) -> dict[Place, Place]
 
     The caller must keep that copy: a reference to something that is digested as well leads nowhere.
     """
-    newest: dict[tuple[Part, ...], Place] = {}
+    newest: dict[bytes, Place] = {}
     found: dict[Place, Place] = {}
     for index in range(len(messages) - 1, -1, -1):
         if index < start:
@@ -142,10 +143,23 @@ def duplicates(messages: Transcript, start: int, end: int) -> dict[Place, Place]
             part = parts[number]
             if not isinstance(part, ToolResult) or _short(part) or is_digest(part.text):
                 continue
-            copy = newest.setdefault(part.parts, Place(index, number))
+            copy = newest.setdefault(_fingerprint(part), Place(index, number))
             if copy != Place(index, number) and index < end:
                 found[Place(index, number)] = copy
     return dict(sorted(found.items()))
+
+
+def _fingerprint(result: ToolResult) -> bytes:
+    """A hash of what a result says, the same in every process."""
+    found = blake2b(digest_size=16)
+    for part in result.parts:
+        said = part.text if isinstance(part, Text) else part.data if isinstance(part, Media) else _body(part)
+        found.update(f"{type(part).__name__} {len(said)} {said}\0".encode("utf-8", "surrogatepass"))
+    return found.digest()
+
+
+def _body(part: Part) -> str:
+    return part.body if isinstance(part, Opaque) else ""
 
 
 def _short(result: ToolResult) -> bool:

@@ -1,0 +1,124 @@
+"""Anchors, pictures, the handoff's place and role, and sizes that were asked for, as a user sees them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold.engine.assemble import handoff_role
+from midfold.fold.digest.digest import duplicates
+from midfold.fold.handoff import MARKER
+from support.build import folded, setting, view, work
+from support.fixtures import assistant, call, system, user
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 40}}
+OPENING = [system(), user("Hello."), assistant("Hi.")]
+
+
+def shot(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": text}, PICTURE]}
+
+
+def contents(messages: list[dict[str, Any]]) -> list[str]:
+    return [str(message.get("content")) for message in messages]
+
+
+def place_of(messages: list[dict[str, Any]], text: str) -> int:
+    return next(place for place, content in enumerate(contents(messages)) if text in content)
+
+
+def test_an_ask_far_back_stays_with_its_reply_before_the_handoff_that_tells_later_work() -> None:
+    messages = [*OPENING, *work(0, 30), user("THE ASK"), assistant("THE REPLY"), *work(100, 60)]
+    result = folded(messages, config=setting(protect_last_n=4))
+    ask = place_of(result.messages, "THE ASK")
+    assert result.messages[ask + 1]["content"] == "THE REPLY"
+    assert place_of(result.messages, MARKER + " Earlier") > ask + 1
+    assert result.messages[-1] is messages[-1]
+
+
+@pytest.mark.parametrize("prune", ["digest", "off"])
+def test_the_newest_picture_of_the_user_stays_far_back_and_older_ones_go(prune: str) -> None:
+    newest = shot("NEWEST")
+    old = call(900, "look", {}, "")
+    old[1]["content"] = [{"type": "text", "text": "TOOL SHOT"}, PICTURE]
+    messages = [*OPENING, shot("OLDEST"), *old, *work(0, 10), newest, assistant("Seen."), *work(100, 60)]
+    messages += [user("THE ASK"), assistant("Yes."), *work(300, 4)]
+    result = midfold.compact(messages, context_length=32_000, config=setting(protect_last_n=4, prune=prune))
+    assert result.changed
+    assert any(message is newest for message in result.messages)
+    assert sum("data:image" in content for content in contents(result.messages)) == 1
+
+
+def test_digests_alone_replace_old_pictures_too() -> None:
+    messages = [*OPENING, shot("OLDEST"), assistant("Seen."), *work(0, 60, 600), shot("NEWEST"), assistant("Seen.")]
+    result = midfold.compact(messages, context_length=64_000, config=setting(protect_last_n=4))
+    assert result.receipt.status == "pruned"
+    assert sum("data:image" in content for content in contents(result.messages)) == 1
+    assert [digest.message for digest in result.receipt.digests if digest.kind == "media"] == [3]
+
+
+def test_a_system_prompt_that_is_not_protected_is_folded_from_the_first_compaction_on() -> None:
+    messages = [*OPENING, *work(0)]
+    few = midfold.Protection(protect_system_prompt=False, protect_last_n=4)
+    result = folded(messages, protection=few)
+    assert all(message["role"] != "system" for message in result.messages)
+    assert [message["content"] for message in result.messages[:2]] == ["Hello.", "Hi."]
+
+
+@pytest.mark.parametrize("before", [None, "user", "assistant", "tool"])
+@pytest.mark.parametrize("after", [None, "user", "assistant"])
+def test_the_role_of_the_handoff_differs_from_the_one_before_it(before: Any, after: Any) -> None:
+    role = handoff_role(before, after)
+    assert role == ("assistant" if before == "user" or (before == "tool" and after == "user") else "user")
+
+
+def test_no_neighbours_have_the_same_role_with_pinned_turns_either() -> None:
+    for count in range(1, 6):
+        messages = [*OPENING, *work(0, 20), user("ASK"), *([assistant("REPLY")] * (count % 2)), *work(100, 60)]
+        roles = [message["role"] for message in folded(messages, config=setting(protect_last_n=count)).messages]
+        assert not any(one == two != "tool" for one, two in itertools.pairwise(roles))
+
+
+def test_results_of_the_tail_are_shortened_only_if_they_must_be_and_the_newest_last() -> None:
+    def size(words: int) -> midfold.Compaction:
+        large = call(900, "sh", {}, "large " * words)
+        newest = call(901, "sh", {}, "newest " * 3_000)
+        return folded([*OPENING, *work(0), *large, *newest], context_length=60_000)
+
+    exact, shortened = size(8_000), size(40_000)
+    assert not exact.receipt.digests
+    assert [digest.kind for digest in shortened.receipt.digests] == ["spill"]
+    assert shortened.receipt.new_tokens < shortened.receipt.threshold_tokens
+    assert "newest " * 3_000 in contents(shortened.messages)[-1]
+    assert not any("protect_last_n" in notice for notice in shortened.receipt.notices)
+
+
+def test_protect_last_n_gives_way_only_to_the_threshold_and_the_notice_says_so() -> None:
+    talk = [message for n in range(40) for message in (user(f"{n} " * 400), assistant("yes " * 400))]
+    result = folded([system(), *talk], context_length=12_000)
+    assert result.boundary is not None
+    kept = len(result.before) - result.boundary.end
+    (notice,) = [notice for notice in result.receipt.notices if "protect_last_n" in notice]
+    assert 2 <= kept < 20
+    assert f"the last {kept} messages stay, not the 20 of protect_last_n" in notice
+    assert result.receipt.new_tokens < result.receipt.threshold_tokens
+
+
+def test_a_size_that_was_asked_for_folds_older_messages_before_it_shortens_the_newest() -> None:
+    newest = call(901, "sh", {}, "newest " * 250)
+    messages = [*OPENING, *work(0), *work(200, 3, 150), user("THE ASK " * 20), *newest]
+    result = folded(messages, target_tokens=3_000, context_length=200_000)
+    assert result.messages[-1] is newest[1]
+    assert any(message.get("content") == "THE ASK " * 20 for message in result.messages)
+
+
+def test_copies_are_found_by_what_results_say() -> None:
+    same = "line of a file\n" * 40
+    messages = view(
+        [user("Go."), *call(1, "read", {}, same), *call(2, "read", {}, same), *call(3, "read", {}, same + "x")]
+    )
+    found = duplicates(messages, 0, len(messages))
+    assert {place.message: copy.message for place, copy in found.items()} == {2: 4}
