@@ -23,6 +23,7 @@ from midfold.config import Config
 from midfold.errors import NotStored
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
+from midfold.fold.render import outline
 from midfold.model import local_summarizer
 from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
 from midfold.transcript.breakdown import by_kind
@@ -48,6 +49,7 @@ OPTIONS = (
 SHOWN_LINES = 4
 LONGEST_LINE = 120
 LONGEST_SHOWN = 10_000
+LONGEST_RESULT = 4_000
 BAR = 20
 CONTEXT_BAR = 60
 GOOD = ("compacted", "pruned")
@@ -167,12 +169,13 @@ class Screen:
             self._in_text = False
 
     def _show_result(self, event: told.Called) -> None:
-        lines = redact(event.text[:4_000]).splitlines()
+        bullets = outline(event.text, max_chars=LONGEST_RESULT)
+        lines = bullets.splitlines() or redact(event.text[:LONGEST_RESULT]).splitlines()
         style = "red" if event.is_error else "bright_black"
         for number, line in enumerate(lines[:SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
             self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
-        more = len(event.text.splitlines()) - SHOWN_LINES
+        more = len(lines if bullets else event.text.splitlines()) - SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))

@@ -212,6 +212,18 @@ def parse_json(value: Any) -> Any:
         return value
 
 
+def outline(text: str, *, items: int = 20, string: int = 400, max_chars: int = MAX_CHARS) -> str:
+    """A result that is JSON as bounded bullets, status and error first; empty for any other text."""
+    value = parse_json(text)
+    return "" if isinstance(value, str) else render_value(value, items=items, string=string, max_chars=max_chars)
+
+
+def brief(text: str, max_chars: int) -> str:
+    """The same in one line; any other text as it is, its beginning."""
+    bullets = outline(text, max_chars=max_chars).splitlines()
+    return "; ".join(bullet.strip().removeprefix("- ") for bullet in bullets) or text[:max_chars]
+
+
 def failure(value: Any) -> str | None:
     """Why a structured result is a failure, in a line; None if nothing in it says that it is one."""
     value = parse_json(value)

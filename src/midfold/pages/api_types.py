@@ -307,6 +307,8 @@ class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
     is_error: bool = False
     left_out: int = 0
     """Characters that are not shown here; the raw form has them."""
+    outline: str = ""
+    """What a result that is JSON says, as bounded bullets; empty for everything else."""
 
 
 class Original(ApiAnswer, frozen=True, kw_only=True):

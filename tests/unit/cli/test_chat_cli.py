@@ -9,11 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from midfold.agent.events import Called
+from midfold.cli.talk import Screen
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, turn
 from support.terminal import CTRL_C, CTRL_D, Terminal
@@ -84,6 +88,21 @@ def test_a_conversation_with_tools_consent_and_status(folder: Path) -> None:
         assert "midfold chat --resume" in terminal.shown
     assert (folder / "made.txt").exists()
     assert (folder / "notes.txt").exists()
+
+
+def test_a_json_result_is_shown_by_what_it_says_first_other_text_by_its_first_lines() -> None:
+    def shown(text: str) -> str:
+        out = Console(file=StringIO(), width=200)
+        Screen(out)(Called(id="1", name="list", text=text, is_error=False, seconds=0.0))
+        return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    value = {"rows": [{"path": f"src/{number}.py"} for number in range(500)], "token": "9f8b7c6d5e4f", "exit_code": 2}
+    lines = shown(json.dumps({**value, "error": "disk full"})).splitlines()
+    assert lines[0].endswith("- error: disk full")
+    assert lines[1].strip() == "- `exit_code`: 2"
+    assert lines[-1].strip().startswith("and ")
+    assert not any("9f8b7c6d5e4f" in line or len(line) > 130 for line in lines)
+    assert shown("[1] not JSON\nb\nc\nd\ne").splitlines()[-1].strip() == "and 1 more line"
 
 
 def test_every_slash_command(folder: Path) -> None:

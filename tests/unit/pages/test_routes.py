@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -19,7 +20,7 @@ from midfold.pages.formatting import key_of, session_path
 from midfold.pages.web import ENDPOINTS
 from midfold.service import Sessions
 from support.build import work
-from support.fixtures import user
+from support.fixtures import call, user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"
@@ -142,6 +143,24 @@ def test_what_messages_and_names_say_is_shown_as_text(web: Served) -> None:
     assert MARKUP in session.text
     searched = Tags(web.get("/search?q=%3Cscript%3Ealert%28%22%27").text)
     assert "<script>alert(\"'" in dict(searched.tags[[tag for tag, _ in searched.tags].index("input")][1])["value"]  # type: ignore[operator]
+
+
+def test_a_json_result_is_shown_as_an_outline_and_the_api_has_both() -> None:
+    rows = [{"path": f"src/{number}.py"} for number in range(9_000)]
+    text = json.dumps({"rows": rows, "api_key": "9f8b7c6d5e4f", "status": "failed", "error": "disk full"})
+    with midfold.open("memory:") as store:
+        store.session("a").append([user("List."), *call(1, "list", {}, text), user('{"x": 1}')])
+        with served(store) as web:
+            page, listed = Tags(web.get("/sessions/a/messages/2").text).text, Tags(web.get("/sessions/a").text).text
+            (block,) = web.get("/api/sessions/a/messages/2").json["messages"][0]["blocks"]
+            (said,) = web.get("/api/sessions/a/messages/3").json["messages"][0]["blocks"]
+    assert "- error: disk full\n- status: failed\n" in page
+    assert "[…and 8,800 more]" in page
+    assert "error: disk full; status: failed" in listed
+    assert block["text"].startswith('{"rows"')
+    assert block["outline"].startswith("- error: disk full")
+    assert (said["text"], said["outline"]) == ('{"x": 1}', "")
+    assert "9f8b7c6d5e4f" not in page + listed + block["outline"]
 
 
 def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:
