@@ -26,7 +26,7 @@ from midfold.fold.redact import redact
 from midfold.fold.render import outline
 from midfold.model import local_summarizer
 from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
-from midfold.transcript.breakdown import by_kind
+from midfold.transcript.breakdown import by_kind, context_breakdown
 
 OPTIONS = (
     click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
@@ -234,7 +234,7 @@ class Screen:
 
     def context(self, agent: Agent) -> None:
         """Where the tokens go: a coloured bar over the window, and a table."""
-        from midfold.cli.inspect import COLOURS, kinds_table
+        from midfold.cli.inspect import COLOURS, context_table, kinds_table
         from midfold.transcript.document import tool_of
 
         session, setup = agent.session, agent.session.setup
@@ -258,6 +258,18 @@ class Screen:
         )
         self.out.print()
         kinds_table(self.out, kinds)
+        self.out.print()
+        has_measure = size.basis != "estimated"
+        context = context_breakdown(
+            view.transcript,
+            setup.meter,
+            system=view.prompt,
+            tools=tools,
+            measured_prompt_tokens=size.tokens if has_measure else None,
+            context_max_tokens=setup.window,
+            reserved_tokens=setup.budget.output_reservation,
+        )
+        context_table(self.out, context.shares, measured=has_measure)
 
     def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
         """What a compaction did, or would do."""

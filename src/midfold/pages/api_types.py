@@ -236,6 +236,15 @@ class Share(ApiAnswer, frozen=True, kw_only=True):
     tokens: int
 
 
+class ContextPart(ApiAnswer, frozen=True, kw_only=True):
+    """A part of the window: a fixed cost, the conversation, the reserve for the answer, or what is free."""
+
+    name: str
+    tokens: int
+    share: float
+    """Of the window."""
+
+
 class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     """One session: how it grew and was folded, and where its tokens go now."""
 
@@ -245,8 +254,10 @@ class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     compacting: bool
     """Whether a compaction is being made right now."""
     kinds: tuple[Share, ...]
+    context: tuple[ContextPart, ...]
+    """The whole window; corrected by what the provider counted, where `session.size` rests on that."""
     sampled: bool
-    """Whether `kinds` was extrapolated from some of the messages."""
+    """Whether `kinds` and `context` were extrapolated from some of the messages."""
     turns: tuple[TurnFacts, ...]
     compactions: tuple[CompactionFacts, ...]
     lines: MessageList

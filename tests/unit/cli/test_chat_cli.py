@@ -123,6 +123,10 @@ def test_every_slash_command(folder: Path) -> None:
         assert "a fold begins at 8,000" in context
         assert "tool results" in context
         assert "system prompt" in context
+        assert "of the window" in context
+        assert "conversation" in context
+        assert "free space" in context
+        assert "what the provider counted" in context
         preview = said("/compress --preview")
         assert "would be compacted" in preview
         assert "would be compacted" in said("/compress --preview the fox")

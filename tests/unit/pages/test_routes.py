@@ -163,6 +163,22 @@ def test_a_json_result_is_shown_as_an_outline_and_the_api_has_both() -> None:
     assert "9f8b7c6d5e4f" not in page + listed + block["outline"]
 
 
+def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("a", model="claude-opus-4-5", system="Be careful. " * 500)
+        session.append([user("Look at everything. " * 500)])
+        with served(store) as web:
+            before = web.get("/api/sessions/a").json["context"]
+            session.observe({"input_tokens": 60_000, "output_tokens": 4})
+            after, page = web.get("/api/sessions/a").json["context"], Tags(web.get("/sessions/a").text).text
+    assert [part["name"] for part in after] == ["system prompt", "conversation", "free space"]
+    assert [sum(part["tokens"] for part in parts) for parts in (before, after)] == [200_000, 200_000]
+    assert after[-1] == {"name": "free space", "tokens": 140_000, "share": 0.7}
+    assert before[-1]["tokens"] > 190_000
+    assert re.search(r"free space\s*140k\s*70 %", page)
+    assert "Parts of the size that the provider counted." in page
+
+
 def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:
     seen: set[str] = set()
     todo = ["/", "/sessions", "/search?q=git", session_path(HOSTILE), *addresses(sessions).values()]
