@@ -363,7 +363,9 @@ class Conversation(ABC, Generic[N]):
     def _leave(self, now: N, outcome: Outcome) -> Compacted[Self]:
         """Nothing was folded. Strikes and pauses are remembered; a plain no-op writes nothing."""
         before, after = now.memory.state, outcome.state
-        learnt = {name: getattr(after, name) for name in ("ineffective", "failure", "cooldown_until")}
+        learnt = {
+            name: getattr(after, name) for name in ("ineffective", "ineffective_tokens", "failure", "cooldown_until")
+        }
         state = msgspec.structs.replace(before, **learnt)
         if state != before:
             self._learn(now, msgspec.structs.replace(now.memory, state=state))

@@ -11,7 +11,8 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 3. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands where the schedule aims.
    The settings may leave the summaries of such early folds to no model.
 4. A fold that came to nothing, or hardly helped, is a strike. Two stop automatic folds; where folds are scheduled two
-   stop the early ones and four all of them. A smaller prompt, a fold that helps, or another model begins anew.
+   stop the early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
+   fold that helps, or another model begins anew.
 5. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
    summary may stand in fold all the same; after the others the conversation stays as it was.
 """
@@ -29,6 +30,8 @@ from midfold.fold.request import CompactionRequest, Outcome
 
 MOST_STRIKES = 2
 """After so many folds in a row that did not help, automatic ones stop."""
+AGAIN = 0.15
+"""Of the threshold: when the prompt has grown by so much since, there is something new to fold."""
 RELIEF = 0.9
 """Of the threshold: below this earlier strikes say nothing any more."""
 
@@ -49,6 +52,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     crowded: bool = False
     """Whether there are more messages than are allowed."""
     strikes: int = 0
+    struck_tokens: int = 0
+    """The size that the last of them left; 0 if that is not known."""
     failure: FailureKind = ""
     pause: float = 0.0
     """Seconds that are left of the pause after `failure`."""
@@ -115,7 +120,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             reason = f"{timing.reason}: {timing.told}" if told else receipt.reason
             receipt = msgspec.structs.replace(receipt, timing=timing, reason=reason)
         if self.fold and self.forced and not self.asked and receipt.status == "unchanged":
-            state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
+            strikes = state.ineffective + 1
+            state = msgspec.structs.replace(state, ineffective=strikes, ineffective_tokens=receipt.new_tokens)
         return msgspec.structs.replace(outcome, receipt=receipt, state=state)
 
 
@@ -172,9 +178,12 @@ def _room(situation: Situation) -> str:
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:
     most = 2 * MOST_STRIKES if situation.schedule is not None and urgent else MOST_STRIKES
-    if situation.strikes < most:
+    again = situation.struck_tokens + int(situation.threshold_tokens * AGAIN)
+    has_grown = situation.struck_tokens > 0 and situation.prompt_tokens >= again
+    if situation.strikes < most or has_grown:
         return ""
-    return f"the last {situation.strikes} compactions did not help; a forced one, or another model, tries again"
+    later = f"from {again:,} tokens on, " if situation.struck_tokens else ""
+    return f"the last {situation.strikes} compactions did not help; {later}a forced one, or another model, tries again"
 
 
 def _is_kept(situation: Situation) -> bool:
@@ -211,6 +220,7 @@ def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | No
         empty=not request.messages,
         enabled=request.options.enabled,
         strikes=state.ineffective,
+        struck_tokens=state.ineffective_tokens,
         failure=state.failure,
         pause=0.0 if now is None or not state.failure else max(state.cooldown_until - now, 0.0),
         lossy_fallback=request.options.lossy_fallback,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from midfold.api import compact
 from midfold.cache.health import Health, Turn
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule
 from midfold.decide import Decision, Situation, decide, is_relieved
 from midfold.fold.budget import Pressure
+from support import data
 
 SCHEDULE = Schedule(threshold_tokens=100, prices=Prices(base=3.0, read=0.1, write=1.25, ttl_seconds=300.0))
 COLD = Health(turns=3, last=Turn(kind="hit", at=0.0))
@@ -101,3 +104,24 @@ def test_a_fold_ahead_of_time_is_made_as_if_it_were_time() -> None:
 def test_a_prompt_that_is_small_again_forgives_strikes() -> None:
     assert is_relieved(89, 100, None) and not is_relieved(90, 100, None)
     assert not is_relieved(50, 100, SCHEDULE) and is_relieved(39, 100, SCHEDULE)
+
+
+def test_strikes_stop_folds_until_there_is_something_new_to_fold() -> None:
+    struck = Situation(prompt_tokens=50_000, threshold_tokens=50_000, strikes=2, struck_tokens=49_000)
+    assert not decide(struck).fold
+    assert "from 56,500 tokens on" in decide(struck).reason
+    assert not decide(msgspec.structs.replace(struck, prompt_tokens=56_499)).fold
+    assert decide(msgspec.structs.replace(struck, prompt_tokens=56_500)).fold
+    unknown = msgspec.structs.replace(struck, struck_tokens=0, prompt_tokens=500_000)
+    assert not decide(unknown).fold
+
+
+def test_folds_that_hardly_helped_do_not_let_a_real_conversation_outgrow_its_window() -> None:
+    messages = list(data.conversations("claude_code_entire"))[6]["messages"][:152]
+    view: list[Any] = []
+    state = None
+    for message in messages:
+        view.append(message)
+        done = compact(view, context_length=23_616, state=state)
+        view, state = list(done.messages), done.state
+    assert done.receipt.new_tokens < done.receipt.threshold_tokens

@@ -253,7 +253,7 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         persistence="in_place_archive",
         trail=ask.trail,
     )
-    state = _next_state(job, ask, answer, body, helps=helps)
+    state = _next_state(job, ask, answer, body, helps=helps, size=new_tokens)
     return make_outcome(job, messages, receipt, state, Archive(originals), system)
 
 
@@ -310,7 +310,9 @@ def _facts(job: Job, answer: SummaryAnswer, audit: Audit, body: str) -> SummaryF
     )
 
 
-def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, helps: bool) -> CompactionState:
+def _next_state(
+    job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, helps: bool, size: int
+) -> CompactionState:
     state = job.state
     return msgspec.structs.replace(
         state,
@@ -320,6 +322,7 @@ def _next_state(job: Job, ask: SummaryAsk, answer: SummaryAnswer, body: str, *, 
         folds=(*state.folds, ask.fold),
         trail=ask.folded_trail,
         ineffective=0 if helps else state.ineffective + 1,
+        ineffective_tokens=0 if helps else size,
         failure=answer.failure,
     )
 

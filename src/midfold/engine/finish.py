@@ -97,7 +97,8 @@ def leave(job: Job, reason: str, plan: Plan | None = None, *, strike: bool = Fal
     """The conversation stays as it was."""
     state = job.state
     if strike:
-        state = msgspec.structs.replace(state, ineffective=state.ineffective + 1)
+        strikes = state.ineffective + 1
+        state = msgspec.structs.replace(state, ineffective=strikes, ineffective_tokens=job.prompt_tokens)
     return make_outcome(job, job.messages, make_receipt(job, "unchanged", reason, plan), state)
 
 

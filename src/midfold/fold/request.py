@@ -42,6 +42,8 @@ class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
     trail: Trail = Trail()
     """What the folded messages did."""
     ineffective: int = 0
+    ineffective_tokens: int = 0
+    """The size that the newest fold left that did not help."""
     failure: FailureKind = ""
     """Why the newest summary failed; empty after one that did not."""
     cooldown_until: float = 0.0
