@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 import midfold
+from midfold.testing import ScriptedProvider
+from midfold.testing.answers import turn
 from support import fixtures
+from support.gateways import running
 
 FORM = "A form with a Save button."
 BODY = "iVBORw0KGgo" * 300
@@ -125,3 +128,16 @@ def test_sessions_hosts_and_engines_have_it() -> None:
         session.compact()
         assert session.view().json().count(FORM.encode()) == 23
     assert seen == [say, say]
+
+
+def test_a_gateway_over_such_sessions_has_it() -> None:
+    with (
+        ScriptedProvider([turn("openai", "Good.")]) as provider,
+        midfold.open("memory:", media_reducer=lambda media: FORM) as sessions,
+        running(provider.url, sessions=sessions) as gateway,
+    ):
+        status, _, _ = gateway.post("/v1/chat/completions", {"model": "gpt-5.5", "messages": TALK})
+        sent = provider.requests[0].raw
+    assert status == 200
+    assert sent.count(FORM.encode()) == 23
+    assert sent.count(BODY.encode()) == 1

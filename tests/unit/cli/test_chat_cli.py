@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,21 @@ def test_a_json_result_is_shown_by_what_it_says_first_other_text_by_its_first_li
     assert shown("[1] not JSON\nb\nc\nd\ne").splitlines()[-1].strip() == "and 1 more line"
 
 
+def test_context_shows_the_window_by_what_the_provider_counted(folder: Path) -> None:
+    script = [turn("openai", "Good.", prompt_tokens=9_600)]
+    with ScriptedProvider(script) as provider, chat(provider, folder, window=64_000) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        terminal.wait_for("0 compactions")
+        terminal.wait_for("> ")
+        terminal.type("/context")
+        shown = terminal.wait_for("corrected by it.")
+    assert "of the window" in shown
+    assert re.search(r"tool definitions +\d,\d{3} ", shown)
+    assert re.search(r"conversation +[\d,]+ ", shown)
+    assert re.search(r"free space +54,\d{3} +8[45]\.\d%", shown)
+
+
 def test_every_slash_command(folder: Path) -> None:
     with ScriptedProvider(then=reading(12)) as provider, chat(provider, folder, "--yes") as terminal:
         terminal.wait_for("> ")
@@ -123,10 +139,6 @@ def test_every_slash_command(folder: Path) -> None:
         assert "a fold begins at 8,000" in context
         assert "tool results" in context
         assert "system prompt" in context
-        assert "of the window" in context
-        assert "conversation" in context
-        assert "free space" in context
-        assert "what the provider counted" in context
         preview = said("/compress --preview")
         assert "would be compacted" in preview
         assert "would be compacted" in said("/compress --preview the fox")

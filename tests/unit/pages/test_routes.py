@@ -20,7 +20,7 @@ from midfold.pages.formatting import key_of, session_path
 from midfold.pages.web import ENDPOINTS
 from midfold.service import Sessions
 from support.build import work
-from support.fixtures import call, user
+from support.fixtures import call, long_tool_heavy_conversation, user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"
@@ -167,7 +167,11 @@ def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
     with midfold.open("memory:") as store:
         session = store.session("a", model="claude-opus-4-5", system="Be careful. " * 500)
         session.append([user("Look at everything. " * 500)])
+        folded = store.session("b", context_length=64_000, output_reservation=8_000)
+        folded.append(long_tool_heavy_conversation().messages)
+        assert folded.compact(force=True).changed
         with served(store) as web:
+            reserved = web.get("/api/sessions/b").json["context"][-2]
             before = web.get("/api/sessions/a").json["context"]
             session.observe({"input_tokens": 60_000, "output_tokens": 4})
             after, page = web.get("/api/sessions/a").json["context"], Tags(web.get("/sessions/a").text).text
@@ -175,6 +179,7 @@ def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
     assert [sum(part["tokens"] for part in parts) for parts in (before, after)] == [200_000, 200_000]
     assert after[-1] == {"name": "free space", "tokens": 140_000, "share": 0.7}
     assert before[-1]["tokens"] > 190_000
+    assert reserved == {"name": "reserved for the answer", "tokens": 8_000, "share": 0.125}
     assert re.search(r"free space\s*140k\s*70 %", page)
     assert "Parts of the size that the provider counted." in page
 
