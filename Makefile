@@ -3,7 +3,7 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all soak check bench e2e-model lock clean help
+.PHONY: demo test test-all soak check mutants bench e2e-model lock clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +47,9 @@ soak: $(VENV)/.dev  ## the long runs at full size
 	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py tests/e2e/test_store_full_disk.py
 	MIDFOLD_SOAK=1 $(BIN)/pytest -q -s tests/e2e/test_gateway_soak.py tests/e2e/test_long_task.py tests/e2e/test_trajectory_runs.py
 	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -s tests/e2e/test_gateway_fuzz.py
+
+mutants: $(VENV)/.dev  ## whether the tests named in tests/mutants.toml notice each of its changes of the code
+	$(BIN)/python tools/mutants.py
 
 bench: $(VENV)/.dev  ## side-by-side runs against peers, each printing a ratio
 	$(BIN)/python -m bench

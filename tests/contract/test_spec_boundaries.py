@@ -81,12 +81,21 @@ def test_envelopes_and_hidden_fields_count_towards_the_tail() -> None:
 
 
 def test_a_short_transcript_does_not_become_a_noop_compaction() -> None:
-    for count in range(1, 9):
-        result = midfold.compact(DIALOGUE[:count], context_length=64_000, force=True)
-        assert result.changed or (result.messages is not None and result.receipt.reason)
-        if not result.changed:
-            assert result.receipt.persistence == "no_persistence_change"
-            assert result.state.count == 0
+    long = [turn for n in range(20) for turn in (user(f"Question {n}?"), assistant(f"Answer {n}."))]
+    seen = set()
+    for count in range(1, len(long) + 1):
+        given = long[:count]
+        result = midfold.compact(given, context_length=64_000, force=True)
+        receipt = result.receipt
+        seen.add(receipt.status)
+        if result.changed:
+            assert receipt.new_tokens < receipt.old_tokens
+            assert (receipt.persistence, result.state.count) == ("in_place_archive", 1)
+        else:
+            assert result.messages is given
+            assert (receipt.persistence, result.state.count) == ("no_persistence_change", 0)
+            assert receipt.reason
+    assert seen == {"unchanged", "compacted"}
 
 
 def test_the_selected_boundary_is_deterministic() -> None:

@@ -1,59 +1,110 @@
-"""docs/reference/specification.md names tests that exist, and leaves out no acceptance line of the specification."""
+"""docs/reference/specification.md leaves out no statement of the two documents, and what it names is there."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections import Counter
+
+import pytest
 
 from support import fixtures
-from support.data import ROOT, SHARED, need
+from support.data import ROOT, need
+from support.spec_documents import DOCUMENTS, FOLDER, Statement, statements
+from tools import gen_spec_map
+from tools.mutants import load_mutants
 
-MAP = ROOT / "docs" / "reference" / "specification.md"
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+ROWS = gen_spec_map.load_rows()
+PAGE = re.compile(r"\bdocs/[\w/-]+\.md")
 
 
-def acceptance_lines(text: str) -> list[str]:
-    """The bullets under `Acceptance:` and of the test matrix, each on one line."""
-    found: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if line.startswith(("Acceptance:", "Minimum tests before")):
-            inside = True
-        elif line.startswith("#"):
-            inside = False
-        elif inside and line.startswith("- "):
-            found.append(line[2:])
-        elif inside and line:
-            found[-1] += f" {line}"
-    return found
+def quoted(document: str) -> list[Statement]:
+    """The statements of one document that the map has, in their order."""
+    rows = [row for row in ROWS if row.document == document]
+    found = [Statement(row.heading, line, text) for row in rows for line, text in row.statements]
+    return sorted(found, key=lambda statement: statement.line)
+
+
+def exists(test: str) -> bool:
+    path, _, name = test.partition("::")
+    file = ROOT / path
+    return file.is_file() and re.search(rf"^(async )?def {name}\(", file.read_text(encoding="utf-8"), re.M) is not None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_statement_of_the_documents_is_in_the_map_once_and_word_for_word(document: str) -> None:
+    original = FOLDER / document
+    need(original.is_file(), "the specification documents (../shared/spec) are not here")
+    said = statements(original.read_text(encoding="utf-8"))
+    assert Counter(said) == Counter(quoted(document))
+
+
+def test_without_the_documents_the_map_is_still_whole() -> None:
+    counts = {document: len(quoted(document)) for document in DOCUMENTS}
+    assert counts == {DOCUMENTS[0]: 191, DOCUMENTS[1]: 504}
+
+
+def test_every_row_has_a_proof_or_a_reason_and_not_both() -> None:
+    assert [row for row in ROWS if bool(row.tests) == bool(row.reason)] == []
+    assert [row for row in ROWS if row.reason and row.remark] == []
 
 
 def test_every_test_the_map_names_exists() -> None:
-    named = NAMED.findall(MAP.read_text(encoding="utf-8"))
-    assert len(named) > 100
-    missing = [
-        f"{path}::{name}"
-        for path, name in named
-        if not (ROOT / path).is_file() or f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")
-    ]
-    assert missing == []
+    named = {test for row in ROWS for test in row.tests}
+    assert len(named) > 200
+    assert sorted(test for test in named if not exists(test)) == []
 
 
-def test_every_row_of_the_map_has_a_proof_or_a_later_issue() -> None:
-    rows = [line for line in MAP.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    unproven = [row for row in rows if not NAMED.search(row) and "later: issue" not in row and "| proof |" not in row]
-    assert unproven == []
+def test_every_page_the_map_names_exists() -> None:
+    named = {page for row in ROWS for page in PAGE.findall(row.remark + row.reason)}
+    assert sorted(page for page in named if not (ROOT / page).is_file()) == []
 
 
-def test_no_acceptance_line_is_missing_from_the_map() -> None:
-    document = Path(SHARED).parent / "spec" / "conversation-compression-spec.md"
-    need(document.is_file(), "the specification documents (../shared/spec) are not here")
-    lines = acceptance_lines(document.read_text(encoding="utf-8"))
-    assert len(lines) > 70
-    shown = MAP.read_text(encoding="utf-8")
-    assert [line for line in lines if f"| {line} |" not in shown] == []
+def test_every_row_has_a_mutation_that_one_of_its_tests_kills() -> None:
+    mutants = load_mutants()
+    bare = [row.statements[0] for row in ROWS if row.tests and not gen_spec_map.mutations_of(row, mutants)]
+    assert bare == []
 
 
 def test_every_benchmark_fixture_is_in_the_map() -> None:
-    shown = MAP.read_text(encoding="utf-8")
-    assert [name for name in fixtures.FIXTURES if f"| {name} |" not in shown] == []
+    rows = {text for row in ROWS if row.heading.startswith("P3") for _, text in row.statements}
+    assert rows >= set(fixtures.FIXTURES)
+
+
+def test_the_page_is_what_the_tool_makes() -> None:
+    assert gen_spec_map.PAGE.read_text(encoding="utf-8") == gen_spec_map.page()
+
+
+def test_the_splitter_finds_sentences_items_rows_lines_of_code_and_telling_headings() -> None:
+    document = """# Title
+## Part (with a number, 5)
+One sentence. Another
+one, e.g., this: `x.y`. "A third."
+Acceptance:
+- an item
+that goes on
+- Two. Sentences.
+A paragraph behind the list.
+| head | of a table |
+|---|---|
+| a | row |
+```text
+code here
+}
+```
+2. **numbered**:
+   indented. Yes.
+"""
+    assert [(line, text) for _, line, text in statements(document)] == [
+        (2, "Part (with a number, 5)"),
+        (3, "One sentence."),
+        (3, "Another one, e.g., this: `x.y`."),
+        (3, '"A third."'),
+        (6, "an item that goes on"),
+        (8, "Two."),
+        (8, "Sentences."),
+        (9, "A paragraph behind the list."),
+        (12, "| a | row |"),
+        (14, "code here"),
+        (17, "**numbered**: indented."),
+        (17, "Yes."),
+    ]  # fmt: skip

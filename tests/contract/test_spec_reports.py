@@ -156,10 +156,10 @@ def test_fenced_text_cannot_be_broken_by_backticks() -> None:
 
 def test_the_template_is_shown_to_the_model() -> None:
     asked = Asked("## Goal\nx")
-    folded(summarizer=asked, focus="the parser")
+    folded(summarizer=asked, focus="the zebra lexer")
     prompt = asked.asks[0].prompt()
     assert template() in prompt
-    assert "the parser" in prompt
+    assert "the zebra lexer" in prompt
     assert f"about {asked.asks[0].asked_tokens:,} tokens" in prompt
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -182,6 +184,12 @@ def test_the_static_key_ignores_order_markers_notes_and_sessions() -> None:
     ]
     key = cache.stable_prefix_cache_key("Be careful.", tools)
     assert len(key) <= 64
+    schemas = json.dumps(tools, sort_keys=True, separators=(",", ":"))
+    assert key == f"mfpk_{sha256(f'Be careful.{chr(0)}{schemas}'.encode()).hexdigest()}"[:64]
+    turned = [
+        {"function": {"parameters": {"a": 2, "b": 1}, "name": name}, "type": "function"} for name in ("read", "run")
+    ]
+    assert key == cache.stable_prefix_cache_key("Be careful.", turned)
     assert key == cache.stable_prefix_cache_key("Be careful.", tools[::-1], session_id="2026-11-16")
     from midfold.fold.handoff import SYSTEM_NOTE
 

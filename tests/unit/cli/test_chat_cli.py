@@ -68,7 +68,7 @@ def test_a_conversation_with_tools_consent_and_status(folder: Path) -> None:
         greeting = terminal.wait_for("> ")
         assert "scripted at 127.0.0.1" in greeting
         assert "window of 16,000 tokens, folds at 8,000" in greeting
-        assert "Prompt caching: " in greeting
+        assert "💾 Prompt caching: " in greeting
         terminal.type("Hello?")
         assert "the key is missing, wrong, or not allowed" in terminal.wait_for("> ")
         terminal.type("Look at my notes.")

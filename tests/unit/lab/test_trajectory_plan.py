@@ -49,6 +49,12 @@ def test_the_protected_tail_grows_back_to_the_call_of_its_first_result() -> None
     assert made.kept_tokens == 20 + 60
 
 
+def test_the_last_turns_stay_however_large_they_are() -> None:
+    made = planned([*HEAD, *[("gpt", 10), ("tool", 10)] * 4, ("gpt", 60), ("tool", 60)])
+    assert made.spans == (range(4, 12),)
+    assert not made.fits
+
+
 def test_the_head_ends_behind_all_results_of_the_first_call() -> None:
     made = planned([*HEAD, ("tool", 5), *[("gpt", 10), ("tool", 10)] * 9, *TAIL])
     assert made.spans[0].start == 5

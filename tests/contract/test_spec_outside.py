@@ -1,0 +1,292 @@
+"""Statements of both documents, tried as a user would: through `compact`, a session, an agent, a gateway, a terminal.
+
+Each of these fails under a mutation of the code (tests/mutants.toml) that nothing noticed before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import midfold
+from midfold.engine import Compressor, ContextEngine
+from midfold.engine.contract import ToolSpec
+from midfold.fold.receipt import FAILURES
+from midfold.testing import FakeClock
+from midfold.testing.answers import value
+from midfold.testing.doubles import ScriptedProvider
+from support.build import SECRET, Asked, handoffs, setting, tool_run, work
+from support.build import ported as folded
+from support.fixtures import assistant, call, number_lines, system, tool_results, user
+from support.gateways import running
+
+PIECE = 10
+"""So many characters of a credential in a row are a leak."""
+
+
+def leaks(text: str, secret: str = SECRET) -> list[str]:
+    """The pieces of a credential that a text shows, also where something was put between them."""
+    pieces = {secret[start : start + PIECE] for start in range(len(secret) - PIECE + 1)}
+    return sorted(piece for piece in pieces if piece in text)
+
+
+# Redaction
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("said", ["Use the key {} for the upload.", "key={}", "`{}`", "- curl -H 'X-Key: {}' host"])
+def test_no_piece_of_a_key_in_a_models_summary_is_left(said: str, verify: bool) -> None:
+    asked = Asked(f"## Goal\nUpload.\n\n## Critical Context\n{said.format(SECRET)}\nThe upload was started at noon.")
+    result = folded(summarizer=asked, config=setting(verify=verify))
+    shown = [json.dumps(result.messages), json.dumps(msgspec.to_builtins(result.state)), repr(result.receipt)]
+    assert [leaks(text) for text in shown] == [[], [], []]
+    assert "started at noon" in handoffs(result.messages)[0]
+
+
+# Media
+
+
+def picture_in_result(number: int) -> list[dict[str, Any]]:
+    """A screenshot that a tool took, in Anthropic's shape."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": f"AAA{number % 10}" * 50}}
+    content = [{"type": "text", "text": f"shot {number}"}, image]
+    return [
+        {"role": "assistant", "content": [{"type": "tool_use", "id": f"s{number}", "name": "browser", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"s{number}", "content": content}]},
+    ]
+
+
+def pictures(messages: Any) -> int:
+    return json.dumps(messages).count('"type": "image"')
+
+
+def test_screenshots_in_old_tool_results_do_not_survive_a_compaction() -> None:
+    shots = [message for number in range(40) for message in picture_in_result(number)]
+    newest = {
+        "role": "user",
+        "content": [{"type": "text", "text": "And this?"}, picture_in_result(99)[1]["content"][0]["content"][1]],
+    }
+    messages = [user("Watch the page."), *shots, newest, {"role": "assistant", "content": "I see."}]
+    result = midfold.compact(messages, context_length=64_000, config=setting(protect_last_n=20))
+    assert result.changed
+    assert pictures(messages) == 41
+    assert pictures(result.messages) == 1
+    assert result.messages[-2] is newest
+    assert "removed to save context space" in json.dumps(result.messages)
+
+
+# Back-references
+
+
+def test_no_back_reference_leads_to_a_copy_that_became_a_digest_itself() -> None:
+    body = number_lines("the same old line {n}", 80)
+    old = [message for number in range(6) for message in call(900 + number, "read_file", {"path": "a.py"}, body)]
+    messages = [user("Go."), assistant("Yes."), *old, *tool_run(0, 30)]
+    result = midfold.compact(messages, context_length=64_000, force=True, config=setting(protect_last_n=4))
+    assert result.receipt.status == "pruned"
+    shown = list(tool_results(result.messages))
+    assert body not in shown, "no copy is in the tail"
+    assert [text for text in shown if text.startswith("[Same tool output")] == []
+    assert {digest.kind for digest in result.receipt.digests} == {"digest"}
+
+
+# The tail, and the role of the handoff
+
+
+def test_the_tail_is_the_callers_own_messages_and_nothing_stands_behind_it() -> None:
+    ends = [*call(900, "read_file", {"path": "a"}, number_lines("line {n}", 40)), assistant("Read."), user("And now?")]
+    messages = [system(), user("Go."), assistant("Yes."), *work(0), *ends]
+    result = midfold.compact(messages, context_length=60_000)
+    assert result.receipt.status == "compacted"
+    assert result.boundary is not None
+    tail = messages[result.boundary.end :]
+    assert len(tail) >= 20
+    assert all(mine is theirs for mine, theirs in zip(result.messages[-len(tail) :], tail, strict=True))
+    kept = sum(any(message is mine for mine in result.messages) for message in messages)
+    assert kept == len(tail) + 2, "system prompt aside, the first exchange and the tail"
+
+
+@pytest.mark.parametrize(
+    ("opening", "role"), [([user("Go.")], "assistant"), ([user("Go."), assistant("Yes.")], "user")]
+)
+def test_the_handoff_speaks_in_the_role_that_its_neighbours_leave(opening: list[Any], role: str) -> None:
+    messages = [system(), *opening, *work(0)]
+    result = midfold.compact(messages, context_length=60_000, config=setting(protect_last_n=5))
+    text = handoffs(result.messages)[0]
+    place = next(number for number, message in enumerate(result.messages) if message.get("content") == text)
+    assert (place, result.messages[place]["role"]) == (1 + len(opening), role)
+    roles = [message["role"] for message in result.messages]
+    assert not any(one == two != "tool" for one, two in itertools.pairwise(roles))
+
+
+# The engine decides, and its tools reach the model
+
+
+class Contrary(Compressor):
+    """Folds small conversations and leaves large ones alone; one tool."""
+
+    name = "contrary"
+
+    def should_compress(self, request: Any) -> midfold.Pressure:
+        return midfold.Pressure.HARD if (request.prompt_tokens or 0) < 20_000 else midfold.Pressure.NONE
+
+    def compress(self, request: Any) -> Any:
+        return super().compress(msgspec.structs.replace(request, force=True))
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return (ToolSpec(name="lcm_grep", description="Looks.", parameters={"type": "object", "properties": {}}),)
+
+
+@pytest.mark.parametrize(("calls", "folds"), [(20, True), (200, False)])
+def test_the_engine_decides_whatever_the_size(calls: int, folds: bool) -> None:
+    engine: ContextEngine = Contrary()
+    messages = [user("Go."), assistant("Yes."), *work(0, calls)]
+    assert midfold.compact(messages, context_length=40_000, engine=engine).changed is folds
+    host = midfold.EngineHost(engine, context_length=40_000)
+    host.append(messages)
+    assert host.should_compress() is folds
+    with midfold.open("memory:", engine=engine) as sessions:
+        session = sessions.session("s", context_length=40_000)
+        session.append(messages)
+        assert session.should_compact() is folds
+        assert session.compact().changed is folds
+
+
+# The gateway's hygiene
+
+UNCOUNTED = value({"choices": []})
+HUGE = [
+    user("Read the log."),
+    *call(0, "read_file", {"path": "log"}, number_lines("line {n} of it", 9_000)),
+    user("And?"),
+]
+
+
+def sent_through(messages: list[Any], **settings: Any) -> tuple[str, Any]:
+    """What a gateway in front of a window of 32,000 tokens did with a request, and what the provider got."""
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    with (
+        ScriptedProvider(then=lambda request: UNCOUNTED) as provider,
+        running(provider.url, window=32_000, **settings) as gateway,
+    ):
+        _, head, _ = gateway.post("/v1/chat/completions", body)
+        return head["x-midfold-action"], provider.requests[-1].body["messages"]
+
+
+def test_hygiene_acts_from_four_messages_on() -> None:
+    action, got = sent_through(HUGE[:3])
+    assert (action, got) == ("relayed", HUGE[:3])
+    action, got = sent_through(HUGE)
+    assert action == "pruned"
+    assert len(json.dumps(got)) < 5_000
+
+
+def test_hygiene_leaves_everything_alone_where_compression_is_disabled() -> None:
+    action, got = sent_through(HUGE, compression={"enabled": False})
+    assert (action, got) == ("passed", HUGE)
+
+
+# Sessions: the pause after a failure
+
+
+def test_a_session_asks_no_model_during_the_pause_and_asks_again_after_it() -> None:
+    clock, asked = FakeClock(), 0
+
+    def refused(ask: midfold.SummaryAsk) -> str:
+        nonlocal asked
+        asked += 1
+        raise midfold.SummaryFailed("auth")
+
+    with midfold.open("memory:", summarizer=refused, clock=clock) as sessions:
+        session = sessions.session("s", context_length=40_000)
+        session.append([user("Go."), assistant("Yes."), *work(0, 200)])
+        first = session.compact().receipt
+        assert (first.status, first.summary.cooldown, asked) == ("aborted", 300, 1)
+        for seconds in (0, 150, 149):
+            clock.advance(seconds)
+            again = sessions.session("s", context_length=40_000)
+            assert not again.should_compact()
+            assert again.compact().receipt.status == "aborted"
+            assert asked == 1
+        clock.advance(1.5)
+        assert sessions.session("s", context_length=40_000).compact().receipt.status == "aborted"
+        assert asked == 2
+
+
+# Failures
+
+
+KEEPS = {"auth", "network"}
+ASKS_THE_CONVERSATIONS_MODEL = {"model_not_found", "unavailable", "timeout"}
+TRANSIENT = {"malformed", "timeout", "unavailable", "network"}
+
+
+def test_the_failures_of_the_documents_are_treated_as_they_say() -> None:
+    assert {kind for kind, row in FAILURES.items() if row.then == "keep"} == KEEPS
+    assert {kind for kind, row in FAILURES.items() if row.main_model} >= ASKS_THE_CONVERSATIONS_MODEL
+    assert not any(FAILURES[kind].main_model for kind in KEEPS), "no other model is asked where nothing is folded"
+    assert {FAILURES[kind].retry_class for kind in TRANSIENT} == {"transient"}
+    assert all(row.cooldown > 0 for row in FAILURES.values())
+    assert FAILURES["auth"].cooldown == 300
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [("I'm sorry, I cannot help with that.", "filtered"), ("<html><body>502 Bad Gateway</body></html>", "malformed")],
+)
+def test_an_answer_that_is_no_summary_is_a_failure_and_not_the_handoff(answer: str, kind: str) -> None:
+    result = folded(summarizer=lambda ask: answer)
+    assert (result.receipt.summary.failure, result.receipt.summary.source) == (kind, "local")
+    assert answer not in handoffs(result.messages)[0]
+
+
+# Leases
+
+
+def test_a_crashed_holder_blocks_until_its_time_is_over_and_no_longer() -> None:
+    with midfold.open("memory:", lease_seconds=0.6) as sessions:
+        session = sessions.session("s", context_length=40_000)
+        session.append([user("Go."), assistant("Yes."), *work(0, 200)])
+        crashed = sessions.leases.try_acquire("s")
+        assert crashed is not None
+        blocked = session.compact(force=True)
+        assert (blocked.receipt.status, blocked.changed) == ("already_in_flight", False)
+        assert _eventually(lambda: session.compact(force=True).changed)
+        assert not sessions.leases.refresh(crashed), "its time is over"
+
+
+def test_a_holder_that_slept_past_its_time_commits_nothing_also_if_nobody_else_came() -> None:
+    with midfold.open("memory:", lease_seconds=0.3) as sessions:
+
+        def stalled(ask: midfold.SummaryAsk) -> str:
+            database = sessions.store.database
+            held = database.write(lambda tx: tx.one("lease", session="s"))
+            assert held is not None
+            # The renewing thread is stopped as a suspended process would be: its lease just runs out.
+            sessions.store.leases.refresh = lambda lease: True  # type: ignore[method-assign]
+            assert _eventually(lambda: (database.write(lambda tx: tx.one("lease", session="s")) or [0, 0, 1])[2] <= 0)
+            return "## Goal\nlate"
+
+        sessions.summarizer = stalled
+        session = sessions.session("s", context_length=40_000)
+        messages = [user("Go."), assistant("Yes."), *work(0, 200)]
+        session.append(messages)
+        done = session.compact(force=True)
+        assert (done.receipt.status, session.receipts()) == ("aborted", [])
+        assert session.view().messages == messages
+
+
+def _eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether it comes true: leases run by the clock of the database."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
