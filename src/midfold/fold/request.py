@@ -12,6 +12,7 @@ from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
+from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import Receipt
 from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
 from midfold.fold.trail import Trail, without_trail
@@ -91,6 +92,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     cached_prefix: Callable[[Transcript, str, str], Mapping[str, Any] | None] | None = None
     """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
+    media_reducer: MediaReducer | None = None
+    """Makes old pictures smaller, or says what they show; without one a line stands for each."""
     keeper: Keeper | None = None
     """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
 

@@ -247,6 +247,15 @@ class Artifacts(ApiAnswer, frozen=True, kw_only=True):
     """Messages behind that fold, or from the beginning, that were too many to be followed."""
 
 
+class ContextPart(ApiAnswer, frozen=True, kw_only=True):
+    """A part of the window: a fixed cost, the conversation, the reserve for the answer, or what is free."""
+
+    name: str
+    tokens: int
+    share: float
+    """Of the window."""
+
+
 class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     """One session: how it grew and was folded, and where its tokens go now."""
 
@@ -256,8 +265,10 @@ class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     compacting: bool
     """Whether a compaction is being made right now."""
     kinds: tuple[Share, ...]
+    context: tuple[ContextPart, ...]
+    """The whole window; corrected by what the provider counted, where `session.size` rests on that."""
     sampled: bool
-    """Whether `kinds` was extrapolated from some of the messages."""
+    """Whether `kinds` and `context` were extrapolated from some of the messages."""
     turns: tuple[TurnFacts, ...]
     compactions: tuple[CompactionFacts, ...]
     made: Artifacts
@@ -319,6 +330,8 @@ class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
     is_error: bool = False
     left_out: int = 0
     """Characters that are not shown here; the raw form has them."""
+    outline: str = ""
+    """What a result that is JSON says, as bounded bullets; empty for everything else."""
 
 
 class Original(ApiAnswer, frozen=True, kw_only=True):

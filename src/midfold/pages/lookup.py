@@ -155,14 +155,15 @@ class Lookup:
         info = self._info(name, sees)
         known, reader = self.statistics.one(info), MessageReader(self.store, info)
         view = reader.now(known.records)
-        kinds, sampled = self.statistics.sizes.kinds(reader, known.records)
+        use = self.statistics.sizes.usage(reader, known.records, known.facts.size)
         lease = self.store.database.row("lease", session=info.name)
         return api.SessionPage(
             session=known.facts,
             view_messages=len(view) + known.facts.messages - info.count,
             compacting=lease is not None and lease[2] > 0,
-            kinds=kinds,
-            sampled=sampled,
+            kinds=use.kinds,
+            context=use.context,
+            sampled=use.sampled,
             turns=_turn_facts(known),
             compactions=tuple(_compaction_facts(record, info) for record in known.records),
             made=self._artifacts(reader, known.records),

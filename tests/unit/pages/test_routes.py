@@ -21,7 +21,7 @@ from midfold.pages.lookup import MOST_FOLLOWED, Lookup
 from midfold.pages.web import ENDPOINTS, everything
 from midfold.service import Sessions
 from support.build import work
-from support.fixtures import user
+from support.fixtures import call, long_tool_heavy_conversation, user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"
@@ -202,6 +202,45 @@ def _calls(name: str, **arguments: str) -> list[dict[str, Any]]:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": f"c{name}", "content": "done"},
     ]
+
+
+def test_a_json_result_is_shown_as_an_outline_and_the_api_has_both() -> None:
+    rows = [{"path": f"src/{number}.py"} for number in range(9_000)]
+    text = json.dumps({"rows": rows, "api_key": "9f8b7c6d5e4f", "status": "failed", "error": "disk full"})
+    with midfold.open("memory:") as store:
+        store.session("a").append([user("List."), *call(1, "list", {}, text), user('{"x": 1}')])
+        with served(store) as web:
+            page, listed = Tags(web.get("/sessions/a/messages/2").text).text, Tags(web.get("/sessions/a").text).text
+            (block,) = web.get("/api/sessions/a/messages/2").json["messages"][0]["blocks"]
+            (said,) = web.get("/api/sessions/a/messages/3").json["messages"][0]["blocks"]
+    assert "- error: disk full\n- status: failed\n" in page
+    assert "[…and 8,800 more]" in page
+    assert "error: disk full; status: failed" in listed
+    assert block["text"].startswith('{"rows"')
+    assert block["outline"].startswith("- error: disk full")
+    assert (said["text"], said["outline"]) == ('{"x": 1}', "")
+    assert "9f8b7c6d5e4f" not in page + listed + block["outline"]
+
+
+def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("a", model="claude-opus-4-5", system="Be careful. " * 500)
+        session.append([user("Look at everything. " * 500)])
+        folded = store.session("b", context_length=64_000, output_reservation=8_000)
+        folded.append(long_tool_heavy_conversation().messages)
+        assert folded.compact(force=True).changed
+        with served(store) as web:
+            reserved = web.get("/api/sessions/b").json["context"][-2]
+            before = web.get("/api/sessions/a").json["context"]
+            session.observe({"input_tokens": 60_000, "output_tokens": 4})
+            after, page = web.get("/api/sessions/a").json["context"], Tags(web.get("/sessions/a").text).text
+    assert [part["name"] for part in after] == ["system prompt", "conversation", "free space"]
+    assert [sum(part["tokens"] for part in parts) for parts in (before, after)] == [200_000, 200_000]
+    assert after[-1] == {"name": "free space", "tokens": 140_000, "share": 0.7}
+    assert before[-1]["tokens"] > 190_000
+    assert reserved == {"name": "reserved for the answer", "tokens": 8_000, "share": 0.125}
+    assert re.search(r"free space\s*140k\s*70 %", page)
+    assert "Parts of the size that the provider counted." in page
 
 
 def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:
