@@ -26,12 +26,14 @@ from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import FoldReading, Kind, StoryStep, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
+from midfold.transcript.message import ToolCall
 from midfold.transcript.tokens import estimate_text
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, may be incomplete."
 TYPED = "User said: "
 STORY = "What happened, in order:"
+TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
@@ -42,6 +44,7 @@ LEAST_ROOM, LEAST_TRAIL = 16, 250
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
 """Open failures that are told, and among how many of the newest calls they are looked for."""
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
+MOST_TOOLS = 8
 DONE = ("completed", "complete", "done", "finished")
 _WORD = re.compile(r"\w+")
 
@@ -60,15 +63,24 @@ class Book(NamedTuple):
 def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     """The body of a handoff for the fold, and what it keeps of it."""
     reading = FoldReading(ask)
-    old = parse_summary(_unnoticed(ask.previous)) if ask.previous else StructuredSummary()
+    old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS, 60)
     state = WorkState(reading, old, room).sections()
-    told = state.render()
+    told, tools = state.render(), "" if ask.dense else _tools_used(ask)
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
-    choice = Choice(reading, steps, room - estimate_text(told), told)
-    body = msgspec.structs.replace(state, critical=story(steps, choice))
+    choice = Choice(reading, steps, room - estimate_text(told) - estimate_text(tools), told)
+    body = msgspec.structs.replace(state, critical="\n".join(filter(None, [story(steps, choice), tools])))
     notice = TERSE_NOTICE if ask.dense else NOTICE
     return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
+
+
+def _tools_used(ask: SummaryAsk) -> str:
+    """Which tools were called how often, with the id of the newest call of each."""
+    calls = [part for message in ask.messages for part in message.parts if isinstance(part, ToolCall)]
+    newest = {call.name: call.id for call in calls}
+    used = Counter(call.name for call in calls).most_common(MOST_TOOLS)
+    names = (f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in used)
+    return f"{TOOLS_USED}{', '.join(names)}" if calls else ""
 
 
 def fallback_summary(ask: SummaryAsk) -> str:
@@ -95,8 +107,9 @@ def book_of(choice: Choice) -> Book:
     return Book(len(kept), len(inside) - len(kept), round(share, 3))
 
 
-def _unnoticed(previous: str) -> str:
-    return previous.replace(NOTICE, "").replace(TERSE_NOTICE, "").replace(f"{STORY}\n", "")
+def _without_frame(previous: str) -> str:
+    bare = previous.replace(NOTICE, "").replace(TERSE_NOTICE, "").replace(f"{STORY}\n", "")
+    return "\n".join(line for line in bare.split("\n") if not line.startswith(TOOLS_USED))
 
 
 # What happened.

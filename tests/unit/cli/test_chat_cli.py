@@ -140,7 +140,7 @@ def test_every_slash_command(folder: Path) -> None:
         assert "tool results" in context
         assert "system prompt" in context
         preview = said("/compress --preview")
-        assert "would be compacted" in preview
+        assert "would be pruned" in preview
         assert "would be compacted" in said("/compress --preview the fox")
         folded = said("/compress the fox")
         assert "compacted: folded, as asked" in folded

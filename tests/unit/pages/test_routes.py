@@ -41,8 +41,9 @@ def web(sessions: Sessions) -> Iterator[Served]:
 
 def addresses(sessions: Sessions) -> dict[str, str]:
     """A path of every endpoint, filled in with what is there."""
-    fold = sessions.session(CODING).receipts()[0].receipt.fold
-    values = {"key": key_of(CODING), "seq": "1", "position": "3", "handle": fold}
+    record = next(one for one in sessions.session(CODING).receipts() if one.receipt.fold)
+    fold = record.receipt.fold
+    values = {"key": key_of(CODING), "seq": str(record.seq), "position": "3", "handle": fold}
     return {endpoint.name: endpoint.path.format_map(values) for endpoint in ENDPOINTS}
 
 
