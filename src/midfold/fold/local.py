@@ -20,7 +20,6 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
-from midfold.fold.digest.look import Action
 from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import FoldReading, Kind, StoryStep, sentences
@@ -40,10 +39,16 @@ LEAST_ROOM, LEAST_TRAIL = 16, 250
 """Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
-"""Open failures that are told, and among how many of the newest calls they are looked for."""
+"""Open failures that are told, and among how many of the newest calls that do something they are looked for."""
+LOOKING = ("read", "search", "list", "plan")
+RUNNERS = ("run", "exec")
+FRESH_PLAN = 10
+"""Steps after which a plan is told as one that may be out of date."""
+OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 DONE = ("completed", "complete", "done", "finished")
-_WORD = re.compile(r"\w+")
+_TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
+_TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
 
 class Book(NamedTuple):
@@ -174,8 +179,6 @@ class WorkState:
         self.reading = reading
         self.old = old
         self.room = room
-        self.steps = [step for step in reading.steps if step.at in reading.fold]
-        self.calls = [step for step in self.steps if step.action is not None]
 
     def sections(self) -> StructuredSummary:
         task, goal = self._asks()
@@ -198,7 +201,7 @@ class WorkState:
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
             files=self._section("files", trail),
-            next_steps=self._fit(self._plan() or _lines(self.old.next_steps), PLAN_SHARE),
+            next_steps=self._plan(),
         )
 
     def _section(self, key: str, trail: dict[str, list[str]]) -> str:
@@ -267,38 +270,55 @@ class WorkState:
                     ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), f"- {line.lstrip('-*# ')}"))
         return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
 
-    def _plan(self) -> list[str]:
-        """The steps of the newest plan; done ones are counted where all are."""
-        tasks: dict[str, list[str]] = {}
-        for step in self.reading.steps:
+    def _plan(self) -> str:
+        """The steps of the newest plan, unless a message that stays shows it; done ones are counted where all are."""
+        tasks, written = _old_tasks(self.old.next_steps), -FRESH_PLAN
+        carried = [] if tasks else _lines(self.old.next_steps)
+        for place, step in enumerate(self.reading.steps):
             look = step.look
             if look is None or step.action is None or step.action.family != "plan":
                 continue
             items = next((value for key in PLAN_KEYS if isinstance(value := look.get(key), list)), None)
             if items is not None:
-                tasks = {str(number): _task(item) for number, item in enumerate(items)} if step in self.steps else {}
+                is_folded = step.at in self.reading.fold
+                tasks = {str(number): _task(item) for number, item in enumerate(items)} if is_folded else {}
             elif look.text("subject"):
-                tasks[str(len(tasks) + 1)] = ["pending", look.text("subject", "title")]
+                number = match[1] if (match := _TASK_NUMBER.search(look.body.text)) else str(len(tasks) + 1)
+                tasks[number] = ["pending", f"#{number} {look.text('subject', 'title')}"]
             elif look.text("taskid") in tasks and look.text("status"):
                 tasks[look.text("taskid")][0] = look.text("status")
-        is_done = [state in DONE for state, _ in tasks.values()]
-        if tasks and all(is_done):
-            return [f"- all {len(tasks)} steps of the plan are done: {'; '.join(text for _, text in tasks.values())}"]
-        return [f"- [{state}] {text}" for state, text in tasks.values()]
+            carried, written = [], place
+        if tasks and all(state in DONE for state, _ in tasks.values()):
+            carried = [
+                f"- all {len(tasks)} steps of the plan are done: {'; '.join(text for _, text in tasks.values())}"
+            ]
+        if carried or not tasks:
+            return self._fit(carried, PLAN_SHARE)
+        told = self._fit([f"- [{state}] {text}" for state, text in tasks.values()], PLAN_SHARE)
+        return f"{OLD_PLAN}\n{told}" if len(self.reading.steps) - written > FRESH_PLAN else told
 
     def _blockers(self) -> list[str]:
-        """Failures among the newest calls that no later success mends."""
+        """Failures among the newest calls that no later success mends, be it in a message that stays."""
         mended: set[str] = set()
         found: list[str] = []
-        for step in reversed(self.calls[-BLOCKED_BY:]):
-            action = step.action
-            if action is None or action.family in ("read", "search", "list", "plan"):
-                continue
-            keys = _targets(step, action)
-            if action.outcome == "failed" and not keys & mended:
+        doing = [step for step in self.reading.steps if step.action is not None and step.action.family not in LOOKING]
+        for step in reversed(doing[-BLOCKED_BY:]):
+            keys = _targets(step)
+            is_failure = step.action is not None and step.action.outcome == "failed"
+            if is_failure and step.at in self.reading.fold and not keys & mended:
                 found.append(f"- {step.head}")
             mended |= keys
         return list(reversed(found[:MOST_BLOCKERS]))
+
+
+def _old_tasks(text: str) -> dict[str, list[str]]:
+    """The steps of a plan as an earlier summary told them, by their numbers."""
+    tasks: dict[str, list[str]] = {}
+    for line in _lines(text):
+        if match := _TASK.fullmatch(line):
+            number = _TASK_NUMBER.match(match[2])
+            tasks[number[1] if number else str(len(tasks))] = [match[1], match[2]]
+    return tasks
 
 
 def _task(item: object) -> list[str]:
@@ -308,10 +328,16 @@ def _task(item: object) -> list[str]:
     return [str(item.get("status", "pending")), " ".join(text.split())]
 
 
-def _targets(step: StoryStep, action: Action) -> set[str]:
-    """What a later success must be about, to mend a failure: the same file or the same program."""
-    words = _WORD.findall(step.head)[:1] if action.family == "shell" else [action.tool]
-    return {*action.paths, " ".join(words)}
+def _targets(step: StoryStep) -> set[str]:
+    """What a later success must be about, to mend a failure: the same file or the same command."""
+    action = step.action
+    if action is None:
+        return set()
+    if action.family != "shell":
+        return {*action.paths, action.tool}
+    command = step.head.partition(" → ")[0].partition("|")[0].partition("2>")[0]
+    words = [word for word in command.split() if word[0].isalnum() and word not in RUNNERS]
+    return {*action.paths, " ".join(words[:2])}
 
 
 def _lines(text: str) -> list[str]:

@@ -177,6 +177,16 @@ def test_a_failure_that_was_mended_does_not_block() -> None:
     assert not told_of(mended).blocked
 
 
+def test_a_failure_that_a_message_that_stays_mends_does_not_block() -> None:
+    broken = [user("Build."), *call(1, "terminal", {"command": "bun run typecheck"}, "Exit code 2\nerror: no type")]
+    passed = midfold.read(call(2, "terminal", {"command": "bun run typecheck 2>&1"}, "Exit code: 0\nok")).messages
+    other = midfold.read(call(2, "terminal", {"command": "bun run lint"}, "Exit code: 0\nok")).messages
+    assert not told_of(broken, after=passed).blocked
+    assert "bun run typecheck" in told_of(broken, after=other).blocked
+    failed = midfold.read(call(2, "terminal", {"command": "bun run lint"}, "Exit code 1\nerror: no")).messages
+    assert "lint" not in told_of(broken, after=failed).blocked
+
+
 def test_a_command_whose_output_says_it_failed_failed() -> None:
     output = "<returncode>0</returncode>\n<output>\nTraceback (most recent call last):\n  x\nValueError: no\n</output>"
     turns = [user("Run."), *call(1, "bash", {"command": "python a.py | tail -5"}, output)]
@@ -214,6 +224,37 @@ def test_the_newest_plan_is_told_with_its_states() -> None:
     done = [{**todo, "status": "completed"} for todo in todos]
     told = told_of([user("Go."), *call(1, "TodoWrite", {"todos": done}, "ok"), assistant("All done.")])
     assert "all 2 steps of the plan are done" in told.next_steps
+
+
+def test_a_plan_is_told_once_and_as_old_as_it_is() -> None:
+    def plan(state: str, text: str = "test it") -> list[dict[str, Any]]:
+        return call(1, "TodoWrite", {"todos": [{"content": text, "status": state}]}, "ok")
+
+    assert told_of([user("Go."), *plan("pending")]).next_steps == "- [pending] test it"
+    late = told_of([user("Go."), *plan("pending"), *work(10)]).next_steps
+    assert late.startswith("(plan as last written")
+    assert "[pending] test it" in late
+    newer = midfold.read(plan("pending", "ship it")).messages
+    assert not told_of([user("Go."), *plan("pending")], after=newer).next_steps
+    earlier = "## Next Steps\n- [pending] write it"
+    assert not told_of(work(2), after=newer, previous=earlier).next_steps
+    carried = told_of(work(2), previous=earlier).next_steps
+    assert carried.startswith("(plan as last written")
+    assert told_of(work(2), previous=f"## Next Steps\n{carried}").next_steps == carried
+
+
+def test_the_tasks_of_an_earlier_plan_are_brought_up_to_date() -> None:
+    first = told_of(
+        [
+            user("Go."),
+            *call(1, "TaskCreate", {"subject": "write it"}, "Task #4 created"),
+            *call(2, "TaskCreate", {"subject": "test it"}, "Task #5 created"),
+        ]
+    )
+    assert first.next_steps == "- [pending] #4 write it\n- [pending] #5 test it"
+    turns = call(3, "TaskUpdate", {"taskId": "5", "status": "in_progress"}, "Updated task #5")
+    later = told_of([user("On."), *turns], previous=first.render()).next_steps
+    assert later == "- [pending] #4 write it\n- [in_progress] #5 test it"
 
 
 def test_task_demands_and_findings_survive_ten_folds() -> None:
