@@ -30,6 +30,7 @@ from midfold.transcript.tokens import estimate_text
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, may be incomplete."
 TYPED = "User said: "
+LEFT_OUT = " […] "
 STORY = "What happened, in order:"
 FRAME_TOKENS = 40
 """The notice and the headings."""
@@ -68,12 +69,21 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     old = parse_summary(_unnoticed(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS, 60)
     state = WorkState(reading, old, room).sections()
-    told = state.render()
+    told = _without_ask(state, reading).render()
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
-    choice = Choice(reading, steps, room - estimate_text(told), told)
+    choice = Choice(reading, steps, room - estimate_text(state.render()), told)
     body = msgspec.structs.replace(state, critical=story(steps, choice))
     notice = TERSE_NOTICE if ask.dense else NOTICE
     return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
+
+
+def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSummary:
+    """The state without the newest ask, if that is not the first: for later folds it is told where it was made, too."""
+    is_first = not state.goal and not any(
+        step.kind is Kind.USER for step in reading.steps if step.at < reading.fold.start
+    )
+    rest = state.task_snapshot if is_first else state.task_snapshot.partition("\n")[2]
+    return msgspec.structs.replace(state, task_snapshot=rest)
 
 
 def fallback_summary(ask: SummaryAsk) -> str:
@@ -114,7 +124,8 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     for step in steps:
         if step not in choice.chosen:
             continue
-        lines = [step.rows[place] for place in sorted(choice.chosen[step])]
+        places = sorted(choice.chosen[step])
+        lines = [step.rows[place] for place in places]
         if step.kind is Kind.CALL and not lines:
             bare.append(step.head)
             continue
@@ -124,7 +135,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
         if step.kind is Kind.CALL:
             out += [f"- {step.head}", *(f"  {line}" for line in lines)]
         else:
-            out.append((TYPED if step.kind is Kind.USER else "") + _paragraph(lines))
+            out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
     if bare:
         out.append(_together(bare))
     text, root = "\n".join(out), choice.reading.root
@@ -135,6 +146,14 @@ def _together(heads: list[str]) -> str:
     """Calls in one line, each once."""
     counts = Counter(heads)
     return "- " + "; ".join(f"{head} ({count}x)" if count > 1 else head for head, count in counts.items())
+
+
+def _user_line(step: StoryStep, places: list[int]) -> str:
+    """What the user said, in one line that shows where something is left out."""
+    text = ""
+    for before, place in zip([-1, *places], places, strict=False):
+        text += (LEFT_OUT if place > before + 1 else " ") + step.rows[place].lstrip("#").strip()
+    return TYPED + text.strip()
 
 
 def _paragraph(lines: Iterable[str]) -> str:
@@ -164,7 +183,7 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
         elif step.kind is Kind.CALL:
             reading.add(step, text, names)
         else:
-            for unit in sentences(text):
+            for unit in sentences(text.replace(LEFT_OUT, "\n")):
                 reading.add(step, unit, reading.names(unit), keep=True)
     return steps
 
@@ -190,7 +209,7 @@ class WorkState:
                 filter(
                     None,
                     [
-                        self._fit([*_lines(self.old.constraints), *self._demands()], DEMANDS_SHARE),
+                        self._fit(self._demands(), DEMANDS_SHARE),
                         self._fit(self._instructions(), INSTRUCTIONS_SHARE),
                     ],
                 )
@@ -230,7 +249,8 @@ class WorkState:
         if task and self._is_answered(newest):
             task += "\n(answered; nothing of it is open)"
         goal = self.old.goal.strip() or self.old.task_snapshot.strip()
-        if not goal and first is not newest:
+        is_staying = first.at < self.reading.fold.start
+        if (is_staying or not goal) and first is not newest:
             goal = self._beginning(first, GOAL_SHARE)
         return task, goal
 
@@ -250,8 +270,9 @@ class WorkState:
         return "\n".join(kept)
 
     def _demands(self) -> list[str]:
-        """What is demanded in messages that are too long to be told whole, and in instructions around them."""
-        found: list[str] = []
+        """What is demanded in messages that are too long to be told whole, earlier ones first."""
+        staying = self.reading.staying
+        found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
             is_long = step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK
             if step.kind is Kind.USER and is_long:
@@ -287,14 +308,16 @@ class WorkState:
                 tasks[number] = ["pending", f"#{number} {look.text('subject', 'title')}"]
             elif look.text("taskid") in tasks and look.text("status"):
                 tasks[look.text("taskid")][0] = look.text("status")
+            else:
+                continue
             carried, written = [], place
         if tasks and all(state in DONE for state, _ in tasks.values()):
-            carried = [
-                f"- all {len(tasks)} steps of the plan are done: {'; '.join(text for _, text in tasks.values())}"
-            ]
+            done = f"- all {len(tasks)} steps of the plan are done"
+            return self._fit([f"{done}: {'; '.join(text for _, text in tasks.values())}"], PLAN_SHARE) or done
         if carried or not tasks:
             return self._fit(carried, PLAN_SHARE)
-        told = self._fit([f"- [{state}] {text}" for state, text in tasks.values()], PLAN_SHARE)
+        done_first = sorted(tasks.items(), key=lambda task: (task[1][0] not in DONE, int(task[0])))
+        told = self._fit([f"- [{state}] {text}" for _, (state, text) in done_first], PLAN_SHARE)
         return f"{OLD_PLAN}\n{told}" if len(self.reading.steps) - written > FRESH_PLAN else told
 
     def _blockers(self) -> list[str]:
