@@ -46,6 +46,7 @@ RUNNERS = ("run", "exec")
 FRESH_PLAN = 10
 """Steps after which a plan is told as one that may be out of date."""
 OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
+NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
 DONE = ("completed", "complete", "done", "finished")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
@@ -295,6 +296,7 @@ class WorkState:
         """The steps of the newest plan, unless a message that stays shows it; done ones are counted where all are."""
         tasks, written = _old_tasks(self.old.next_steps), -FRESH_PLAN
         carried = [] if tasks else _lines(self.old.next_steps)
+        lacks = NOT_SHOWN in self.old.next_steps
         for place, step in enumerate(self.reading.steps):
             look = step.look
             if look is None or step.action is None or step.action.family != "plan":
@@ -303,6 +305,7 @@ class WorkState:
             if items is not None:
                 is_folded = step.at in self.reading.fold
                 tasks = {str(number): _task(item) for number, item in enumerate(items)} if is_folded else {}
+                lacks = False
             elif look.text("subject"):
                 number = match[1] if (match := _TASK_NUMBER.search(look.body.text)) else str(len(tasks) + 1)
                 tasks[number] = ["pending", f"#{number} {look.text('subject', 'title')}"]
@@ -311,14 +314,16 @@ class WorkState:
             else:
                 continue
             carried, written = [], place
-        if tasks and all(state in DONE for state, _ in tasks.values()):
-            done = f"- all {len(tasks)} steps of the plan are done"
+        if tasks and not lacks and all(state in DONE for state, _ in tasks.values()):
+            done = "- all steps of the plan are done"
             return self._fit([f"{done}: {'; '.join(text for _, text in tasks.values())}"], PLAN_SHARE) or done
         if carried or not tasks:
             return self._fit(carried, PLAN_SHARE)
         done_first = sorted(tasks.items(), key=lambda task: (task[1][0] not in DONE, int(task[0])))
         told = self._fit([f"- [{state}] {text}" for _, (state, text) in done_first], PLAN_SHARE)
-        return f"{OLD_PLAN}\n{told}" if len(self.reading.steps) - written > FRESH_PLAN else told
+        lacks = lacks or any(state not in DONE and text not in told for state, text in tasks.values())
+        is_old = len(self.reading.steps) - written > FRESH_PLAN
+        return "\n".join(filter(None, [OLD_PLAN if is_old else "", told, NOT_SHOWN if lacks else ""]))
 
     def _blockers(self) -> list[str]:
         """Failures among the newest calls that no later success mends, be it in a message that stays."""

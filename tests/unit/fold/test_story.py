@@ -266,7 +266,7 @@ def test_the_newest_plan_is_told_with_its_states() -> None:
     assert "[pending] test it" in told.next_steps
     done = [{**todo, "status": "completed"} for todo in todos]
     told = told_of([user("Go."), *call(1, "TodoWrite", {"todos": done}, "ok"), assistant("All done.")])
-    assert "all 2 steps of the plan are done" in told.next_steps
+    assert "all steps of the plan are done: write the parser; test it" in told.next_steps
 
 
 def test_a_plan_is_told_once_and_as_old_as_it_is() -> None:
@@ -300,10 +300,22 @@ def test_the_tasks_of_an_earlier_plan_are_brought_up_to_date() -> None:
     assert later == "- [pending] #4 write it\n- [in_progress] #5 test it"
     ends = [call(number, "TaskUpdate", {"taskId": str(number), "status": "completed"}, "ok") for number in (4, 5)]
     done = told_of([user("On."), *ends[0], *ends[1]], previous=first.render())
-    assert done.next_steps == "- all 2 steps of the plan are done: #4 write it; #5 test it"
+    assert done.next_steps == "- all steps of the plan are done: #4 write it; #5 test it"
     assert told_of([user("On."), *ends[1]], previous=done.render()).next_steps == done.next_steps
     half = told_of([user("On."), *ends[1]], previous=first.render()).next_steps
     assert half == "- [completed] #5 test it\n- [pending] #4 write it"
+
+
+def test_a_plan_whose_open_steps_had_no_place_is_never_told_as_done() -> None:
+    made = [call(n, "TaskCreate", {"subject": f"port the module number {n}"}, f"Task #{n} created") for n in range(40)]
+    first = told_of([user("Go."), *(turn for turns in made for turn in turns)], budget_tokens=400)
+    assert "(other open steps are not shown)" in first.next_steps
+    shown = re.findall(r"#(\d+) ", first.next_steps)
+    assert 0 < len(shown) < 40
+    ends = [call(900, "TaskUpdate", {"taskId": number, "status": "completed"}, "ok") for number in shown]
+    later = told_of([user("On."), *(turn for turns in ends for turn in turns)], previous=first.render()).next_steps
+    assert "all steps" not in later
+    assert "(other open steps are not shown)" in later
 
 
 def test_every_ask_and_finding_survives_further_folds_in_order() -> None:
