@@ -82,8 +82,9 @@ def with_midfold(
     floor: int = 0,
     *,
     may_recall: bool = True,
+    last: int = 20,
 ) -> Run:
-    """The agent as it is shipped; `floor` is `compression.minimum_context_floor`."""
+    """The agent as it is shipped; `floor` is `compression.minimum_context_floor`, `last` is `protect_last_n`."""
     folds: list[Folded] = []
 
     def watch(event: Event) -> None:
@@ -92,7 +93,7 @@ def with_midfold(
 
     def loop(policy: Policy, folder: Path) -> Callable[[str], str]:
         settings = AgentSettings(output_characters=OUTPUT, max_steps=10_000)
-        config = Config(agent=settings, compression=Compression(minimum_context_floor=floor))
+        config = Config(agent=settings, compression=Compression(minimum_context_floor=floor, protect_last_n=last))
         workshop = Workshop(folder, config, os.environ, store="memory:", window=window, summarizer=summarizer)
         agent = workshop.agent(workshop.session(policy.endpoint), policy, watch=watch, consent=agree)
         return agent.run

@@ -58,7 +58,6 @@ ALLOWED_PARTICIPLES = frozenset(
     }
 )
 BEING_REWRITTEN = (
-    "midfold/fold/trail/",
     "midfold/engine/",
     "midfold/fold/audit.py",
     "midfold/fold/boundary.py",

@@ -41,6 +41,7 @@ _MODULES = {
     "fold.digest.digest": "DigestFunction",
     "engine": "Compressor ContextEngine Noop",
     "fold.handoff": "Handoff=Generated Keeper",
+    "fold.media": "MediaReducer",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
     "fold.receipt": "Boundary DigestFacts=Digest Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",

@@ -15,6 +15,7 @@ from midfold.fold.digest import Action as Action, describe as describe, digest a
 from midfold.fold.digest.digest import DigestFunction as DigestFunction
 from midfold.engine import Compressor as Compressor, ContextEngine as ContextEngine, Noop as Noop
 from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper
+from midfold.fold.media import MediaReducer as MediaReducer
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
 from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
@@ -90,6 +91,7 @@ __all__ = [
     "LoadedConfig",
     "MalformedTranscript",
     "Media",
+    "MediaReducer",
     "Memory",
     "MemoryConversation",
     "Message",

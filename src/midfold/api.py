@@ -12,13 +12,14 @@ import msgspec
 from midfold.cache import PromptCacheHint
 from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
-from midfold.decide import decide, situation_of
+from midfold.decide import Decision, decide, situation_of
 from midfold.engine import ContextEngine
 from midfold.engine.finish import carry_out
 from midfold.engine.job import with_size
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
+from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import Boundary, Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, CompactionState, Options, Outcome, Redactor
@@ -126,6 +127,7 @@ def compact(
     config: Config | None = None,
     summarizer: Summarizer | None = None,
     redactor: Redactor | None = None,
+    media_reducer: MediaReducer | None = None,
     engine: ContextEngine | None = None,
     protection: Protection | None = None,
     clock: Callable[[], float] = time.time,
@@ -134,7 +136,8 @@ def compact(
 
     `messages` is a list, a whole request body, or the bytes of either, in OpenAI chat, OpenAI Responses or Anthropic
     shape. Without a `summarizer` the one that `config` names makes the summary; without a `config` it is made locally,
-    without a model. `protection` sets what must stay, by the names of the specification. A `state` belongs to the
+    without a model. `protection` sets what must stay, by the names of the specification. A `media_reducer` is given the
+    pictures of old messages, and may return a smaller one or a text instead of the usual line. A `state` belongs to the
     conversation whose handoff is in the messages; where none is, it is used only for the `lineage` it is of, and else
     cleared. Raises TranscriptError where a value holds NaN or an infinity: originals are written as JSON. A compaction
     that fails, or would not help, gives back what it was given, and `receipt` says why.
@@ -154,20 +157,25 @@ def compact(
         lineage=lineage,
         config=config,
         redactor=redactor,
+        media_reducer=media_reducer,
         protection=protection,
     )
     request = msgspec.structs.replace(
         request, focus=focus, force=force, target_tokens=target_tokens, keep_last_exchanges=keep_last_exchanges
     )
     chosen, request = engine_for(config, engine), with_size(request)
-    situation = situation_of(request, request.prompt_tokens or 0, clock())
-    if not situation.asked and situation.enabled:
-        situation = msgspec.structs.replace(situation, pressure=chosen.should_compress(request))
-    decision = decide(situation)
+    decision = _decide(request, chosen, clock())
     guard = CooldownGuard(summarizer or _default_summarizer(config, request.model), decision, clock)
     outcome = drive(carry_out(chosen, request, decision), guard)
     outcome = msgspec.structs.replace(outcome, state=guard.settle(outcome.state))
     return Compaction(document, outcome, request.meter, tools=request.tools, model=request.model, config=config)
+
+
+def _decide(request: CompactionRequest, engine: ContextEngine, now: float) -> Decision:
+    situation = situation_of(request, request.prompt_tokens or 0, now)
+    if not situation.asked and situation.enabled:
+        situation = msgspec.structs.replace(situation, pressure=engine.should_compress(request))
+    return decide(situation)
 
 
 def _default_summarizer(config: Config | None, model: str | None) -> Summarizer:
@@ -191,6 +199,7 @@ def request_for(
     lineage: str = "",
     config: Config | None = None,
     redactor: Redactor | None = None,
+    media_reducer: MediaReducer | None = None,
     protection: Protection | None = None,
 ) -> CompactionRequest:
     """Everything an engine needs to know about a document."""
@@ -204,6 +213,7 @@ def request_for(
         budget=budget_for(context_length or belief.model.context_window, reservation or document.max_output, settings),
         meter=meter_for(belief),
         redact=redactor or redact,
+        media_reducer=media_reducer,
         usage=usage if usage is None or isinstance(usage, Usage) else read_usage(usage),
         state=state if isinstance(state, CompactionState) else msgspec.convert(state or {}, CompactionState),
         lineage=lineage,

@@ -20,6 +20,7 @@ from midfold.decide import Decision
 from midfold.engine import ContextEngine
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, Pressure
+from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState, Redactor
 from midfold.model import Summarizer
@@ -83,6 +84,7 @@ class EngineHost:
         config: Config | None = None,
         summarizer: Summarizer | None = None,
         redactor: Redactor | None = None,
+        media_reducer: MediaReducer | None = None,
         protection: Protection | None = None,
         system: Any = None,
         tools: Sequence[Any] = (),
@@ -97,6 +99,7 @@ class EngineHost:
                 config=config,
                 summarizer=summarizer,
                 redactor=redactor,
+                media_reducer=media_reducer,
                 protection=protection,
                 system=system,
                 tools=tools,

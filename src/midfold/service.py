@@ -36,6 +36,7 @@ from midfold.store.upkeep import Progress, reindex
 if TYPE_CHECKING:
     from midfold.config import Config
     from midfold.fold.boundary import Protection
+    from midfold.fold.media import MediaReducer
     from midfold.fold.request import Redactor
     from midfold.model import Summarizer
 
@@ -51,6 +52,7 @@ class Sessions:
         engine: ContextEngine | None = None,
         summarizer: Summarizer | None = None,
         redactor: Redactor | None = None,
+        media_reducer: MediaReducer | None = None,
         redacts: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -60,6 +62,7 @@ class Sessions:
         self.engine = engine
         self.summarizer = summarizer
         self.redactor = redactor or redact
+        self.media_reducer = media_reducer
         self.clock = clock
 
     @property
@@ -99,6 +102,7 @@ class Sessions:
             config=self.config,
             summarizer=self.summarizer,
             redactor=self.redactor,
+            media_reducer=self.media_reducer,
             protection=protection,
             system=system,
             tools=tools,
@@ -194,6 +198,7 @@ def open_sessions(
     engine: ContextEngine | None = None,
     summarizer: Summarizer | None = None,
     redactor: Redactor | None = None,
+    media_reducer: MediaReducer | None = None,
     lease_seconds: float = TTL,
     redacts: bool | None = None,
     connections: int | None = None,
@@ -201,10 +206,10 @@ def open_sessions(
 ) -> Sessions:
     """The sessions in `sqlite:///path.db`, `postgresql://...` or `memory:`; a new store is made if there is none.
 
-    Without a `summarizer` summaries are made locally. `lease_seconds` is how long a crashed compaction can block the
-    next one. `redacts` (default: `store.redact` of the settings) redacts messages before they are stored: what is
-    unfolded then is no longer exactly what was said. Any number of threads may use the sessions; they share
-    `connections` (default: `store.connections`).
+    Without a `summarizer` summaries are made locally; `media_reducer` is that of `compact`. `lease_seconds` is how long
+    a crashed compaction can block the next one. `redacts` (default: `store.redact` of the settings) redacts messages
+    before they are stored: what is unfolded then is no longer exactly what was said. Any number of threads may use the
+    sessions; they share `connections` (default: `store.connections`).
     """
     if redacts is None:
         redacts = config is not None and config.store.redact
@@ -217,6 +222,7 @@ def open_sessions(
         engine=engine,
         summarizer=summarizer,
         redactor=redactor,
+        media_reducer=media_reducer,
         redacts=redacts,
         clock=clock,
     )

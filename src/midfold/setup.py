@@ -15,6 +15,7 @@ from midfold.cache.schedule import Schedule, Writer
 from midfold.engine import ContextEngine
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
+from midfold.fold.media import MediaReducer
 from midfold.fold.request import CompactionRequest, CompactionState, Redactor
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint
@@ -46,6 +47,7 @@ class Setup:
         config: Config | None = None,
         summarizer: Summarizer | None = None,
         redactor: Redactor | None = None,
+        media_reducer: MediaReducer | None = None,
         protection: Protection | None = None,
         system: Any = None,
         tools: Sequence[Any] = (),
@@ -57,6 +59,7 @@ class Setup:
         self.config: Config = config or _defaults()
         self.summarizer = summarizer
         self.redactor, self.protection = redactor, protection
+        self.media_reducer = media_reducer
         self.output_reservation = output_reservation
         self.clock = clock
         self.most_messages = most_messages
@@ -119,6 +122,7 @@ class Setup:
             state=state,
             config=self.config,
             redactor=self.redactor,
+            media_reducer=self.media_reducer,
             protection=self.protection,
         )
 

@@ -8,10 +8,12 @@ import json
 import pytest
 
 import midfold
-from midfold.fold.boundary import FlatMedia
+from midfold.fold.archive import handle_of
 from midfold.fold.budget import plan_budget
 from midfold.fold.digest.digest import is_digest, shrink_arguments
+from midfold.fold.media import replace_historical_media
 from midfold.transcript.message import Media
+from midfold.transcript.tokens import media_units
 from support import fixtures
 from support.build import DIALOGUE, PRUNES, setting, tool_run, view
 from support.fixtures import assistant, call, number_lines, system, user
@@ -216,7 +218,7 @@ def test_only_string_leaves_shrink() -> None:
 def test_a_message_with_five_images_is_not_nearly_free() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     five = midfold.Meter().count(view([{"role": "user", "content": [image] * 5}])).tokens
-    assert five >= 5 * FlatMedia().estimate_media_tokens(Media("image", "AAAA"))
+    assert five >= 5 * media_units(Media("image", "AAAA"))
     assert five > 1_000
 
 
@@ -242,6 +244,6 @@ def test_images_in_old_tool_results_are_replaced_as_well() -> None:
             {"role": "user", "content": [{"type": "text", "text": "And this?"}, image]},
         ]
     )
-    after = FlatMedia().replace_historical_media(messages)
+    after, _ = replace_historical_media(messages, handle_of)
     assert not any(isinstance(part, Media) for part in after[2].parts[0].parts)  # type: ignore[attr-defined]
     assert after[3] is messages[3]

@@ -279,18 +279,20 @@ def request_body(wire: str) -> dict[str, Any]:
     if wire == "openai":
         messages = long_conversation("openai-chat", 12)
         return {"model": "own", "messages": messages, "tools": TOOLS, "tool_choice": "auto", "temperature": 0.5}
-    body: dict[str, Any] = {"model": "own", "messages": long_conversation("anthropic", 12), "tools": CLAUDE_TOOLS}
+    body: dict[str, Any] = {"model": "claude-own", "messages": long_conversation("anthropic", 12)}
     cached = {"type": "text", "text": "Rules.", "cache_control": {"type": "ephemeral"}}
-    return {**body, "system": [cached], "max_tokens": 9_000, "thinking": {"type": "enabled", "budget_tokens": 6_000}}
+    body |= {"tools": CLAUDE_TOOLS, "system": [cached], "max_tokens": 9_000}
+    return {**body, "thinking": {"type": "enabled", "budget_tokens": 6_000}}
 
 
 def compacted(wire: str, provider: ScriptedProvider, body: Any = None, **more: Any) -> midfold.Compaction:
     from midfold.model.summaries import ModelSummarizer
     from midfold.testing import FakeClock
 
-    endpoint = provider.endpoint(wire, model="own", reuse_prefix=True)  # type: ignore[arg-type]
+    usual = request_body(wire)
+    given = body if body is not None else usual
+    endpoint = provider.endpoint(wire, model=usual["model"], reuse_prefix=True)  # type: ignore[arg-type]
     summarizer = ModelSummarizer(endpoint, sleep=FakeClock().sleep)
-    given = body if body is not None else request_body(wire)
     return midfold.compact(given, context_length=20_000, force=True, summarizer=summarizer, **more)
 
 

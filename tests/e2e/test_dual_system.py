@@ -18,7 +18,7 @@ import pytest
 from midfold.agent import Agent, ModelClient, Workshop
 from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing, agree
 from midfold.config import Config
-from midfold.config.schema import AgentSettings
+from midfold.config.schema import AgentSettings, Compression
 from midfold.fold.handoff import recognise
 from midfold.model import local_summarizer
 from midfold.model.endpoint import Endpoint, Wire
@@ -43,7 +43,7 @@ class System:
         self.wire, self.provider, self.gateway = wire, provider, gateway
         self.events: list[Event] = []
         self.reads = 0
-        config = Config(agent=AgentSettings(max_steps=60))
+        config = Config(agent=AgentSettings(max_steps=60), compression=Compression(protect_last_n=6))
         self.workshop = Workshop(
             folder, config, os.environ, store="memory:", window=WINDOW, summarizer=local_summarizer
         )
@@ -158,7 +158,9 @@ def test_the_two_layers_share_the_work_and_never_fight(make: Callable[[Wire], Sy
     assert system.gateway_folds == 1
     assert system.actions[-1] == "relayed"
     burst = system.provider.requests[before:]
-    assert changes(burst) == len(system.own_folds)
+    # A fold that was made ahead may be followed by another one before the request is sent.
+    own = changes(burst)
+    assert 1 <= own <= len(system.own_folds)
 
     system.say("Thank you.")
     assert system.gateway_folds == 1
@@ -168,7 +170,7 @@ def test_the_two_layers_share_the_work_and_never_fight(make: Callable[[Wire], Sy
     assert all(handoffs(request, wire) <= 1 for request in system.provider.requests)
     assert handoffs(system.provider.requests[-1], wire) == 1
     # The gateway's fold changes nothing that was sent before where only the head had been, and its note stands beside.
-    assert changes(system.provider.requests) - len(system.own_folds) in ((1,) if wire == "openai" else (0, 1))
+    assert changes(system.provider.requests) - own in ((1,) if wire == "openai" else (0, 1))
     assert "Marigold" in system.provider.requests[-1].text
     assert system.workshop.sessions.check(deep=True) == []
 

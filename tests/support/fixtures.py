@@ -164,12 +164,11 @@ def tool_results(messages: Messages) -> Iterator[str]:
 
 def _fastapi_step(number: int) -> tuple[str, dict[str, Any], str]:
     """The thirty turns of file editing, testing and debugging that the document leaves out."""
-    lines = 390 if number < 12 else 270
     if number % 2:
-        body = number_lines(f"@app.get('/items/{number}/{{n}}')  # endpoint {{n}} of step {number}", lines)
+        body = number_lines(f"@app.get('/items/{number}/{{n}}')  # endpoint {{n}} of step {number}", 330)
         return "read_file", {"path": "main.py"}, body
     return (
         "terminal",
         {"command": f"pytest -k step_{number}"},
-        number_lines(f"tests/test_api.py::test_{number}_{{n}} PASSED", lines),
+        number_lines(f"tests/test_api.py::test_{number}_{{n}} PASSED", 330),
     )

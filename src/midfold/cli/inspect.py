@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from midfold.cli.options import name_of, read_file, settings
+from midfold.api import budget_for
+from midfold.cli.options import read_conversations, settings, with_conversation, with_dialect
 from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, make_text, visible
-from midfold.errors import TranscriptError
-from midfold.models import Belief, ModelOverride, look_up
-from midfold.transcript.breakdown import by_kind, largest
-from midfold.transcript.document import Document, read_many
-from midfold.transcript.message import ToolCall, ToolResult
+from midfold.config import Config
+from midfold.models import Belief, look_up
+from midfold.transcript.breakdown import FREE, RESERVE, ContextShare, by_kind, context_breakdown, largest
+from midfold.transcript.document import Document
+from midfold.transcript.message import ToolCall, ToolResult, read_usage
 from midfold.transcript.tokens import ESTIMATE, Meter
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ COLOURS = {
     "tool calls": "yellow",
     "tool results": "red",
     "media": "blue",
+    "MCP tools": "bright_magenta",
+    "conversation": "cyan",
     "message framing": "bright_black",
 }
 MOST_PROBLEMS = 10
@@ -38,9 +41,15 @@ MOST_TOOLS = 8
 @click.command(name="inspect")
 @click.argument("file")
 @click.option("--model", help="Count as this model would; default: the model the file names.")
-@click.option("--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess.")
+@with_dialect
 @click.option("--config", metavar="FILE", help="Read models and other settings from this file.")
-@click.option("--conversation", type=int, metavar="N", help="In a file of many conversations, show this one (from 1).")
+@with_conversation
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="What the provider counted for this prompt; default: the usage in FILE, if it has one.",
+)
 @click.option("--exact", is_flag=True, help="Count with the model family's vocabulary (needs midfold[tokens]).")
 @click.option("--strict", is_flag=True, help="Fail if the transcript has any problem.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON for machines.")
@@ -50,6 +59,7 @@ def command(
     dialect: str | None,
     config: str | None,
     conversation: int | None,
+    prompt_tokens: int | None,
     exact: bool,
     strict: bool,
     as_json: bool,
@@ -60,27 +70,15 @@ def command(
     Code or Codex session. `-` reads standard input. OpenAI chat, OpenAI Responses and Anthropic messages are told
     apart by their shape.
     """
-    documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
-    if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
-        raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
-    overrides = settings(config).models
-    if conversation is not None:
-        if not 1 <= conversation <= len(documents):
-            raise TranscriptError(
-                f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {conversation}"
-            )
-        documents = [documents[conversation - 1]]
+    documents = read_conversations(file, dialect, conversation, strict=strict)
+    known = settings(config)
     if len(documents) == 1:
-        shown = describe(documents[0], model, exact=exact, overrides=overrides)
+        shown = describe(documents[0], model, exact=exact, config=known, prompt_tokens=prompt_tokens)
         emit_json(shown) if as_json else _show_conversation(console(), shown)
         return
-    rows = [describe(document, model, exact=exact, overrides=overrides) for document in documents]
+    rows = [describe(document, model, exact=exact, config=known) for document in documents]
     both = {"conversations": rows, "totals": _totals(rows)}
     emit_json(both) if as_json else _show_collection(console(), both)
-
-
-def _is_conversation(document: Document) -> bool:
-    return any(message.role != "other" for message in document.messages)
 
 
 def describe(
@@ -88,15 +86,27 @@ def describe(
     model: str | None = None,
     *,
     exact: bool = False,
-    overrides: Mapping[str, ModelOverride] | None = None,
+    config: Config | None = None,
+    prompt_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Everything the command shows of one conversation, as plain values; no message content."""
-    belief = look_up(model or document.model, overrides)
+    config = config or Config()
+    belief = look_up(model or document.model, config.models)
     meter = meter_for(belief, exact=exact)
     parts = [part for message in document.messages for part in message.parts]
     kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
     total = sum(kinds.values())
     window = belief.model.context_window
+    reservation = config.compression.output_reservation or document.max_output
+    context = context_breakdown(
+        document.messages,
+        meter,
+        system=document.system,
+        tools=document.tools,
+        measured_prompt_tokens=prompt_tokens or _reported_tokens(document),
+        context_max_tokens=window,
+        reserved_tokens=budget_for(window, reservation, config).output_reservation,
+    )
     return {
         "dialect": document.dialect.name,
         "model": {"name": belief.name, "known": belief.known, "context_window": window, "why": belief.why},
@@ -112,9 +122,20 @@ def describe(
             "share_of_window": round(total / window, 4),
             "by_kind": kinds,
         },
+        "context": {
+            "prompt_tokens": context.total_tokens,
+            "measured": context.measured_prompt_tokens is not None,
+            "shares": [{**share._asdict(), "share": round(share.share, 4)} for share in context.shares],
+        },
         "largest": [item._asdict() for item in largest(document.messages, meter)],
         "problems": [problem._asdict() for problem in document.problems],
     }
+
+
+def _reported_tokens(document: Document) -> int | None:
+    """What the provider counted, where the file says it."""
+    usage = read_usage(document.setting("usage"))
+    return usage.prompt_tokens if usage is not None else None
 
 
 def meter_for(belief: Belief, *, exact: bool = False) -> Meter:
@@ -151,9 +172,12 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     )
     calls = f"{shown['tool_calls']:,} tool calls, {shown['tool_results']:,} results"
     out.print(make_text(calls + _tools(shown["tools_used"])))
-    _window_line(out, shown["model"], tokens)
+    _window_line(out, shown["model"], tokens, shown["context"])
     out.print()
     kinds_table(out, tokens["by_kind"])
+    out.print()
+    context = shown["context"]
+    context_table(out, [ContextShare(**share) for share in context["shares"]], measured=context["measured"])
     if shown["largest"]:
         table = make_table(">Largest messages", "role", "tool", ">tokens", ">share")
         for item in shown["largest"]:
@@ -165,11 +189,13 @@ def _show_conversation(out: Console, shown: Mapping[str, Any]) -> None:
     _show_problems(out, shown["problems"])
 
 
-def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, Any]) -> None:
-    share = tokens["share_of_window"]
+def _window_line(out: Console, model: Mapping[str, Any], tokens: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    share = context["prompt_tokens"] / model["context_window"]
     colour = "red" if share >= 0.85 else "yellow" if share >= 0.5 else "green"
-    line = make_text(f"{tokens['total']:,} tokens", "bold")
+    line = make_text(f"{context['prompt_tokens']:,} tokens", "bold")
     how = "estimated" if tokens["basis"] == "estimated" else f"counted with {tokens['counter']}"
+    if context["measured"]:
+        how = f"reported by the provider; {how}: {tokens['total']:,}"
     line.append(f" ({how}), ", style="default")
     line.append(f"{share:.1%}", style=colour)
     name = visible(model["name"] or "an unnamed model")
@@ -197,6 +223,19 @@ def kinds_table(out: Console, by_kind: Mapping[str, int]) -> None:
             filled = make_text(bar(share, ascii_only=not has_unicode(out)), COLOURS.get(kind, "white"))
             table.add_row(kind, f"{amount:,}", f"{share:.1%}", filled)
     out.print(table)
+
+
+def context_table(out: Console, shares: Sequence[ContextShare], *, measured: bool) -> None:
+    """The window: fixed costs, the conversation, the reserve for the answer and what is free."""
+    table = make_table("Context window", ">tokens", ">of the window")
+    table.add_column("", no_wrap=True)
+    for share in shares:
+        colour = "bright_black" if share.name in (RESERVE, FREE) else COLOURS.get(share.name, "white")
+        filled = make_text(bar(share.share, ascii_only=not has_unicode(out)), colour)
+        table.add_row(make_text(share.name), f"{share.tokens:,}", f"{share.share:.1%}", filled)
+    out.print(table)
+    if measured:
+        out.print(make_text("The size is what the provider counted; its parts are estimates, corrected by it."))
 
 
 def _show_problems(out: Console, problems: list[Mapping[str, str]]) -> None:

@@ -14,6 +14,7 @@ from midfold.errors import MidfoldError
 
 COMMANDS = {
     "agent": "Let an agent do a task in the working directory, for scripts.",
+    "artifacts": "Show what an agent made: files it changed, acts, what still runs, the last checks.",
     "cache": "See why a prompt cache missed, and where breakpoints belong.",
     "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
     "compact": "Fold the middle of a transcript and show what happened.",

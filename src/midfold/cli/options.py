@@ -16,6 +16,7 @@ from midfold.cli.terminal import notice
 from midfold.config import Config, Loaded, load, locate
 from midfold.errors import ConfigError, StoreError, TranscriptError
 from midfold.plugins import configured_engine
+from midfold.transcript.document import Document, read_many
 
 if TYPE_CHECKING:
     from midfold.service import Sessions
@@ -37,6 +38,12 @@ with_split = click.option(
 )
 with_plot = click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="OUT.svg", help="Draw a chart."
+)
+with_dialect = click.option(
+    "--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess."
+)
+with_conversation = click.option(
+    "--conversation", type=int, metavar="N", help="In a file of many conversations, show this one (from 1)."
 )
 
 
@@ -87,6 +94,22 @@ def read_file(file: str) -> bytes:
 
 def name_of(file: str) -> str:
     return "standard input" if file == "-" else file
+
+
+def read_conversations(file: str, dialect: str | None, number: int | None, *, strict: bool = False) -> list[Document]:
+    """The conversations of a file; with a number, that one."""
+    documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
+    if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
+        raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
+    if number is None:
+        return documents
+    if not 1 <= number <= len(documents):
+        raise TranscriptError(f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {number}")
+    return [documents[number - 1]]
+
+
+def _is_conversation(document: Document) -> bool:
+    return any(message.role != "other" for message in document.messages)
 
 
 def files_of(names: tuple[str, ...]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -21,14 +22,18 @@ from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
+from midfold.fold.render import brief
 from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
+from midfold.transcript.message import RESULT, Message
 from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 with_name = click.argument("name")
 LONGEST_LINE = 70
+SEEN = 10 * LONGEST_LINE
+"""Characters that are redacted before a line is cut: a secret that begins inside it is still one."""
 
 
 @click.group()
@@ -338,10 +343,16 @@ def view_table(view: View) -> None:
     for place, item in enumerate(view.items):
         ours = recognise(item.message)
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
-        line = redact(item.message.text[: 10 * LONGEST_LINE]).replace("\n", " ")[:LONGEST_LINE]
+        line = redact(_beginning(item.message)).replace("\n", " ")[:LONGEST_LINE]
         cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}", line)
         table.add_row(*map(make_text, cells))
     _print(table, view.items, "no messages")
+
+
+def _beginning(message: Message) -> str:
+    """The first words of a message; of a result that is JSON, what it says first."""
+    texts = islice(message.texts(), LONGEST_LINE)
+    return "\n".join(brief(text, SEEN) if message.kinds & RESULT else text[:SEEN] for text in texts)[:SEEN]
 
 
 def hits_table(hits: list[Hit], *, named: bool = True) -> None:

@@ -23,9 +23,10 @@ from midfold.config import Config
 from midfold.errors import NotStored
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
+from midfold.fold.render import outline
 from midfold.model import local_summarizer
 from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
-from midfold.transcript.breakdown import by_kind
+from midfold.transcript.breakdown import by_kind, context_breakdown
 
 OPTIONS = (
     click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
@@ -48,6 +49,7 @@ OPTIONS = (
 SHOWN_LINES = 4
 LONGEST_LINE = 120
 LONGEST_SHOWN = 10_000
+LONGEST_RESULT = 4_000
 BAR = 20
 CONTEXT_BAR = 60
 GOOD = ("compacted", "pruned")
@@ -167,12 +169,13 @@ class Screen:
             self._in_text = False
 
     def _show_result(self, event: told.Called) -> None:
-        lines = redact(event.text[:4_000]).splitlines()
+        bullets = outline(event.text, max_chars=LONGEST_RESULT)
+        lines = bullets.splitlines() or redact(event.text[:LONGEST_RESULT]).splitlines()
         style = "red" if event.is_error else "bright_black"
         for number, line in enumerate(lines[:SHOWN_LINES]):
             corner = self._sign("⎿ ", "| ") if not number else "  "
             self._line(Text(f"  {corner}{visible(line.expandtabs())[:LONGEST_LINE]}", style=style))
-        more = len(event.text.splitlines()) - SHOWN_LINES
+        more = len(lines if bullets else event.text.splitlines()) - SHOWN_LINES
         if more > 0:
             took = f", {event.seconds:.1f} s" if event.seconds >= 0.1 else ""
             self._line(Text(f"    and {more:,} more line{'' if more == 1 else 's'}{took}", style=style))
@@ -231,7 +234,7 @@ class Screen:
 
     def context(self, agent: Agent) -> None:
         """Where the tokens go: a coloured bar over the window, and a table."""
-        from midfold.cli.inspect import COLOURS, kinds_table
+        from midfold.cli.inspect import COLOURS, context_table, kinds_table
         from midfold.transcript.document import tool_of
 
         session, setup = agent.session, agent.session.setup
@@ -255,6 +258,18 @@ class Screen:
         )
         self.out.print()
         kinds_table(self.out, kinds)
+        self.out.print()
+        has_measure = size.basis != "estimated"
+        context = context_breakdown(
+            view.transcript,
+            setup.meter,
+            system=view.prompt,
+            tools=tools,
+            measured_prompt_tokens=size.tokens if has_measure else None,
+            context_max_tokens=setup.window,
+            reserved_tokens=setup.budget.output_reservation,
+        )
+        context_table(self.out, context.shares, measured=has_measure)
 
     def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
         """What a compaction did, or would do."""

@@ -9,8 +9,9 @@ import msgspec
 
 from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
-from midfold.fold.boundary import Plan, replace_historical_media
+from midfold.fold.boundary import Plan
 from midfold.fold.handoff import HEAD, Generated, generated_messages, newest_handoff
+from midfold.fold.media import MediaReduction, replace_historical_media
 from midfold.fold.request import (
     TRAIL_SHARE,
     CompactionRequest,
@@ -109,6 +110,8 @@ SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
 STAYING_OF_TARGET = 0.15
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
+REDUCED_SHARE = 0.1
+"""Of the size of a view: what reduced pictures may take of it together, the newest first."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
@@ -183,12 +186,18 @@ class Job:
 
     @property
     def view(self) -> Transcript:
-        """The messages with placeholders for those pictures."""
+        """The messages with placeholders for those pictures, or what a reducer made of them."""
         return self._without_media[0]
 
     @cached_property
     def _without_media(self) -> tuple[Transcript, dict[int, str]]:
-        return replace_historical_media(self.messages, handle_of)
+        request = self.request
+        if request.media_reducer is None:
+            return replace_historical_media(self.messages, handle_of)
+        reduction = MediaReduction(request.media_reducer, request.redact, int(self.limit * REDUCED_SHARE))
+        found = replace_historical_media(self.messages, handle_of, reduction)
+        self.notices += reduction.notices
+        return found
 
     def size(self, message: Message) -> int:
         meter = self.request.meter

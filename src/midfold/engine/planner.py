@@ -71,7 +71,7 @@ def _layout(job: Job) -> Layout:
     protection = options.protection
     if target is not None and not _head_is_small(job):
         protection = msgspec.structs.replace(protection, protect_first_n_messages=0)
-    previous = newest_handoff(job.ours)
+    previous = newest_handoff({index: ours for index, ours in job.ours.items() if not ours.is_foreign})
     earliest = 0
     if previous is not None:
         # There is only ever one live summary: no handoff of ours stays in the tail.

@@ -1,11 +1,13 @@
 """Which lines of a fold are told: the agent's findings and the user's words first, then what is worth most per token.
 
 Rules of this file:
-1. Each name counts once. What says a name in words that explain it is worth more than the name alone.
-2. What the user typed, and what the agent found, decided or reported, is worth telling for itself; so are changes,
-   failures and the ends of runs. The newer, the more.
-3. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
-4. The same fold and budget give the same lines.
+1. What the user asked for comes first, a line an ask; then what the agent found, decided or reported; both have a
+   share of the budget, those of earlier folds included. Then calls and the lines of their results.
+2. Under one step stand few lines, more only where nothing else is left to tell.
+3. Each name counts once. What says a name in words that explain it is worth more than the name alone, a field that
+   is only handed on less.
+4. No line is told twice, nor a line that differs from one that is told in nothing but its numbers.
+5. The same fold and budget give the same lines.
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ from midfold.transcript.tokens import estimate_text
 
 NAMED = 10.0
 """What the names of a line count beside what it says."""
+SPEECH = (Kind.USER, Kind.SAID)
 LINE_TOKENS = 1.0
 """A line break and what stands before a line."""
 UNBOUND = 0.4
 MOST_ALIKE = 3
 """Lines that differ in nothing but their numbers."""
-PROSE_SHARE = 0.3
-"""Of the budget, for what the agent said for its own sake; beyond that its sentences count by their names."""
+ASKS_SHARE, SPEECH_SHARE = 0.35, 0.6
+"""Of the budget, for a line of each ask, and for that and what the agent said for its own sake; beyond that its
+sentences count by their names."""
+MOST_READ, MOST_LINES = 4, 6
+"""Lines under a step that reads, and under another."""
 OLDEST, NEWEST = 0.6, 1.4
-"""What the age of a step makes of its worth."""
+OLDEST_SPEECH, NEWEST_SPEECH = 0.85, 1.15
+"""What the age of a step makes of its worth; of what was said, less."""
 SHORT_ASK = 600
 """Characters; a longer message of the user's is told by its beginning and by what it demands."""
 CANDIDATES_PER_TOKEN = 1.0
@@ -62,7 +69,7 @@ _EMPTY = re.compile(r"(?:perfect|good|great|excellent|interesting|done|ok|okay|h
 _FINDING = re.compile(
     r"\b(?:found|find|issue|problem|cause|because|since|means|confirm\w*|turns out|fix(?:ed|es)?|works?|pass(?:es|ed)?|"
     r"fail(?:s|ed|ing)?|already|instead|decid\w+|chose|need(?:s|ed)?|does(?:n't| not)|did(?:n't| not)|is(?:n't| not)|"
-    r"not|only|still|added?|removed?|replaced?|changed?|committed|pushed|created|updated|default|should|would|will|"
+    r"not|only|still|add(?:s|ed)?|removed?|replaced?|changed?|committed|pushed|created|updated|default|should|would|will|"
     r"expected|actually|however|but|so|same|both|all|no|never|returns?|uses?|called|missing|correct|wrong|left|"
     r"unrelated|skip\w*|verif\w+|remain\w*)\b|[0-9]",
     re.I,
@@ -73,6 +80,12 @@ _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]
 """A constant and its value."""
 _DIGITS = re.compile(r"[0-9]+")
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
+_FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
+"""A field that hands something on or has a type (one with a value says more), or an entry of a folder."""
+_READS = re.compile(
+    r"(?:read|searched|listed|found|looked)\b|"
+    r"\$ (?:cat (?!>)|sed -n|head|tail|grep|rg|ls|find|nl|git (?:show|diff|log))"
+)
 
 
 class Choice:
@@ -84,7 +97,7 @@ class Choice:
         self.reading = reading
         self.left = float(budget)
         self._only_names = only_names
-        self._prose_left = budget * PROSE_SHARE
+        self._speech_left = budget * SPEECH_SHARE
         recent = frozenset(reading.recent)
         self.worths = {entry: worth(entry, reading.length, recent) for entry in reading.census.entries.values()}
         self.covered: set[NameCounts] = set()
@@ -92,9 +105,13 @@ class Choice:
         self._cover(reading.names(told))
         self.chosen: dict[StoryStep, set[int]] = {}
         """The lines of each step that is told."""
-        self._told = Counter(_skeleton(line) for line in told.split("\n"))
+        self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
         self._topic = frozenset(subwords(reading.ask.focus or ""))
-        self._run(self._candidates(steps, budget))
+        lines = self._candidates(steps, budget)
+        if not only_names:
+            self._run([line for line in lines if line.step.kind is Kind.USER and line.first == 0], budget * ASKS_SHARE)
+            self._run([line for line in lines if line.step.kind in SPEECH], self._speech_left)
+        self._run(self._run(lines, self.left), self.left, is_last=True)
 
     def _cover(self, entries: set[NameCounts] | list[NameCounts]) -> None:
         known = self.reading.census.entries
@@ -106,7 +123,8 @@ class Choice:
         found: list[Line] = []
         last = max(len(steps) - 1, 1)
         for number, step in enumerate(steps):
-            age = OLDEST + (NEWEST - OLDEST) * number / last
+            oldest, newest = (OLDEST_SPEECH, NEWEST_SPEECH) if step.kind in SPEECH else (OLDEST, NEWEST)
+            age = oldest + (newest - oldest) * number / last
             if step.head:
                 head = Line(step, -1, -1, step.head_names)
                 head.base = _head_base(step) * age
@@ -128,12 +146,16 @@ class Choice:
                 self._widen(line)
             elif line.step.kind is Kind.SAID:
                 line.binds = _INTENT.match(line.text) is None
+            elif line.step.kind is Kind.USER:
+                line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
         return found
 
     def _widen(self, line: Line) -> None:
         """Takes the line before or behind along where a line does not say what its names are."""
         rows, place = line.step.rows, line.first
-        if binds(rows[place]):
+        if _FIELD.fullmatch(_without_number(rows[place])):
+            line.binds = False
+        if not line.binds or binds(rows[place]):
             return
         for first, last in ((place - 1, place), (place, place + 1)):
             if first >= 0 and last < len(rows) and binds("\n".join(rows[first : last + 1])):
@@ -145,7 +167,7 @@ class Choice:
     def _gain(self, line: Line) -> float:
         covered, worths = self.covered, self.worths
         named = sum(worths[entry] for entry in line.names if entry not in covered)
-        has_base = self._prose_left > 0 or line.step.kind is not Kind.SAID
+        has_base = self._speech_left > 0 or line.step.kind is not Kind.SAID
         base = line.base if has_base and not self._only_names else 0.0
         return base + NAMED * (named if line.binds else named * UNBOUND)
 
@@ -158,34 +180,48 @@ class Choice:
             gain += 0.0 if self._only_names else _head_base(step)
         return gain, cost
 
-    def _run(self, lines: list[Line]) -> None:
+    def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:
+        """Takes what is worth most per token, within a part of the budget; returns what its steps had no place for."""
         heap = [(-gain / cost, number) for number, line in enumerate(lines) for gain, cost in [self._price(line)]]
         heapify(heap)
-        while heap and self.left > 3:
+        over: list[Line] = []
+        end = max(self.left - room, 0.0)
+        while heap and self.left > end + 3:
             promised, number = heappop(heap)
             line = lines[number]
             gain, cost = self._price(line)
-            if gain <= 0 or cost > self.left or (line.first < 0 and line.step in self.chosen):
+            if gain <= 0 or cost > self.left - end or (line.first < 0 and line.step in self.chosen):
                 continue
             if heap and -gain / cost > promised + 1e-12 and -gain / cost > heap[0][0]:
                 heappush(heap, (-gain / cost, number))
                 continue
+            if not is_last and self._is_full(line.step):
+                over.append(line)
+                continue
             self._take(line, cost)
+        return over
+
+    def _is_full(self, step: StoryStep) -> bool:
+        most = MOST_READ if _READS.match(step.head) else MOST_LINES
+        return step.kind is Kind.CALL and not self._only_names and len(self.chosen.get(step, ())) >= most
 
     def _key(self, line: Line, row: str) -> str:
         """By what a line is known again: of tool output, without its numbers."""
-        return _skeleton(row) if line.step.kind is Kind.CALL else row
+        return _skeleton(row) if line.step.kind is Kind.CALL else row.lstrip("-*# ")
 
     def _take(self, line: Line, cost: float) -> None:
         rows = line.step.rows[line.first : line.last + 1] if line.first >= 0 else []
+        places = self.chosen.get(line.step, set())
+        if rows and places.issuperset(range(line.first, line.last + 1)):
+            return
         often = min((self._told[self._key(line, row)] for row in rows), default=0)
         if often >= MOST_ALIKE or (often and self.covered.issuperset(line.names)):
             return
         if line.step.kind in (Kind.CALL, Kind.NOTE) and is_suspicious(line.text):
             return
         self.left -= cost
-        if line.step.kind is Kind.SAID:
-            self._prose_left -= cost
+        if line.step.kind in SPEECH:
+            self._speech_left -= cost
         self._told.update(self._key(line, row) for row in rows)
         self._cover(line.names)
         self._cover(line.step.head_names)
@@ -193,10 +229,14 @@ class Choice:
         places.update(range(line.first, line.last + 1) if line.first >= 0 else ())
 
 
-def _skeleton(text: str) -> str:
+def _without_number(text: str) -> str:
     text = text.strip()
     number = _LINE_NUMBER.match(text)
-    return _DIGITS.sub("0", text[number.end() :] if number else text)
+    return text[number.end() :] if number else text
+
+
+def _skeleton(text: str) -> str:
+    return _DIGITS.sub("0", _without_number(text))
 
 
 def _head_base(step: StoryStep) -> float:

@@ -20,18 +20,20 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.fold.choice import DEMAND, SHORT_ASK, Choice
-from midfold.fold.digest.look import Action
 from midfold.fold.names import SAID, USER, subwords
 from midfold.fold.request import SummaryAsk
 from midfold.fold.steps import FoldReading, Kind, StoryStep, sentences
 from midfold.fold.summary import StructuredSummary, parse_summary
 from midfold.fold.trail import render, without_trail
+from midfold.transcript.message import ToolCall
 from midfold.transcript.tokens import estimate_text
 
 NOTICE = "Locally generated, may be incomplete (lower confidence)."
 TERSE_NOTICE = "Made locally, may be incomplete."
 TYPED = "User said: "
+LEFT_OUT = " […] "
 STORY = "What happened, in order:"
+TOOLS_USED = "- Tools used: "
 FRAME_TOKENS = 40
 """The notice and the headings."""
 ASK_SHARE, GOAL_SHARE, DEMANDS_SHARE, PLAN_SHARE, TRAIL_SHARE, OPEN_SHARE = 0.12, 0.08, 0.15, 0.08, 0.2, 0.06
@@ -40,10 +42,18 @@ LEAST_ROOM, LEAST_TRAIL = 16, 250
 """Tokens of a section, however small the budget."""
 """Of the budget, at most; what they leave over is for what happened."""
 MOST_BLOCKERS, BLOCKED_BY = 2, 6
-"""Open failures that are told, and among how many of the newest calls they are looked for."""
+"""Open failures that are told, and among how many of the newest calls that do something they are looked for."""
+LOOKING = ("read", "search", "list", "plan")
+RUNNERS = ("run", "exec")
+FRESH_PLAN = 10
+"""Steps after which a plan is told as one that may be out of date."""
+OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
+NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
+MOST_TOOLS = 8
 DONE = ("completed", "complete", "done", "finished")
-_WORD = re.compile(r"\w+")
+_TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
+_TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
 
 
 class Book(NamedTuple):
@@ -60,15 +70,33 @@ class Book(NamedTuple):
 def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     """The body of a handoff for the fold, and what it keeps of it."""
     reading = FoldReading(ask)
-    old = parse_summary(_unnoticed(ask.previous)) if ask.previous else StructuredSummary()
+    old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
     room = max(ask.budget_tokens - FRAME_TOKENS, 60)
     state = WorkState(reading, old, room).sections()
-    told = state.render()
+    told, tools = _without_ask(state, reading).render(), "" if ask.dense else _tools_used(ask)
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
-    choice = Choice(reading, steps, room - estimate_text(told), told)
-    body = msgspec.structs.replace(state, critical=story(steps, choice))
+    choice = Choice(reading, steps, room - estimate_text(state.render()) - estimate_text(tools), told)
+    body = msgspec.structs.replace(state, critical="\n".join(filter(None, [story(steps, choice), tools])))
     notice = TERSE_NOTICE if ask.dense else NOTICE
     return f"{notice}\n\n{ask.redact(body.render())}", book_of(choice)
+
+
+def _tools_used(ask: SummaryAsk) -> str:
+    """Which tools were called how often, with the id of the newest call of each."""
+    calls = [part for message in ask.messages for part in message.parts if isinstance(part, ToolCall)]
+    newest = {call.name: call.id for call in calls}
+    used = Counter(call.name for call in calls).most_common(MOST_TOOLS)
+    names = (f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in used)
+    return f"{TOOLS_USED}{', '.join(names)}" if calls else ""
+
+
+def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSummary:
+    """The state without the newest ask, if that is not the first: for later folds it is told where it was made, too."""
+    is_first = not state.goal and not any(
+        step.kind is Kind.USER for step in reading.steps if step.at < reading.fold.start
+    )
+    rest = state.task_snapshot if is_first else state.task_snapshot.partition("\n")[2]
+    return msgspec.structs.replace(state, task_snapshot=rest)
 
 
 def fallback_summary(ask: SummaryAsk) -> str:
@@ -95,8 +123,9 @@ def book_of(choice: Choice) -> Book:
     return Book(len(kept), len(inside) - len(kept), round(share, 3))
 
 
-def _unnoticed(previous: str) -> str:
-    return previous.replace(NOTICE, "").replace(TERSE_NOTICE, "").replace(f"{STORY}\n", "")
+def _without_frame(previous: str) -> str:
+    bare = previous.replace(NOTICE, "").replace(TERSE_NOTICE, "").replace(f"{STORY}\n", "")
+    return "\n".join(line for line in bare.split("\n") if not line.startswith(TOOLS_USED))
 
 
 # What happened.
@@ -109,7 +138,8 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
     for step in steps:
         if step not in choice.chosen:
             continue
-        lines = [step.rows[place] for place in sorted(choice.chosen[step])]
+        places = sorted(choice.chosen[step])
+        lines = [step.rows[place] for place in places]
         if step.kind is Kind.CALL and not lines:
             bare.append(step.head)
             continue
@@ -119,7 +149,7 @@ def story(steps: Sequence[StoryStep], choice: Choice) -> str:
         if step.kind is Kind.CALL:
             out += [f"- {step.head}", *(f"  {line}" for line in lines)]
         else:
-            out.append((TYPED if step.kind is Kind.USER else "") + _paragraph(lines))
+            out.append(_user_line(step, places) if step.kind is Kind.USER else _paragraph(lines))
     if bare:
         out.append(_together(bare))
     text, root = "\n".join(out), choice.reading.root
@@ -130,6 +160,14 @@ def _together(heads: list[str]) -> str:
     """Calls in one line, each once."""
     counts = Counter(heads)
     return "- " + "; ".join(f"{head} ({count}x)" if count > 1 else head for head, count in counts.items())
+
+
+def _user_line(step: StoryStep, places: list[int]) -> str:
+    """What the user said, in one line that shows where something is left out."""
+    text = ""
+    for before, place in zip([-1, *places], places, strict=False):
+        text += (LEFT_OUT if place > before + 1 else " ") + step.rows[place].lstrip("#").strip()
+    return TYPED + text.strip()
 
 
 def _paragraph(lines: Iterable[str]) -> str:
@@ -159,7 +197,7 @@ def old_steps(old: str, reading: FoldReading) -> list[StoryStep]:
         elif step.kind is Kind.CALL:
             reading.add(step, text, names)
         else:
-            for unit in sentences(text):
+            for unit in sentences(text.replace(LEFT_OUT, "\n")):
                 reading.add(step, unit, reading.names(unit), keep=True)
     return steps
 
@@ -174,8 +212,6 @@ class WorkState:
         self.reading = reading
         self.old = old
         self.room = room
-        self.steps = [step for step in reading.steps if step.at in reading.fold]
-        self.calls = [step for step in self.steps if step.action is not None]
 
     def sections(self) -> StructuredSummary:
         task, goal = self._asks()
@@ -187,7 +223,7 @@ class WorkState:
                 filter(
                     None,
                     [
-                        self._fit([*_lines(self.old.constraints), *self._demands()], DEMANDS_SHARE),
+                        self._fit(self._demands(), DEMANDS_SHARE),
                         self._fit(self._instructions(), INSTRUCTIONS_SHARE),
                     ],
                 )
@@ -198,7 +234,7 @@ class WorkState:
             decisions=self._fit(_lines(self.old.decisions), OPEN_SHARE),
             resolved=self._fit(_lines(self.old.resolved), OPEN_SHARE),
             files=self._section("files", trail),
-            next_steps=self._fit(self._plan() or _lines(self.old.next_steps), PLAN_SHARE),
+            next_steps=self._plan(),
         )
 
     def _section(self, key: str, trail: dict[str, list[str]]) -> str:
@@ -227,7 +263,8 @@ class WorkState:
         if task and self._is_answered(newest):
             task += "\n(answered; nothing of it is open)"
         goal = self.old.goal.strip() or self.old.task_snapshot.strip()
-        if not goal and first is not newest:
+        is_staying = first.at < self.reading.fold.start
+        if (is_staying or not goal) and first is not newest:
             goal = self._beginning(first, GOAL_SHARE)
         return task, goal
 
@@ -247,8 +284,9 @@ class WorkState:
         return "\n".join(kept)
 
     def _demands(self) -> list[str]:
-        """What is demanded in messages that are too long to be told whole, and in instructions around them."""
-        found: list[str] = []
+        """What is demanded in messages that are too long to be told whole, earlier ones first."""
+        staying = self.reading.staying
+        found = [line for line in _lines(self.old.constraints) if line.lstrip("-*# ") not in staying]
         for step in self.reading.steps:
             is_long = step.at not in self.reading.fold or sum(map(len, step.rows)) > SHORT_ASK
             if step.kind is Kind.USER and is_long:
@@ -267,38 +305,61 @@ class WorkState:
                     ranked.append((about * (1.5 if DEMAND.search(line) else 1.0), f"- {line.lstrip('-*# ')}"))
         return [line for _, line in sorted(ranked, key=lambda pair: pair[0])]
 
-    def _plan(self) -> list[str]:
-        """The steps of the newest plan; done ones are counted where all are."""
-        tasks: dict[str, list[str]] = {}
-        for step in self.reading.steps:
+    def _plan(self) -> str:
+        """The steps of the newest plan, unless a message that stays shows it; done ones are counted where all are."""
+        tasks, written = _old_tasks(self.old.next_steps), -FRESH_PLAN
+        carried = [] if tasks else _lines(self.old.next_steps)
+        lacks = NOT_SHOWN in self.old.next_steps
+        for place, step in enumerate(self.reading.steps):
             look = step.look
             if look is None or step.action is None or step.action.family != "plan":
                 continue
             items = next((value for key in PLAN_KEYS if isinstance(value := look.get(key), list)), None)
             if items is not None:
-                tasks = {str(number): _task(item) for number, item in enumerate(items)} if step in self.steps else {}
+                is_folded = step.at in self.reading.fold
+                tasks = {str(number): _task(item) for number, item in enumerate(items)} if is_folded else {}
+                lacks = False
             elif look.text("subject"):
-                tasks[str(len(tasks) + 1)] = ["pending", look.text("subject", "title")]
+                number = match[1] if (match := _TASK_NUMBER.search(look.body.text)) else str(len(tasks) + 1)
+                tasks[number] = ["pending", f"#{number} {look.text('subject', 'title')}"]
             elif look.text("taskid") in tasks and look.text("status"):
                 tasks[look.text("taskid")][0] = look.text("status")
-        is_done = [state in DONE for state, _ in tasks.values()]
-        if tasks and all(is_done):
-            return [f"- all {len(tasks)} steps of the plan are done: {'; '.join(text for _, text in tasks.values())}"]
-        return [f"- [{state}] {text}" for state, text in tasks.values()]
+            else:
+                continue
+            carried, written = [], place
+        if tasks and not lacks and all(state in DONE for state, _ in tasks.values()):
+            done = "- all steps of the plan are done"
+            return self._fit([f"{done}: {'; '.join(text for _, text in tasks.values())}"], PLAN_SHARE) or done
+        if carried or not tasks:
+            return self._fit(carried, PLAN_SHARE)
+        done_first = sorted(tasks.items(), key=lambda task: (task[1][0] not in DONE, int(task[0])))
+        told = self._fit([f"- [{state}] {text}" for _, (state, text) in done_first], PLAN_SHARE)
+        lacks = lacks or any(state not in DONE and text not in told for state, text in tasks.values())
+        is_old = len(self.reading.steps) - written > FRESH_PLAN
+        return "\n".join(filter(None, [OLD_PLAN if is_old else "", told, NOT_SHOWN if lacks else ""]))
 
     def _blockers(self) -> list[str]:
-        """Failures among the newest calls that no later success mends."""
+        """Failures among the newest calls that no later success mends, be it in a message that stays."""
         mended: set[str] = set()
         found: list[str] = []
-        for step in reversed(self.calls[-BLOCKED_BY:]):
-            action = step.action
-            if action is None or action.family in ("read", "search", "list", "plan"):
-                continue
-            keys = _targets(step, action)
-            if action.outcome == "failed" and not keys & mended:
+        doing = [step for step in self.reading.steps if step.action is not None and step.action.family not in LOOKING]
+        for step in reversed(doing[-BLOCKED_BY:]):
+            keys = _targets(step)
+            is_failure = step.action is not None and step.action.outcome == "failed"
+            if is_failure and step.at in self.reading.fold and not keys & mended:
                 found.append(f"- {step.head}")
             mended |= keys
         return list(reversed(found[:MOST_BLOCKERS]))
+
+
+def _old_tasks(text: str) -> dict[str, list[str]]:
+    """The steps of a plan as an earlier summary told them, by their numbers."""
+    tasks: dict[str, list[str]] = {}
+    for line in _lines(text):
+        if match := _TASK.fullmatch(line):
+            number = _TASK_NUMBER.match(match[2])
+            tasks[number[1] if number else str(len(tasks))] = [match[1], match[2]]
+    return tasks
 
 
 def _task(item: object) -> list[str]:
@@ -308,10 +369,16 @@ def _task(item: object) -> list[str]:
     return [str(item.get("status", "pending")), " ".join(text.split())]
 
 
-def _targets(step: StoryStep, action: Action) -> set[str]:
-    """What a later success must be about, to mend a failure: the same file or the same program."""
-    words = _WORD.findall(step.head)[:1] if action.family == "shell" else [action.tool]
-    return {*action.paths, " ".join(words)}
+def _targets(step: StoryStep) -> set[str]:
+    """What a later success must be about, to mend a failure: the same file or the same command."""
+    action = step.action
+    if action is None:
+        return set()
+    if action.family != "shell":
+        return {*action.paths, action.tool}
+    command = step.head.partition(" → ")[0].partition("|")[0].partition("2>")[0]
+    words = [word for word in command.split() if word[0].isalnum() and word not in RUNNERS]
+    return {*action.paths, " ".join(words[:2])}
 
 
 def _lines(text: str) -> list[str]:

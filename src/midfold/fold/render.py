@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -557,3 +557,43 @@ def _tool_names(result: _Result) -> list[str]:
         if isinstance(name, str) and name:
             names[name] = None
     return list(names)
+
+
+# What is shown of a result of any tool, in chat, pages and views.
+
+_ENDS = {"status", "state", "ok", "success", "error", "message"}
+_FOUND = {*_COUNTS, "truncated", "query", "pattern"}
+_SHAPES: tuple[tuple[Callable[..., str], set[str], set[str]], ...] = (
+    (
+        render_process,
+        {"stdout", "stderr", "exit_code", "exitCode", "returncode", "return_code"},
+        {"output", "pid", "process_id", "command", "cmd", "duration", "duration_seconds", "duration_ms", "durationMs"},
+    ),
+    (render_content_search, {"matches"}, _FOUND),
+    (render_file_search, {"files", "filenames"}, _FOUND),
+    (
+        render_file_read,
+        {"totalLines", "total_lines"},
+        {"content", "path", "file_path", "filePath", "startLine", "start_line", "numLines", "num_lines", "endLine"},
+    ),
+    (render_delegated_task, {"total_duration_seconds"}, {"results", "tasks"}),
+)
+"""How results are rendered that have one of the first fields, and none but these."""
+
+
+def outline(text: str, *, items: int = 20, string: int = 400, max_chars: int = MAX_CHARS) -> str:
+    """A result that is JSON, bounded, status and error first; empty for any other text."""
+    value = parse_json(text)
+    if isinstance(value, str):
+        return ""
+    if isinstance(value, dict):
+        for render, sure, usual in _SHAPES:
+            if value.keys() & sure and value.keys() <= sure | usual | _ENDS:
+                return render(value, max_chars=max_chars)
+    return render_value(value, items=items, string=string, max_chars=max_chars)
+
+
+def brief(text: str, max_chars: int) -> str:
+    """The same in one line; any other text as it is, its beginning."""
+    bullets = outline(text, max_chars=max_chars).splitlines()
+    return "; ".join(bullet.strip().removeprefix("- ") for bullet in bullets) or text[:max_chars]

@@ -12,6 +12,7 @@ from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
+from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import Receipt
 from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
 from midfold.fold.trail import Trail, without_trail
@@ -91,6 +92,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     cached_prefix: Callable[[Transcript, str, str], Mapping[str, Any] | None] | None = None
     """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
+    media_reducer: MediaReducer | None = None
+    """Makes old pictures smaller, or says what they show; without one a line stands for each."""
     keeper: Keeper | None = None
     """Who knows which handoffs and handles are ours; without one, their checks and frames are believed."""
 
@@ -139,7 +142,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""
         most = self.prompt_characters
-        reference = self.reference(most // 4)
+        reference = staying_text(self, most // 4)
         previous = without_trail(self.previous)
         left = most - sum(map(len, reference)) - len(previous)
         turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
@@ -153,31 +156,32 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
             missing=self.missing,
         )
 
-    def reference(self, characters: int) -> StayingText:
-        """What stays before and after the fold, redacted, in at most about so many characters."""
-        before, after = self._staying(self.before), self._staying(self.after)
-        if len(before) + len(after) > characters:
-            before = serialize_turns(_without_prompt(self.before), self.redact, characters // 4)
-            after = serialize_turns(_without_prompt(self.after), self.redact, characters * 3 // 4)
-        return StayingText(before, after, sections_text(self.trail_lines))
 
-    def _staying(self, messages: Transcript) -> str:
-        texts = (
-            (message, turn_text(message, TextRoom(WHOLE, WHOLE), self.redact)) for message in _without_prompt(messages)
-        )
-        return "\n\n".join(f"{BY_ENDS}\n{text}" if self._loses(message) else text for message, text in texts if text)
+def staying_text(ask: SummaryAsk, characters: int) -> StayingText:
+    """What stays before and after the fold, redacted, in at most about so many characters."""
+    before, after = _staying(ask, ask.before), _staying(ask, ask.after)
+    if len(before) + len(after) > characters:
+        before = serialize_turns(_without_prompt(ask.before), ask.redact, characters // 4)
+        after = serialize_turns(_without_prompt(ask.after), ask.redact, characters * 3 // 4)
+    return StayingText(before, after, sections_text(ask.trail_lines))
 
-    def _loses(self, message: Message) -> bool:
-        """Whether only the ends of a message stay, because of the size that was asked for."""
-        if not self.dense:
-            return False
-        texts = (
-            len(part.text) > 3 * self.shown_results
-            if isinstance(part, ToolResult)
-            else isinstance(part, Text) and len(part.text) > 2 * self.shown_texts
-            for part in message.parts
-        )
-        return any(texts)
+
+def _staying(ask: SummaryAsk, messages: Transcript) -> str:
+    texts = ((message, turn_text(message, TextRoom(WHOLE, WHOLE), ask.redact)) for message in _without_prompt(messages))
+    return "\n\n".join(f"{BY_ENDS}\n{text}" if _loses(ask, message) else text for message, text in texts if text)
+
+
+def _loses(ask: SummaryAsk, message: Message) -> bool:
+    """Whether only the ends of a message stay, because of the size that was asked for."""
+    if not ask.dense:
+        return False
+    texts = (
+        len(part.text) > 3 * ask.shown_results
+        if isinstance(part, ToolResult)
+        else isinstance(part, Text) and len(part.text) > 2 * ask.shown_texts
+        for part in message.parts
+    )
+    return any(texts)
 
 
 def _without_prompt(messages: Transcript) -> Transcript:

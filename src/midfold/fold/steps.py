@@ -48,6 +48,8 @@ SHORT_RESULT = 4
 """Lines; of a result that has no more, every line can be told, whether it has names or not."""
 RECENT, RECENT_CHARACTERS = 12, 2_000
 ORDER_REACH = 500
+GAP = "[… "
+"""Before what was left out of a result: a mark of the view, nothing that was printed."""
 REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
 
 _SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t](?=[ \tA-Z`*\"(])|(?<=[.!?。])[ \t](?=[^\x00-\x7f])")
@@ -127,6 +129,8 @@ class FoldReading:
         """Names of the fold."""
         self.seen: set[NameCounts] = set()
         """Names that a reader has anyway, in messages that stay."""
+        self.staying: set[str] = set()
+        """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
         self.steps = steps_of(messages)
         self._dirty = self._with_credentials()
@@ -172,7 +176,7 @@ class FoldReading:
         step.head = head_of(step, self.root)
         step.head_names = self.names(step.head)
         for who, text in self._texts(step):
-            shown = text if step.at in self.fold else self._visible(who, text)
+            shown = text if step.at in self.fold else self._visible(step, text)
             entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
             self.census.count(entries, step.at, who)
             if step.at in self.fold:
@@ -193,6 +197,8 @@ class FoldReading:
         for unit in rows(text) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
+            if is_whole:
+                self.staying.add(unit.lstrip("-*# "))
             if not is_whole and unit not in step.head and (shown is text or who == USER or unit not in shown):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
@@ -219,12 +225,12 @@ class FoldReading:
             text = step.look.body.text if step.look is not None else step.result.text
             yield RESULT, self.safe(step, _without_reminders(text))
 
-    def _visible(self, who: int, text: str) -> str:
+    def _visible(self, step: StoryStep, text: str) -> str:
         """What a reader sees of a text that stays."""
-        if who != RESULT and len(text) <= SHORT_TEXT:
-            return text
-        shown = self.ask.shown_results if who == RESULT else self.ask.shown_texts
-        return text if who == RESULT and len(text) <= 3 * shown else visible_part(text, shown)
+        if step.kind is Kind.CALL:
+            shown = self.ask.shown_results
+            return text if len(text) <= 3 * shown else visible_part(text, shown)
+        return text if len(text) <= SHORT_TEXT else visible_part(text, self.ask.shown_texts)
 
 
 def steps_of(messages: Transcript) -> list[StoryStep]:
@@ -390,9 +396,11 @@ def rows(text: str) -> Iterator[str]:
     """The lines of an output; of one that is too long to be told, the fields or clauses it is made of."""
     for raw in text.split("\n"):
         line = raw.strip()
-        if 2 < len(line) <= LONGEST_LINE:
+        if line.startswith(GAP) or len(line) <= 2:
+            continue
+        if len(line) <= LONGEST_LINE:
             yield line
-        elif len(line) > 2 and not _holds_order(line):
+        elif not _holds_order(line):
             pieces = map(str.strip, _SEAM.split(line))
             yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
 

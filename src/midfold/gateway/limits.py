@@ -22,7 +22,7 @@ from midfold.api import believe, budget_for
 from midfold.cache.schedule import CHEAP_FROM, COLD_FROM
 from midfold.config import Config
 from midfold.fold.archive import handle_of
-from midfold.fold.boundary import replace_historical_media
+from midfold.fold.media import replace_historical_media
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
 from midfold.lru import LRU

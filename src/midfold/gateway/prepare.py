@@ -97,6 +97,7 @@ class HistoryFolder:
             engine=sessions.engine,
             summarizer=sessions.summarizer,
             redactor=sessions.redactor,
+            media_reducer=sessions.media_reducer,
             redacts=sessions.redacts,
             clock=sessions.clock,
         )

@@ -32,7 +32,7 @@ from midfold.config import Config
 from midfold.errors import FailureKind, ModelFailed, SummaryFailed
 from midfold.fold.audit import lacking, rejection
 from midfold.fold.receipt import FAILURES, waiting_time
-from midfold.fold.request import SummaryAnswer, SummaryAsk
+from midfold.fold.request import SummaryAnswer, SummaryAsk, staying_text
 from midfold.fold.summary import MOST_CHUNKS, NOTHING, StayingText, build_prompt, chunks, instruction
 from midfold.fold.trail import without_trail
 from midfold.model.client import ModelClient
@@ -219,7 +219,7 @@ class _SummaryWork:
         """What stays, in at most so many tokens; nothing where they are too few to say anything."""
         characters = room * CHARACTERS_PER_TOKEN
         for _ in range(MOST_ROUNDS):
-            found = self.ask.reference(characters)
+            found = staying_text(self.ask, characters)
             if (size := _tokens_of(found)) <= room:
                 return found
             characters = int(characters * room / size * 0.9)

@@ -11,6 +11,7 @@ import msgspec
 
 from midfold.cache.health import Kind
 from midfold.fold.receipt import Receipt
+from midfold.fold.trail import CheckRun, Trail
 
 SizeBasis = Literal["estimated", "calibrated", "reported", "sampled"]
 """`sampled`: extrapolated from some of the messages, because there are very many."""
@@ -236,6 +237,25 @@ class Share(ApiAnswer, frozen=True, kw_only=True):
     tokens: int
 
 
+class Artifacts(ApiAnswer, frozen=True, kw_only=True):
+    """What was made: the trail of the newest fold, followed through the newest messages."""
+
+    trail: Trail
+    checks: tuple[CheckRun, ...]
+    """Those of the trail whose outcome still counts, the newest first."""
+    skipped: int
+    """Messages behind that fold, or from the beginning, that were too many to be followed."""
+
+
+class ContextPart(ApiAnswer, frozen=True, kw_only=True):
+    """A part of the window: a fixed cost, the conversation, the reserve for the answer, or what is free."""
+
+    name: str
+    tokens: int
+    share: float
+    """Of the window."""
+
+
 class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     """One session: how it grew and was folded, and where its tokens go now."""
 
@@ -245,10 +265,13 @@ class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     compacting: bool
     """Whether a compaction is being made right now."""
     kinds: tuple[Share, ...]
+    context: tuple[ContextPart, ...]
+    """The whole window; corrected by what the provider counted, where `session.size` rests on that."""
     sampled: bool
-    """Whether `kinds` was extrapolated from some of the messages."""
+    """Whether `kinds` and `context` were extrapolated from some of the messages."""
     turns: tuple[TurnFacts, ...]
     compactions: tuple[CompactionFacts, ...]
+    made: Artifacts
     lines: MessageList
 
 
@@ -307,6 +330,8 @@ class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
     is_error: bool = False
     left_out: int = 0
     """Characters that are not shown here; the raw form has them."""
+    outline: str = ""
+    """What a result that is JSON says, as bounded bullets; empty for everything else."""
 
 
 class Original(ApiAnswer, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from midfold.errors import NotStored
 from midfold.fold.archive import PREFIX, source_bytes
 from midfold.fold.handoff import recognise
 from midfold.fold.receipt import Receipt
+from midfold.fold.trail import Trail, follow, latest_checks
 from midfold.pages import api_types as api
 from midfold.pages.api_types import Fate, Segment, SegmentName
 from midfold.pages.formatting import key_of
@@ -46,6 +47,8 @@ SESSIONS_PER_PAGE = 50
 LINES_PER_PAGE = 50
 HITS = 30
 DAYS = 14
+MOST_FOLLOWED = 400
+"""Messages read to see what was made since the newest fold."""
 FIRST_BATCH = 400
 CHARACTERS_PER_TOKEN = 4
 PlacedFate = tuple[int, MessagePlace, Fate]
@@ -152,18 +155,34 @@ class Lookup:
         info = self._info(name, sees)
         known, reader = self.statistics.one(info), MessageReader(self.store, info)
         view = reader.now(known.records)
-        kinds, sampled = self.statistics.sizes.kinds(reader, known.records)
+        use = self.statistics.sizes.usage(reader, known.records, known.facts.size)
         lease = self.store.database.row("lease", session=info.name)
         return api.SessionPage(
             session=known.facts,
             view_messages=len(view) + known.facts.messages - info.count,
             compacting=lease is not None and lease[2] > 0,
-            kinds=kinds,
-            sampled=sampled,
+            kinds=use.kinds,
+            context=use.context,
+            sampled=use.sampled,
             turns=_turn_facts(known),
             compactions=tuple(_compaction_facts(record, info) for record in known.records),
+            made=self._artifacts(reader, known.records),
             lines=self._history(reader, MessageFates(view), start),
         )
+
+    def _artifacts(self, reader: MessageReader, records: Iterable[CompactionRecord]) -> api.Artifacts:
+        """Receipts of folds that are in force tell what was made until then; the newest messages are followed."""
+        count, upto, trail = reader.info.count, 0, Trail()
+        for record in records:
+            told = record.receipt.trail
+            if told is not None and record.undone is None and record.seq <= reader.info.compaction:
+                upto, trail = record.upto, told
+        start = max(upto, count - MOST_FOLLOWED)
+        found = reader.read(reader.history().between(start, count))
+        fresh = tuple(item.message for item in found)
+        before = msgspec.structs.replace(trail, messages=start, ahead=0)
+        made = follow(before, fresh, self.sessions.redactor)
+        return api.Artifacts(trail=made, checks=tuple(latest_checks(made.checks)), skipped=start - upto)
 
     def messages(self, name: str, start: int | None, sees: Sees) -> api.MessageList:
         info = self._info(name, sees)

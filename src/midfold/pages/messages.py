@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from midfold.fold.archive import handle_of
 from midfold.fold.handoff import recognise
+from midfold.fold.render import brief, outline
 from midfold.pages.api_types import Fate, MessageBlock, MessageLine, Original
 from midfold.store import SqlStore
 from midfold.store.bodies import ROLES, read_body, read_linked
@@ -25,6 +26,8 @@ LONGEST_LINE = 240
 REDACTED = 4_000
 """Characters redacted before a line is cut: a secret that begins inside it is still one."""
 LONGEST_BLOCK = 60_000
+MOST_ITEMS = 200
+"""Of each level of an outline."""
 LONGEST_ARGUMENTS = 200_000
 _SPACE = re.compile(r"\s+")
 Redact = Callable[[str], str]
@@ -217,7 +220,9 @@ class MessageFormatter:
             pictures = [_describe(item) for item in part.parts if isinstance(item, Media)]
             text = "\n".join(filter(None, (part.text, *pictures)))
             name = part.name or names.get(part.call_id, "")
-            return self._cut(MessageBlock(kind="tool result", title=name, text=text, is_error=part.is_error))
+            bullets = self.redact(outline(part.text, items=MOST_ITEMS, string=REDACTED, max_chars=LONGEST_BLOCK))
+            shown = MessageBlock(kind="tool result", title=name, text=text, is_error=part.is_error, outline=bullets)
+            return self._cut(shown)
         if isinstance(part, Media):
             return MessageBlock(kind="media", title=part.kind, text=_describe(part))
         body = part.body if isinstance(part, Opaque) else ""
@@ -234,6 +239,7 @@ class MessageFormatter:
             text=text[:LONGEST_BLOCK] if left_out else text,
             is_error=block.is_error,
             left_out=left_out,
+            outline=block.outline,
         )
 
 
@@ -241,7 +247,8 @@ def _text_of(part: Part) -> str:
     if isinstance(part, Text | Thinking):
         return part.text
     if isinstance(part, ToolResult):
-        return part.text or next((_describe(item) for item in part.parts if isinstance(item, Media)), "")
+        pictures = (_describe(item) for item in part.parts if isinstance(item, Media))
+        return brief(part.text, REDACTED) or next(pictures, "")
     if isinstance(part, ToolCall):
         return _arguments(part.arguments).replace("\n", ", ")
     return _describe(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""

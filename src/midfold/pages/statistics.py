@@ -20,7 +20,18 @@ from midfold.config import Config
 from midfold.decide import MOST_STRIKES
 from midfold.lru import LRU
 from midfold.models import Model
-from midfold.pages.api_types import CacheUse, CauseFacts, Finding, Level, Saved, SessionFacts, Share, Size, SizeBasis
+from midfold.pages.api_types import (
+    CacheUse,
+    CauseFacts,
+    ContextPart,
+    Finding,
+    Level,
+    Saved,
+    SessionFacts,
+    Share,
+    Size,
+    SizeBasis,
+)
 from midfold.pages.formatting import key_of, percent
 from midfold.pages.messages import MessagePlace, MessageReader, MessageRuns, StoredMessage
 from midfold.pages.savings import (
@@ -38,9 +49,9 @@ from midfold.session import memory_of
 from midfold.store.intake import values_of
 from midfold.store.protocol import CompactionRecord, SessionInfo
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
-from midfold.transcript.breakdown import by_kind
+from midfold.transcript.breakdown import by_kind, context_breakdown
 from midfold.transcript.document import tool_of
-from midfold.transcript.message import Message, ToolCall, ToolResult
+from midfold.transcript.message import Message, Tool, ToolCall, ToolResult
 from midfold.transcript.tokens import Meter
 
 MOST_COUNTED = 400
@@ -265,19 +276,58 @@ class SizeMeter:
 
     def _prompt_kinds(self, reader: MessageReader) -> dict[str, int]:
         """The system prompt and the tools that are stored beside the messages: reports and receipts include them."""
-        system, tools = values_of(reader.store.prompt(reader.info))
-        message = None if system is None else Message.over(system, reader.dialect.read_system)
-        return by_kind((), self.meter(reader.info.model), system=message, tools=tuple(map(tool_of, tools)))
+        system, tools = _prompt(reader)
+        return by_kind((), self.meter(reader.info.model), system=system, tools=tools)
 
-    def kinds(self, reader: MessageReader, records: Sequence[CompactionRecord]) -> tuple[tuple[Share, ...], bool]:
-        """Where the tokens of the view go, the most expensive first, and whether that was inferred from a sample."""
+    def usage(self, reader: MessageReader, records: Sequence[CompactionRecord], size: Size) -> WindowUse:
+        """Where the tokens of the view go."""
         places, scale = sample(reader.now(records), 0)
         messages = tuple(item.message for item in reader.read(places))
+        meter = self.meter(reader.info.model)
         sizes = Counter(self._prompt_kinds(reader))
-        for name, tokens in by_kind(messages, self.meter(reader.info.model)).items():
+        for name, tokens in by_kind(messages, meter).items():
             sizes[name] += round(tokens * scale)
         kinds = [Share(name=name, tokens=tokens) for name, tokens in sizes.items() if tokens > 0]
-        return tuple(sorted(kinds, key=lambda kind: -kind.tokens)), scale > 1
+        kinds.sort(key=lambda kind: -kind.tokens)
+        if not kinds:
+            return WindowUse((), (), sampled=False)
+        system, tools = _prompt(reader)
+        context = context_breakdown(
+            messages,
+            meter,
+            system=system,
+            tools=tools,
+            measured_prompt_tokens=None if size.basis == "estimated" else size.tokens,
+            context_max_tokens=size.window,
+            reserved_tokens=self._reserve(size.window, records),
+        ).scale_conversation(scale)
+        parts = msgspec.convert(
+            [share._asdict() | {"share": round(share.share, 4)} for share in context.shares], tuple[ContextPart, ...]
+        )
+        return WindowUse(tuple(kinds), parts, sampled=scale > 1)
+
+    def _reserve(self, window: int, records: Sequence[CompactionRecord]) -> int:
+        """What is kept free for the answer."""
+        if records:
+            receipt = records[-1].receipt
+            return receipt.context_length - receipt.effective_input_window
+        return budget_for(window, self.config.compression.output_reservation, self.config).output_reservation
+
+
+class WindowUse(NamedTuple):
+    """Where the tokens of a view go."""
+
+    kinds: tuple[Share, ...]
+    """The most expensive first."""
+    context: tuple[ContextPart, ...]
+    """From the beginning of the window to its end."""
+    sampled: bool
+
+
+def _prompt(reader: MessageReader) -> tuple[Message | None, tuple[Tool, ...]]:
+    """The system prompt and the tools that are stored beside the messages."""
+    system, tools = values_of(reader.store.prompt(reader.info))
+    return None if system is None else Message.over(system, reader.dialect.read_system), tuple(map(tool_of, tools))
 
 
 def sample(view: MessageRuns, start: int) -> tuple[list[MessagePlace], float]:

@@ -90,6 +90,18 @@ class ContextBucket(msgspec.Struct, frozen=True):
     tokens: int
 
 
+class ContextShare(NamedTuple):
+    """A part of the window: a category, the reserve for the answer, or what is free."""
+
+    name: str
+    tokens: int
+    share: float
+    """Of the window; of everything where the window is not known."""
+
+
+RESERVE, FREE = "reserved for the answer", "free space"
+
+
 class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """What fills the context, for a usage bar; no text of it is needed to draw one."""
 
@@ -97,11 +109,37 @@ class ContextBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     estimated_total_tokens: int
     measured_prompt_tokens: int | None = None
     context_max_tokens: int | None = None
+    reserved_tokens: int = 0
+    """What the answer needs of the window."""
 
     @property
     def total_tokens(self) -> int:
         """What the provider measured where it did, else the estimate."""
         return self.measured_prompt_tokens or self.estimated_total_tokens
+
+    def scale_conversation(self, scale: float) -> ContextBreakdown:
+        """The same where the conversation is so many times what was counted of it."""
+        *fixed, talk = self.categories
+        whole = ContextBucket(talk.name, round(talk.tokens * scale))
+        total = self.estimated_total_tokens - talk.tokens + whole.tokens
+        return msgspec.structs.replace(self, categories=(*fixed, whole), estimated_total_tokens=total)
+
+    @property
+    def shares(self) -> tuple[ContextShare, ...]:
+        """The window from its beginning to its end: each category there is, the reserve, and what is free.
+
+        Categories are estimates: where the whole was measured they are corrected by it, and add up to it.
+        """
+        scale = self.total_tokens / max(self.estimated_total_tokens, 1)
+        sizes = {bucket.name: round(bucket.tokens * scale) for bucket in self.categories}
+        last = next(reversed(sizes), "")
+        if last:
+            sizes[last] = max(sizes[last] + self.total_tokens - sum(sizes.values()), 0)
+        if self.context_max_tokens:
+            free = self.context_max_tokens - self.total_tokens - self.reserved_tokens
+            sizes |= {RESERVE: self.reserved_tokens, FREE: max(free, 0)}
+        whole = self.context_max_tokens or self.total_tokens or 1
+        return tuple(ContextShare(name, tokens, tokens / whole) for name, tokens in sizes.items() if tokens)
 
 
 SECTIONS = ("rules", "skills", "sub-agents", "memory")
@@ -119,6 +157,7 @@ def context_breakdown(
     sections: Mapping[str, str] | None = None,
     measured_prompt_tokens: int | None = None,
     context_max_tokens: int | None = None,
+    reserved_tokens: int = 0,
 ) -> ContextBreakdown:
     """The context by category: static costs apart from the conversation, which alone a compaction can shrink.
 
@@ -147,6 +186,7 @@ def context_breakdown(
         estimated_total_tokens=sum(sizes.values()),
         measured_prompt_tokens=measured_prompt_tokens,
         context_max_tokens=context_max_tokens,
+        reserved_tokens=reserved_tokens,
     )
 
 

@@ -285,7 +285,7 @@ def is_empty(message: Message) -> bool:
 
 def _is_of_batch(message: Message) -> bool:
     """Whether a message may stand between a call and its result: other calls and results of the batch may."""
-    return message.role == "assistant" or bool(message.kinds & RESULT)
+    return message.role == "assistant" or bool(message.kinds & (CALL | RESULT))
 
 
 def _mark(forbidden: bytearray, start: int, end: int) -> None:
@@ -438,7 +438,7 @@ class _Work:
         for batch in reversed(pairing.batches()):
             inner = self.kept[batch.start : batch.stop]
             first = next(place for place, (_, message) in enumerate(inner) if message.kinds & RESULT)
-            is_call = [place < first and message.role == "assistant" for place, (_, message) in enumerate(inner)]
+            is_call = [place < first and _is_of_batch(message) for place, (_, message) in enumerate(inner)]
             calls = [entry for place, entry in enumerate(inner) if is_call[place]]
             results = [entry for entry in inner if entry[1].kinds & RESULT]
             others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]

@@ -63,8 +63,6 @@ WRAPPERS = (
     *_tags("mini-swe-agent", "words", "pr_description issue_description"),
     *_tags("mini-swe-agent", "instructions", "instructions"),
     *_tags("openhands", "environment", "uploaded_files EXTRA_INFO"),
-    Wrapper("hermes", "[CONTEXT COMPACTION", "", "summary"),
-    Wrapper("hermes", "[CONTEXT SUMMARY]", "", "summary"),
 )
 OWN_COMMANDS = re.compile(
     "/(?:exit|quit|clear|compact|model|login|logout|help|config|cost|status|context|resume|usage|doctor|memory|export"

@@ -70,14 +70,20 @@ def test_a_draft_of_a_view_that_is_gone_is_not_used() -> None:
     assert list(one.store.check(deep=True)) == []
 
 
-def test_making_a_draft_changes_nothing_and_a_failed_summary_makes_none() -> None:
-    one = session(ScriptedSummarizer([SummaryFailed("network")]))
+def test_making_a_draft_changes_nothing_and_of_a_failed_summary_only_the_pause_is_kept() -> None:
+    summarizer = ScriptedSummarizer([SummaryFailed("network")])
+    one = session(summarizer)
     before, info = one.view().json(), one.info
     make = one.prepare()
     assert make is not None
-    assert make() is None
+    draft = make()
+    assert not draft.outcome.changed
     assert one.view().json() == before
     assert one.info == info
+    assert one.swap(draft) is None
+    assert one.view().json() == before
+    assert one.prepare() is None, "no model is asked again before the pause is over"
+    assert len(summarizer.asks) == 1
 
 
 def test_at_most_one_draft_is_made_at_a_time() -> None:

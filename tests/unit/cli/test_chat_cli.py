@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from midfold.agent.events import Called
+from midfold.cli.talk import Screen
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, turn
 from support.terminal import CTRL_C, CTRL_D, Terminal
@@ -86,6 +91,36 @@ def test_a_conversation_with_tools_consent_and_status(folder: Path) -> None:
     assert (folder / "notes.txt").exists()
 
 
+def test_a_json_result_is_shown_by_what_it_says_first_other_text_by_its_first_lines() -> None:
+    def shown(text: str) -> str:
+        out = Console(file=StringIO(), width=200)
+        Screen(out)(Called(id="1", name="list", text=text, is_error=False, seconds=0.0))
+        return out.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    value = {"rows": [{"path": f"src/{number}.py"} for number in range(500)], "token": "9f8b7c6d5e4f", "exit_code": 2}
+    lines = shown(json.dumps({**value, "error": "disk full"})).splitlines()
+    assert lines[0].endswith("- error: disk full")
+    assert lines[1].strip() == "- `exit_code`: 2"
+    assert lines[-1].strip().startswith("and ")
+    assert not any("9f8b7c6d5e4f" in line or len(line) > 130 for line in lines)
+    assert shown("[1] not JSON\nb\nc\nd\ne").splitlines()[-1].strip() == "and 1 more line"
+
+
+def test_context_shows_the_window_by_what_the_provider_counted(folder: Path) -> None:
+    script = [turn("openai", "Good.", prompt_tokens=9_600)]
+    with ScriptedProvider(script) as provider, chat(provider, folder, window=64_000) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("Hello?")
+        terminal.wait_for("0 compactions")
+        terminal.wait_for("> ")
+        terminal.type("/context")
+        shown = terminal.wait_for("corrected by it.")
+    assert "of the window" in shown
+    assert re.search(r"tool definitions +\d,\d{3} ", shown)
+    assert re.search(r"conversation +[\d,]+ ", shown)
+    assert re.search(r"free space +54,\d{3} +8[45]\.\d%", shown)
+
+
 def test_every_slash_command(folder: Path) -> None:
     with ScriptedProvider(then=reading(12)) as provider, chat(provider, folder, "--yes") as terminal:
         terminal.wait_for("> ")
@@ -105,7 +140,7 @@ def test_every_slash_command(folder: Path) -> None:
         assert "tool results" in context
         assert "system prompt" in context
         preview = said("/compress --preview")
-        assert "would be compacted" in preview
+        assert "would be pruned" in preview
         assert "would be compacted" in said("/compress --preview the fox")
         folded = said("/compress the fox")
         assert "compacted: folded, as asked" in folded

@@ -24,7 +24,7 @@ def test_it_shows_a_map_of_head_fold_and_tail_and_the_handoff() -> None:
     assert "compacted: " in shown
     assert "before h" in shown
     assert "after  hS" in shown
-    assert "## Goal" in shown
+    assert "## Relevant Files" in shown
     assert "handle(s) unfold to the originals" in shown
 
 

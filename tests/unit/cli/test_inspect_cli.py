@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,33 @@ def test_json_has_the_same_facts_and_no_content() -> None:
     assert facts["problems"] == []
     user_text = json.loads(Path(CODING).read_text())["messages"][0]["content"]
     assert user_text[:40] not in json.dumps(facts)
+
+
+def test_the_window_is_shown_from_fixed_costs_to_free_space_with_what_was_measured() -> None:
+    body = json.loads(Path(CODING).read_text()) | {"max_tokens": 20_000}
+    body["messages"].insert(0, {"role": "system", "content": "Be careful. " * 200})
+    body["tools"] = [{"type": "function", "function": {"name": "mcp__files__list", "description": "Lists. " * 50}}]
+    given = json.dumps(body).encode()
+
+    def parts(*options: str, stdin: bytes = given) -> dict[str, int]:
+        context = json.loads(inspect("-", "--json", *options, stdin=stdin).output)["context"]
+        found = {share["name"]: share["tokens"] for share in context["shares"]}
+        assert sum(found.values()) == 200_000
+        assert found["reserved for the answer"] == 20_000
+        assert found["free space"] == 180_000 - context["prompt_tokens"]
+        return found
+
+    plain, measured = parts(), parts("--prompt-tokens", "90000")
+    assert list(plain) == ["system prompt", "MCP tools", "conversation", "reserved for the answer", "free space"]
+    assert measured["free space"] == 90_000
+    assert measured["conversation"] > 2 * plain["conversation"]
+    reported = json.dumps(body | {"usage": {"prompt_tokens": 90_000, "completion_tokens": 3}}).encode()
+    assert parts(stdin=reported) == measured
+    shown = inspect("-", stdin=reported).output
+    assert "90,000 tokens (reported by the provider; estimated: 3" in shown
+    assert re.search(r"free space +90,000 +45\.0%", shown)
+    assert "what the provider counted" in shown
+    assert "what the provider counted" not in inspect(CODING).output
 
 
 def test_it_reads_standard_input_and_all_three_shapes() -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import midfold
 from midfold.cli.main import main
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
-from support.fixtures import long_tool_heavy_conversation, user
+from support.fixtures import call, long_tool_heavy_conversation, user
 
 MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql", "0004_usage.sql"]
 TALK = long_tool_heavy_conversation().messages
@@ -63,6 +63,19 @@ def test_views_now_and_then(shell: Shell) -> None:
     assert json.loads(shell("sessions", "view", "alice", "--at", "0", "--json").stdout)[:-1] == TALK
     table = shell("sessions", "view", "alice").stdout
     assert "handoff" in table and "\x1b" not in table
+
+
+def test_a_view_shows_what_a_json_result_says_first(shell: Shell) -> None:
+    rows = [{"path": f"src/{number}.py"} for number in range(500)]
+    listed = {"rows": rows, "password": "9f8b7c6d5e4f", "status": "failed", "error": "disk full"}
+    with midfold.open(shell.url) as sessions:
+        sessions.session("carol").append(
+            [user("List."), *call(1, "list", {}, json.dumps(listed)), user('{"rows": [1]}')]
+        )
+    shown = shell("sessions", "view", "carol").stdout
+    assert "error: disk full; status: failed" in shown
+    assert '{"rows": [1]}' in shown
+    assert "9f8b7c6d5e4f" not in shown
 
 
 def test_search_and_unfold(shell: Shell) -> None:

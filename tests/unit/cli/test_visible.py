@@ -55,7 +55,7 @@ def test_json_keeps_its_value() -> None:
 def conversation() -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = [{"role": "user", "content": f"Please {ATTACK} look at `{ATTACK}`."}]
     for number in range(60):
-        call = {"name": f"tool{ATTACK}", "arguments": json.dumps({"path": f"{ATTACK}{number}"})}
+        call = {"name": f"create_tool{ATTACK}", "arguments": json.dumps({"path": f"{ATTACK}{number}"})}
         said.append(
             {
                 "role": "assistant",
@@ -99,6 +99,8 @@ STORE = ("--store", "sqlite:///s.db")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "inspect": ("inspect", "t.json"),
     "inspect, with problems": ("inspect", "u.json"),
+    "artifacts": ("artifacts", "t.json"),
+    "artifacts, folded": ("artifacts", "out.json"),
     "compact": ("compact", "t.json", "--context-length", "16000"),
     "preview": ("compact", "t.json", "--context-length", "16000", "--preview"),
     "compact as JSON": ("compact", "t.json", "--context-length", "16000", "--json"),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from midfold import Media, Message, Text, ToolResult
-from midfold.fold.boundary import FlatMedia, has_images, newest_picture, replace_historical_media
+from midfold.fold.media import has_images, newest_picture, replace_historical_media
 
 PICTURE = Media("image", "AAAA", "image/png")
 
@@ -33,9 +33,3 @@ def test_without_a_users_picture_the_newest_screenshot_stays() -> None:
 def test_without_pictures_nothing_changes() -> None:
     assert replace_historical_media((SAID,), lambda message: "h") == ((SAID,), {})
     assert newest_picture((SAID,)) is None
-
-
-def test_the_default_reducer_prices_flat_and_replaces() -> None:
-    reducer = FlatMedia()
-    assert reducer.estimate_media_tokens(PICTURE) >= 1_000
-    assert not has_images(reducer.replace_historical_media((SHOT, SHOT))[0].parts)

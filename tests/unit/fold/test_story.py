@@ -177,6 +177,16 @@ def test_a_failure_that_was_mended_does_not_block() -> None:
     assert not told_of(mended).blocked
 
 
+def test_a_failure_that_a_message_that_stays_mends_does_not_block() -> None:
+    broken = [user("Build."), *call(1, "terminal", {"command": "bun run typecheck"}, "Exit code 2\nerror: no type")]
+    passed = midfold.read(call(2, "terminal", {"command": "bun run typecheck 2>&1"}, "Exit code: 0\nok")).messages
+    other = midfold.read(call(2, "terminal", {"command": "bun run lint"}, "Exit code: 0\nok")).messages
+    assert not told_of(broken, after=passed).blocked
+    assert "bun run typecheck" in told_of(broken, after=other).blocked
+    failed = midfold.read(call(2, "terminal", {"command": "bun run lint"}, "Exit code 1\nerror: no")).messages
+    assert "lint" not in told_of(broken, after=failed).blocked
+
+
 def test_a_command_whose_output_says_it_failed_failed() -> None:
     output = "<returncode>0</returncode>\n<output>\nTraceback (most recent call last):\n  x\nValueError: no\n</output>"
     turns = [user("Run."), *call(1, "bash", {"command": "python a.py | tail -5"}, output)]
@@ -207,13 +217,123 @@ def test_lines_that_differ_in_numbers_alone_are_not_repeated() -> None:
     assert told.critical.count("of pool_main is ready") <= 3
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "most"), [("read_file", {"path": "{}.txt"}, 4), ("terminal", {"command": "make {}"}, 6)]
+)
+def test_few_lines_stand_under_a_step_while_there_is_something_else_to_tell(
+    name: str, arguments: dict[str, str], most: int
+) -> None:
+    def step(number: int, part: str) -> list[dict[str, Any]]:
+        letters = [chr(97 + n) for n in range(26)]
+        output = "\n".join(f"the {part}_{one} of value_{one} is in load_{part}_{one}" for one in letters)
+        return call(number, name, {key: value.format(part) for key, value in arguments.items()}, output)
+
+    turns = [user("Go."), *step(1, "pool"), *step(2, "queue"), *step(3, "cache")]
+    told = told_of(turns, budget_tokens=190).critical
+    counts = [told.count(f"in load_{part}_") for part in ("pool", "queue", "cache")]
+    assert max(counts) == most
+    assert sum(count > 0 for count in counts) > 1
+    assert told_of(turns[:3], budget_tokens=600).critical.count("in load_pool_") > most
+
+
+def test_fields_that_are_handed_on_count_less_than_what_has_a_value() -> None:
+    names = ["high", "medium", "low", "total", "open", "closed", "late", "early"]
+    fields = [f"{n}→ {name}Count: counts.{name}Of," for n, name in enumerate(names, 10)]
+    turns = [user("Go."), *call(1, "read_file", {"path": "a.ts"}, "\n".join([*fields, "40→ retryLimit: 12,"]))]
+    told = told_of(turns, budget_tokens=130).critical
+    assert "retryLimit: 12" in told
+    assert told.count("counts.") < len(names)
+
+
+def test_a_mark_of_what_was_left_out_is_no_line_of_a_result() -> None:
+    output = "the first_value is 12\n[… 1,349 characters | unfold mf-ee34c401d549 …]\nthe last_value is 13"
+    told = told_of([user("Go."), *call(1, "read_file", {"path": "a.ts"}, output)]).critical
+    assert "last_value" in told
+    assert "mf-ee34" not in told
+
+
+def test_a_demand_that_stays_is_not_carried() -> None:
+    demand = "You must never touch the legacy schema."
+    earlier = f"## Constraints & Preferences\n- {demand}"
+    stays = midfold.read([user(f"Port it.\n- {demand}")]).messages
+    assert demand in told_of(work(2), previous=earlier).constraints
+    assert demand not in told_of(work(2), previous=earlier, before=stays).constraints
+
+
 def test_the_newest_plan_is_told_with_its_states() -> None:
     todos = [{"content": "write the parser", "status": "completed"}, {"content": "test it", "status": "pending"}]
     told = told_of([user("Go."), *call(1, "TodoWrite", {"todos": todos}, "ok"), assistant("First one done.")])
     assert "[pending] test it" in told.next_steps
     done = [{**todo, "status": "completed"} for todo in todos]
     told = told_of([user("Go."), *call(1, "TodoWrite", {"todos": done}, "ok"), assistant("All done.")])
-    assert "all 2 steps of the plan are done" in told.next_steps
+    assert "all steps of the plan are done: write the parser; test it" in told.next_steps
+
+
+def test_a_plan_is_told_once_and_as_old_as_it_is() -> None:
+    def plan(state: str, text: str = "test it") -> list[dict[str, Any]]:
+        return call(1, "TodoWrite", {"todos": [{"content": text, "status": state}]}, "ok")
+
+    assert told_of([user("Go."), *plan("pending")]).next_steps == "- [pending] test it"
+    late = told_of([user("Go."), *plan("pending"), *work(10)]).next_steps
+    assert late.startswith("(plan as last written")
+    assert "[pending] test it" in late
+    newer = midfold.read(plan("pending", "ship it")).messages
+    assert not told_of([user("Go."), *plan("pending")], after=newer).next_steps
+    earlier = "## Next Steps\n- [pending] write it"
+    assert not told_of(work(2), after=newer, previous=earlier).next_steps
+    carried = told_of(work(2), previous=earlier).next_steps
+    assert carried.startswith("(plan as last written")
+    assert told_of(work(2), previous=f"## Next Steps\n{carried}").next_steps == carried
+
+
+def test_the_tasks_of_an_earlier_plan_are_brought_up_to_date() -> None:
+    first = told_of(
+        [
+            user("Go."),
+            *call(1, "TaskCreate", {"subject": "write it"}, "Task #4 created"),
+            *call(2, "TaskCreate", {"subject": "test it"}, "Task #5 created"),
+        ]
+    )
+    assert first.next_steps == "- [pending] #4 write it\n- [pending] #5 test it"
+    turns = call(3, "TaskUpdate", {"taskId": "5", "status": "in_progress"}, "Updated task #5")
+    later = told_of([user("On."), *turns], previous=first.render()).next_steps
+    assert later == "- [pending] #4 write it\n- [in_progress] #5 test it"
+    ends = [call(number, "TaskUpdate", {"taskId": str(number), "status": "completed"}, "ok") for number in (4, 5)]
+    done = told_of([user("On."), *ends[0], *ends[1]], previous=first.render())
+    assert done.next_steps == "- all steps of the plan are done: #4 write it; #5 test it"
+    assert told_of([user("On."), *ends[1]], previous=done.render()).next_steps == done.next_steps
+    half = told_of([user("On."), *ends[1]], previous=first.render()).next_steps
+    assert half == "- [completed] #5 test it\n- [pending] #4 write it"
+
+
+def test_a_plan_whose_open_steps_had_no_place_is_never_told_as_done() -> None:
+    made = [call(n, "TaskCreate", {"subject": f"port the module number {n}"}, f"Task #{n} created") for n in range(40)]
+    first = told_of([user("Go."), *(turn for turns in made for turn in turns)], budget_tokens=400)
+    assert "(other open steps are not shown)" in first.next_steps
+    shown = re.findall(r"#(\d+) ", first.next_steps)
+    assert 0 < len(shown) < 40
+    ends = [call(900, "TaskUpdate", {"taskId": number, "status": "completed"}, "ok") for number in shown]
+    later = told_of([user("On."), *(turn for turns in ends for turn in turns)], previous=first.render()).next_steps
+    assert "all steps" not in later
+    assert "(other open steps are not shown)" in later
+
+
+def test_every_ask_and_finding_survives_further_folds_in_order() -> None:
+    names = ["alpha", "beta", "gamma", "delta", "kappa", "sigma"]
+    previous = ""
+    for name in names:
+        output = "\n".join(f"{name}_{n}: the value_{name}_{n} of part_{n} is set in load_{name}" for n in range(60))
+        turns = [
+            user(f"Now port the {name} package.\nIts tests, too"),
+            *call(1, "read_file", {"path": f"{name}.py"}, output),
+            assistant(f"The {name} package fails because its pool is read before the settings."),
+            *call(2, "terminal", {"command": f"cat {name}.log"}, output),
+        ]
+        previous = local_summary(ask_of(turns, previous=previous, budget_tokens=600))[0]
+    told = parse_summary(previous)
+    assert told.goal.startswith("Now port the alpha package.")
+    assert re.findall(r"User said: Now port the (\w+) package\.", told.critical) == names[1:]
+    assert re.findall(r"(?m)^The (\w+) package fails because", told.critical) == names
 
 
 def test_task_demands_and_findings_survive_ten_folds() -> None:

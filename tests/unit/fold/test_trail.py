@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 
 import midfold
 from midfold import Trail
 from midfold.fold.summary import StructuredSummary
 from midfold.fold.trail import follow, parse, render, without_trail
+from midfold.fold.trail.commands import steps_of
 from support.artifacts import SHARED, halves, score_half
 from support.data import need
 
@@ -133,3 +135,44 @@ def test_files_and_acts_of_the_real_sessions_are_those_of_the_truth() -> None:
     for kind in ("files", "acts"):
         assert min(tuning[kind].precision, tuning[kind].recall) >= 0.95, (kind, tuning[kind].wrong, tuning[kind].missed)
     assert min(other["files"].precision, other["files"].recall) >= 0.95
+
+
+def test_the_newest_run_of_a_check_replaces_those_that_it_answers() -> None:
+    def lines(*runs: tuple[str, str]) -> list[str]:
+        trail = followed(*(bash(command, result) for command, result in runs))
+        return [line.split("`")[1] + line.split("`")[2][:7] for line in render(trail, 2_000)["active_state"]]
+
+    bad, good = "=== 1 failed, 2 passed in 0.1s ===", "=== 3 passed in 0.1s ==="
+    part, other, folder = "pytest tests/a.py", "pytest tests/b.py", "pytest tests"
+    assert lines((part, bad), ("pytest", good)) == ["pytest passed"]
+    assert lines((part, bad), (folder, good)) == ["pytest tests passed"]
+    assert lines((part, bad), (f"{part} -x --tb=short", good)) == [f"{part} -x --tb=short passed"]
+    assert lines((f"{part} -k one", bad), (part, good)) == [f"{part} passed"]
+    assert lines(("pytest", bad), (part, good)) == [f"{part} passed", "pytest FAILED"]
+    assert lines(("pytest", good), (part, bad)) == [f"{part} FAILED", "pytest passed"]
+    assert lines((part, bad), (other, good)) == [f"{other} passed", f"{part} FAILED"]
+    assert lines((part, good), (other, good)) == [f"{other} passed"]
+    assert lines((part, bad), (other, bad), ("python -m pytest -q", good)) == ["python -m pytest -q passed"]
+    assert lines((part, bad), ("make test", good)) == ["make test passed"]
+    assert lines((part, bad), ("vitest web/c.test.ts", good)) == ["vitest web/c.test.ts passed", f"{part} FAILED"]
+    assert lines(("mypy src", "Found 2 errors in 1 file"), ("pytest", good)) == ["pytest passed", "mypy src FAILED"]
+
+
+def test_files_of_the_same_name_stay_two_files_when_the_trail_is_carried_on() -> None:
+    first = followed(edit("/p/q/r/src/a.py"), edit("/p/q/r/a.py"), edit("/p/q/r/b.py"))
+    again = follow(first, ran(("Read", {"file_path": "/p/q/r/a.py"}, "a = 2")), midfold.redact)
+    assert [(file.path, file.edits) for file in again.files] == [("src/a.py", 1), ("a.py", 1), ("b.py", 1)]
+
+
+def test_a_word_of_many_pieces_takes_time_in_proportion() -> None:
+    def seconds(pieces: int) -> float:
+        start = time.process_time()
+        steps_of("echo " + "a'b'" * pieces + "x > out.txt")
+        return time.process_time() - start
+
+    steps = steps_of("echo a'b c'\"d\" 2>&1 foo2>out.txt # no\necho 3")
+    assert [(step.words, step.writes) for step in steps] == [
+        (["echo", "ab cd", "foo2"], [("out.txt", False)]),
+        (["echo", "3"], []),
+    ]
+    assert any(seconds(12_000) < 9 * seconds(3_000) for _ in range(5))

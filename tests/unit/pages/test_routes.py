@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,10 +17,11 @@ import midfold
 from midfold.errors import StoreUnavailable
 from midfold.pages import Sees, Under
 from midfold.pages.formatting import key_of, session_path
-from midfold.pages.web import ENDPOINTS
+from midfold.pages.lookup import MOST_FOLLOWED, Lookup
+from midfold.pages.web import ENDPOINTS, everything
 from midfold.service import Sessions
 from support.build import work
-from support.fixtures import user
+from support.fixtures import call, long_tool_heavy_conversation, user
 from support.pages import AIRLINE, CODING, HOSTILE, MARKUP, SECRET, Answer, Served, filled, served
 
 UNKNOWN = "nobody-has-this"
@@ -39,8 +41,9 @@ def web(sessions: Sessions) -> Iterator[Served]:
 
 def addresses(sessions: Sessions) -> dict[str, str]:
     """A path of every endpoint, filled in with what is there."""
-    fold = sessions.session(CODING).receipts()[0].receipt.fold
-    values = {"key": key_of(CODING), "seq": "1", "position": "3", "handle": fold}
+    record = next(one for one in sessions.session(CODING).receipts() if one.receipt.fold)
+    fold = record.receipt.fold
+    values = {"key": key_of(CODING), "seq": str(record.seq), "position": "3", "handle": fold}
     return {endpoint.name: endpoint.path.format_map(values) for endpoint in ENDPOINTS}
 
 
@@ -142,6 +145,103 @@ def test_what_messages_and_names_say_is_shown_as_text(web: Served) -> None:
     assert MARKUP in session.text
     searched = Tags(web.get("/search?q=%3Cscript%3Ealert%28%22%27").text)
     assert "<script>alert(\"'" in dict(searched.tags[[tag for tag, _ in searched.tags].index("input")][1])["value"]  # type: ignore[operator]
+
+
+def test_the_page_of_a_session_tells_what_was_made_through_folds_and_undoing(sessions: Sessions, web: Served) -> None:
+    shown = " ".join(Tags(web.get(session_path(CODING)).text).text.split())
+    assert "What was made" in shown
+    assert "cli/cmd/entire/cli/git_operations.go changed +12 −18 1 HasUncommittedChanges" in shown
+    assert "last lint: mise run lint passed (0 issues)" in shown
+    assert "paths are in /Users/soph/Work/entire/devenv" in shown
+    made = web.get(f"/api{session_path(CODING)}").json["made"]
+    assert made["trail"]["messages"] == sessions.store.must(CODING).count and made["skipped"] == 0
+    booked = " ".join(Tags(web.get(session_path(AIRLINE)).text).text.split())
+    assert "book failed book_reservation" in booked and "reservation_id=HATHAT" in booked
+    assert "What was made" not in web.get(session_path(HOSTILE)).text
+    with midfold.open("memory:") as store:
+        session = store.session("s", context_length=16_000)
+        session.append([*work(0, count=40), *_calls("Edit", file_path="/p/q/a.py", old_string="a", new_string="b")])
+        session.append(work(40, count=60))
+        assert session.compact(force=True).changed
+        session.append(_calls("Edit", file_path="/p/q/b.py", old_string="a", new_string="b"))
+        folded = Lookup(store).session("s", None, everything).made.trail.files
+        session.undo()
+        unfolded = Lookup(store).session("s", None, everything).made.trail.files
+    assert [(file.path, file.edits) for file in folded] == [("/p/q/a.py", 1), ("/p/q/b.py", 1)]
+    assert [(file.path, file.edits) for file in unfolded] == [("/p/q/a.py", 1), ("/p/q/b.py", 1)]
+
+
+def test_what_was_made_is_shown_as_text_and_redacted() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s")
+        session.append(_calls("Write", file_path=f"/p/{MARKUP.replace('/', '|')}.py", content=f"def f(): {SECRET}"))
+        session.append(_calls("create_ticket", title=MARKUP, key=SECRET))
+        session.append(_calls("Bash", command=f"pytest '{MARKUP}'"))
+        with served(store) as there:
+            page = there.get(session_path("s")).text
+        found = Tags(page)
+        assert found.text.count(MARKUP[:25]) > 2 and SECRET not in page
+        assert {"script", "img"}.isdisjoint(tag for tag, _ in found.tags)
+
+
+def test_of_a_long_session_that_was_not_folded_the_newest_messages_are_followed() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("s")
+        session.append(_calls("Edit", file_path="/p/q/old.py", old_string="a", new_string="b"))
+        session.append([user("hello"), {"role": "assistant", "content": "yes"}] * (MOST_FOLLOWED // 2))
+        session.append(_calls("Edit", file_path="/p/q/new.py", old_string="a", new_string="b"))
+        made = Lookup(store).session("s", None, everything).made
+        assert ([file.path for file in made.trail.files], made.skipped) == (["/p/q/new.py"], 6)
+        with served(store) as there:
+            assert "6 messages before the newest were not looked at" in there.get(session_path("s")).text
+
+
+def _calls(name: str, **arguments: str) -> list[dict[str, Any]]:
+    call = {"id": f"c{name}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return [
+        user("go on"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{name}", "content": "done"},
+    ]
+
+
+def test_a_json_result_is_shown_as_an_outline_and_the_api_has_both() -> None:
+    rows = [{"path": f"src/{number}.py"} for number in range(9_000)]
+    text = json.dumps({"rows": rows, "api_key": "9f8b7c6d5e4f", "status": "failed", "error": "disk full"})
+    with midfold.open("memory:") as store:
+        store.session("a").append([user("List."), *call(1, "list", {}, text), user('{"x": 1}')])
+        with served(store) as web:
+            page, listed = Tags(web.get("/sessions/a/messages/2").text).text, Tags(web.get("/sessions/a").text).text
+            (block,) = web.get("/api/sessions/a/messages/2").json["messages"][0]["blocks"]
+            (said,) = web.get("/api/sessions/a/messages/3").json["messages"][0]["blocks"]
+    assert "- error: disk full\n- status: failed\n" in page
+    assert "[…and 8,800 more]" in page
+    assert "error: disk full; status: failed" in listed
+    assert block["text"].startswith('{"rows"')
+    assert block["outline"].startswith("- error: disk full")
+    assert (said["text"], said["outline"]) == ('{"x": 1}', "")
+    assert "9f8b7c6d5e4f" not in page + listed + block["outline"]
+
+
+def test_a_session_shows_its_window_with_what_the_provider_counted() -> None:
+    with midfold.open("memory:") as store:
+        session = store.session("a", model="claude-opus-4-5", system="Be careful. " * 500)
+        session.append([user("Look at everything. " * 500)])
+        folded = store.session("b", context_length=64_000, output_reservation=8_000)
+        folded.append(long_tool_heavy_conversation().messages)
+        assert folded.compact(force=True).changed
+        with served(store) as web:
+            reserved = web.get("/api/sessions/b").json["context"][-2]
+            before = web.get("/api/sessions/a").json["context"]
+            session.observe({"input_tokens": 60_000, "output_tokens": 4})
+            after, page = web.get("/api/sessions/a").json["context"], Tags(web.get("/sessions/a").text).text
+    assert [part["name"] for part in after] == ["system prompt", "conversation", "free space"]
+    assert [sum(part["tokens"] for part in parts) for parts in (before, after)] == [200_000, 200_000]
+    assert after[-1] == {"name": "free space", "tokens": 140_000, "share": 0.7}
+    assert before[-1]["tokens"] > 190_000
+    assert reserved == {"name": "reserved for the answer", "tokens": 8_000, "share": 0.125}
+    assert re.search(r"free space\s*140k\s*70 %", page)
+    assert "Parts of the size that the provider counted." in page
 
 
 def test_every_link_of_every_page_leads_somewhere(sessions: Sessions, web: Served) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import SchemaError, StoreError
+from midfold.fold.words import VERSION
 from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Database, Flavour
 from midfold.store.protocol import Prompt
@@ -65,10 +66,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 @contextmanager
-def program_of(number: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A midfold that knows the migrations up to this one."""
+def program_of(number: int, patch: pytest.MonkeyPatch, *, words: int = VERSION) -> Iterator[None]:
+    """A midfold that knows the migrations up to this one, and indexes by these rules."""
     known = upkeep.migrations
     with patch.context() as older:
+        older.setattr(upkeep, "VERSION", words)
         older.setattr(upkeep, "migrations", lambda flavour: known(flavour)[:number])
         yield
 
@@ -116,7 +118,7 @@ def old_store(database: Database) -> None:
 
 
 def test_a_store_of_the_first_schema_is_brought_up_to_date(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    with program_of(1, monkeypatch):
+    with program_of(1, monkeypatch, words=1):
         upkeep.migrate(database)
         old_store(database)
     assert [migration.number for migration in upkeep.pending(database)] == [2, 3, 4]

@@ -92,3 +92,39 @@ def test_a_labelled_section_is_taken_off_where_it_stands() -> None:
     assert found.estimated_total_tokens == plain.estimated_total_tokens + sizes["skills"]
     with_tools = context_breakdown((), Meter(), tools=tools)
     assert {bucket.name for bucket in with_tools.categories if bucket.tokens} == {"MCP tools"}
+
+
+def test_shares_add_up_to_the_window_and_follow_what_was_measured() -> None:
+    document = read(BODY)
+    known = {"system": document.system, "tools": document.tools, "context_max_tokens": 20_000, "reserved_tokens": 4_000}
+    plain = context_breakdown(document.messages, Meter(), **known)  # type: ignore[arg-type]
+    measured = context_breakdown(document.messages, Meter(), measured_prompt_tokens=9_000, **known)  # type: ignore[arg-type]
+    for found in (plain, measured):
+        sizes = {share.name: share.tokens for share in found.shares}
+        assert list(sizes) == [
+            "system prompt", "tool definitions", "conversation", "reserved for the answer", "free space"
+        ]  # fmt: skip
+        assert sum(sizes.values()) == 20_000
+        assert sizes["reserved for the answer"] == 4_000
+        assert sizes["free space"] == 16_000 - found.total_tokens
+        assert abs(sum(share.share for share in found.shares) - 1) < 1e-9
+    assert measured.total_tokens == 9_000
+    assert measured.shares[0].tokens > 2 * plain.shares[0].tokens
+
+
+def test_a_prompt_beyond_its_window_leaves_nothing_free_and_without_a_window_shares_are_of_the_prompt() -> None:
+    document = read(BODY)
+    full = context_breakdown(document.messages, Meter(), context_max_tokens=1_000)
+    assert [share.name for share in full.shares] == ["conversation"]
+    assert full.shares[0].share > 1
+    assert [share.share for share in context_breakdown(document.messages, Meter()).shares] == [1.0]
+    assert context_breakdown((), Meter()).shares == ()
+
+
+def test_a_sample_of_the_conversation_stands_for_all_of_it() -> None:
+    document = read(BODY)
+    part = context_breakdown(document.messages, Meter(), system=document.system)
+    whole = part.scale_conversation(3)
+    assert whole.categories[:-1] == part.categories[:-1]
+    assert whole.categories[-1].tokens == 3 * part.categories[-1].tokens
+    assert whole.estimated_total_tokens == sum(bucket.tokens for bucket in whole.categories)

@@ -4,6 +4,7 @@
     sections = render(trail, room)              as lines for the sections of a handoff, the newest first
     trail = parse(handoff)                      what such lines say, so that a handoff carries the trail on
     text = without_trail(handoff)               the handoff without them, for whoever writes the next one
+    runs = latest_checks(trail.checks)          the tests, builds and linters whose outcome still counts
 
 State carries the trail of what is folded; what is shown also follows the messages that stay, and says how many those
 are (`Trail.ahead`), so that whoever reads it back does not count them twice.
@@ -11,6 +12,7 @@ are (`Trail.ahead`), so that whoever reads it back does not count them twice.
 `Trail` is plain data. No model writes or rewords any of it.
 """
 
+from midfold.fold.trail.checks import latest_checks
 from midfold.fold.trail.entries import CheckRun, FileRead, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.fold.trail.follow import follow
 from midfold.fold.trail.handoff_lines import parse, render, without_trail
@@ -23,6 +25,7 @@ __all__ = [
     "Trail",
     "WorldAct",
     "follow",
+    "latest_checks",
     "parse",
     "render",
     "without_trail",

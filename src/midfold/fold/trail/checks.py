@@ -1,12 +1,13 @@
-"""Which commands test, build or lint, and what their output says: passed or not, how many, and what fails."""
+"""Which commands test, build or lint, what their output says (passed or not, how many, what fails), and which count."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from midfold.fold.trail.commands import Step
-from midfold.fold.trail.entries import CheckKind
+from midfold.fold.trail.entries import CheckKind, CheckRun
 
 LONGEST_OUTPUT = 12_000
 MOST_FAILURES = 8
@@ -203,3 +204,48 @@ def _go_counts(text: str) -> str:
         return ""
     failed = packages.count("FAIL")
     return f"{packages.count('ok')} packages ok" + (f", {failed} failed" if failed else "")
+
+
+# Which of several runs still count.
+
+
+def latest_checks(checks: Iterable[CheckRun]) -> list[CheckRun]:
+    """The newest run of each kind, and before it those that it does not answer, the newest first.
+
+    A run of a part says nothing of the whole: the last run of the whole stays, and a part that failed stays until it,
+    or more than it, is run again.
+    """
+    found: list[CheckRun] = []
+    for check in reversed(tuple(checks)):
+        newer = [other for other in found if other.kind == check.kind]
+        parts = [_is_narrower(other.command, check.command) for other in newer]
+        if all(parts) or (check.ok is False and not any(_covers(other.command, check.command) for other in newer)):
+            found.append(check)
+    return found
+
+
+def _is_narrower(newer: str, older: str) -> bool:
+    return _chosen_words(newer) > _chosen_words(older)
+
+
+def _covers(newer: str, older: str) -> bool:
+    """Whether everything that the older command ran was run again; another program's run of all is taken for that."""
+    after, before = _chosen_words(newer), _chosen_words(older)
+    if after <= before:
+        return True
+    if after.isdisjoint(before):
+        return not any("/" in word or "." in word for word in after)
+    return all(
+        any(word == other or word.startswith((f"{other.rstrip('/')}/", f"{other}::")) for other in after)
+        for word in before
+    )
+
+
+def _chosen_words(command: str) -> frozenset[str]:
+    """The program and what it was told to run, without options and what means everything."""
+    words = command.partition(" -m ")[2].split() if command.startswith("python") else command.split()
+    return frozenset(
+        word
+        for word in words or command.split()
+        if not word.startswith("-") and not word.isdigit() and word.strip("./")
+    )

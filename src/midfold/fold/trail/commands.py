@@ -20,11 +20,14 @@ DEEPEST = 3
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]{0,9}(['\"\\]?)([A-Za-z_][\w.-]{0,60})\1?(?!<)")
 _PIECE = re.compile(
-    r"""'[^']*'|"(?:[^"\\]++|\\.)*+"|\\.|\$\([^()'"\n]{0,300}\)|\$\{[^}\n]{0,100}\}"""
-    r"""|\d?>>?&\d|&>>?|\d?>>?\|?|[^\s'"\\;&|<>()#]+|\#|\n|[ \t\r]+|&&|\|\|?|;+|<+|.""",
+    r"""[A-Za-z_./=:,+@%~-][^\s'"\\;&|<>()#]*|[ \t\r]+"""
+    r"""|'[^']*'|"(?:[^"\\]++|\\.)*+"|\\.|\$\([^()'"\n]{0,300}\)|\$\{[^}\n]{0,100}\}"""
+    r"""|\d?>>?&\d|&>>?|\d?>>?\|?|[^\s'"\\;&|<>()#]+|\#|\n|&&|\|\|?|;+|<+|.""",
     re.DOTALL,
 )
 _JOINERS = frozenset({"&&", "||", "|", ";", ";;", "&", "\n", "(", ")"})
+_MARKS = frozenset(" \t\r\n;&|()<>#'\"\\0123456789")
+"""What a piece begins with that may be more than a part of a word."""
 _REDIRECTS = frozenset({">", ">>", "1>", "1>>", "2>", "2>>", "&>", "&>>", ">|", "<", "0<"})
 _KEYWORDS = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "}", "fi", "done", "time"})
 _WRAPPERS = frozenset({"sudo", "nohup", "command", "exec", "env", "rtk", "npx", "bunx", "pnpx", "stdbuf", "nice"})
@@ -69,8 +72,8 @@ def steps_of(command: str, folder: str = "", depth: int = 0) -> list[Step]:
                 found.append(step)
             continue
         if "$" in command:
-            words = [item for word in words for item in _expanded(word, variables)]
-            step.writes = [(item, end) for path, end in step.writes for item in _expanded(path, variables)]
+            words = [item for word in words for item in _expand(word, variables)]
+            step.writes = [(item, end) for path, end in step.writes for item in _expand(path, variables)]
         if words[0] == "cd":
             folder = join(folder, words[1]) if len(words) > 1 else folder
             continue
@@ -139,7 +142,11 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
                 continue
             is_comment = False
         first = piece[0]
-        if first in " \t\r" or piece in _JOINERS or piece in _REDIRECTS:
+        if first not in _MARKS:
+            if word is None:
+                word = []
+            word.append(piece)
+        elif first in " \t\r" or piece in _JOINERS or piece in _REDIRECTS:
             if word is not None:
                 redirect = _end_word(step, "".join(word), redirect, documents)
                 word = None
@@ -154,7 +161,9 @@ def _split(command: str, documents: list[str]) -> Iterator[Step]:
         elif piece[-2:-1] == "&" and ">" in piece:
             continue
         else:
-            word = [*(word or ()), _bare(piece)]
+            if word is None:
+                word = []
+            word.append(_bare(piece))
     if word is not None:
         _end_word(step, "".join(word), redirect, documents)
     if step.words or step.writes:
@@ -171,12 +180,12 @@ def _bare(piece: str) -> str:
 
 
 def _end_word(step: Step, word: str, redirect: str, documents: list[str]) -> str:
-    if word.startswith("\x00") and word.strip("\x00").isdecimal():
+    if not redirect and "\x00" not in word:
+        step.words.append(word)
+    elif word.startswith("\x00") and word.strip("\x00").isdecimal():
         step.document = documents[int(word.strip("\x00"))]
     elif not redirect:
-        if "\x00" in word:
-            word = re.sub(r"\x00(\d{1,3})\x00", lambda found: documents[int(found[1])], word)
-        step.words.append(word)
+        step.words.append(re.sub(r"\x00(\d{1,3})\x00", lambda found: documents[int(found[1])], word))
     elif redirect in ("<", "0<"):
         step.reads.append(word)
     elif not redirect.startswith("2"):
@@ -215,7 +224,7 @@ def _own_words(words: list[str], variables: dict[str, list[str]]) -> list[str]:
     return []
 
 
-def _expanded(word: str, variables: dict[str, list[str]]) -> list[str]:
+def _expand(word: str, variables: dict[str, list[str]]) -> list[str]:
     found = _VARIABLE.search(word) if "$" in word else None
     if found is None or found[1] not in variables:
         return [word]

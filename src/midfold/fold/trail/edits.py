@@ -19,14 +19,14 @@ LONGEST_LINE = 400
 Deed = Literal["add", "update", "delete", "move"]
 
 _NAME = re.compile(
-    r"^[ \t]{0,40}(?:(?:export|default|async|pub|static|public|private|protected|abstract|final|override)[ \t]){0,4}"
+    r"\n[ \t]{0,40}(?:(?:export|default|async|pub|static|public|private|protected|abstract|final|override)[ \t]){0,4}"
     r"(?:(?:def|class|function\*?|fn|interface|struct|enum|trait|impl|type|func(?:[ \t]\([^)\n]{0,80}\))?)[ \t]"
     r"([A-Za-z_$][\w$]{0,80})"
     r"|(?:get |set )?([A-Za-z_$][\w$]{2,80})\([^;\n\"'=]{0,200}\{[ \t]*$"
     r"|(?:const|let|var)[ \t]([A-Za-z_$][\w$]{0,80})[^=\n]{0,80}= ?(?:async )?(?:\(|function))",
     re.MULTILINE,
 )
-_HEADING = re.compile(r"^(#{1,6}[ \t][^\n]{1,80})()$", re.MULTILINE)
+_HEADING = re.compile(r"\n(#{1,6}[ \t][^\n]{1,80})()$", re.MULTILINE)
 _NOT_NAMES = frozenset({"if", "for", "while", "switch", "catch", "return", "function", "else", "with", "elif", "try"})
 _HUNK = re.compile(r"^@@[^@\n]{0,60}@@ ?([^\n]{0,200})$|^@@ ([^\n]{1,200})$", re.MULTILINE)
 
@@ -49,7 +49,7 @@ def names_in(text: str, path: str = "") -> tuple[str, ...]:
     """The functions and classes that a text defines; of prose, the headings."""
     is_prose = path.endswith((".md", ".mdx", ".markdown", ".rst", ".txt"))
     rule = _HEADING if is_prose else _NAME
-    found = (next(filter(None, groups), "") for groups in rule.findall(text[:LONGEST_NAMED]))
+    found = (next(filter(None, groups), "") for groups in rule.findall(f"\n{text[:LONGEST_NAMED]}"))
     return tuple(dict.fromkeys(name.strip("# ") for name in found if name and name not in _NOT_NAMES))[:MOST_NAMES]
 
 
@@ -64,7 +64,7 @@ def replacement(path: str, old: str, new: str) -> FileEdit:
         end += 1
     fresh = after[start : len(after) - end]
     gone = before[start : len(before) - end]
-    names = names_in("\n".join(fresh), path) or names_in(old, path) or names_in("\n".join(gone), path)
+    names = names_in("\n".join(fresh), path) or names_in(old, path)
     return FileEdit(path, "update", _count(fresh), _count(gone), names, telling_line(fresh))
 
 
@@ -100,9 +100,9 @@ def _codex_changes(text: str) -> list[FileEdit]:
         path, deed = head[2].strip(), head[1].lower()
         moved = _MOVED.match(body)
         if moved:
-            found.append(_measured(body, moved[1].strip(), "move", path))
+            found.append(_measure(body, moved[1].strip(), "move", path))
         else:
-            found.append(_measured(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
+            found.append(_measure(body, path, "add" if deed == "add" else "delete" if deed == "delete" else "update"))
     return found
 
 
@@ -118,13 +118,13 @@ def _unified_changes(text: str) -> list[FileEdit]:
         body = text[head.end() : after.start() if after else len(text)]
         old, new = head[1].strip(), head[2].strip()
         if new == "/dev/null":
-            found.append(_measured(body, old, "delete"))
+            found.append(_measure(body, old, "delete"))
         else:
-            found.append(_measured(body, new, "add" if old == "/dev/null" else "update"))
+            found.append(_measure(body, new, "add" if old == "/dev/null" else "update"))
     return found
 
 
-def _measured(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
+def _measure(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
     lines = body.split("\n")
     added = [line[1:] for line in lines if line[:1] == "+" and line[:3] != "+++"]
     removed = [line[1:] for line in lines if line[:1] == "-" and line[:3] != "---"]
@@ -137,9 +137,9 @@ def _measured(body: str, path: str, deed: Deed, source: str = "") -> FileEdit:
 # Scripts.
 
 _STRING = r"[rbuf]{0,2}(?:'([^'\n]{1,300})'|\"([^\"\n]{1,300})\")"
-_NAMED = re.compile(rf"^[ \t]{{0,40}}(\w{{1,60}})[ \t]?=[ \t]?(?:pathlib\.)?(?:Path\()?{_STRING}", re.MULTILINE)
+_NAMED = re.compile(rf"\n[ \t]{{0,40}}(\w{{1,60}})[ \t]?=[ \t]?(?:pathlib\.)?(?:Path\()?{_STRING}")
 _OPENED = re.compile(
-    rf"\bopen\([ \t]?(?:{_STRING}|(\w{{1,60}}))[ \t]?(?:,[ \t]?(?:mode=)?['\"]([rwaxb+t]{{1,3}})['\"])?"
+    rf"open\((?<!\wopen\()[ \t]?(?:{_STRING}|(\w{{1,60}}))[ \t]?(?:,[ \t]?(?:mode=)?['\"]([rwaxb+t]{{1,3}})['\"])?"
 )
 _WRITTEN = re.compile(rf"(?:Path\((?:{_STRING}|(\w{{1,60}}))\)|\b(\w{{1,60}}))\.(write|read)_(?:text|bytes)\(")
 _NODE = re.compile(rf"\b(write|append|read|unlink)File(?:Sync)?\([ \t]?(?:{_STRING}|(\w{{1,60}}))")
@@ -148,9 +148,11 @@ _RELOCATED = re.compile(
     rf"\b(?:shutil\.(move|copy2?|copyfile)|os\.(rename|replace))"
     rf"\((?:{_STRING}|(\w{{1,60}})),[ \t]?(?:{_STRING}|(\w{{1,60}}))\)"
 )
-WRITES = re.compile(
-    r"open\(|\.write_(?:text|bytes)\(|[wW]riteFile|appendFile|os\.(?:remove|unlink|rename|replace)|shutil\."
-)
+_ACCESSES = (
+    "open(", ".write_text(", ".write_bytes(", "riteFile", "appendFile", "os.remove(", "os.unlink(", "os.rename(",
+    "os.replace(", "shutil.",
+)  # fmt: skip
+"""One of these stands in every script that changes files."""
 
 
 class FileAccess(NamedTuple):
@@ -164,9 +166,9 @@ class FileAccess(NamedTuple):
 def accesses(script: str) -> list[FileAccess]:
     """The files that a script reads and writes under names that stand in it, in order of the kinds below."""
     script = script[:LONGEST_TEXT]
-    if not WRITES.search(script):
+    if not any(mark in script for mark in _ACCESSES):
         return []
-    known = {name: first or second for name, first, second in _NAMED.findall(script)}
+    known = {name: first or second for name, first, second in _NAMED.findall(f"\n{script}")}
     found: list[FileAccess] = []
 
     def add(how: Literal["read", "write", "append", "delete"], first: str, second: str, name: str) -> None:
@@ -174,17 +176,20 @@ def accesses(script: str) -> list[FileAccess]:
         if path and is_path(path):
             found.append(FileAccess(path, how))
 
-    for first, second, name, mode in _OPENED.findall(script):
+    for first, second, name, mode in _OPENED.findall(script) if "open(" in script else ():
         add("append" if "a" in mode else "write" if set(mode) & set("wx+") else "read", first, second, name)
-    for first, second, name, owner, verb in _WRITTEN.findall(script):
+    for first, second, name, owner, verb in (
+        _WRITTEN.findall(script) if "_text(" in script or "_bytes(" in script else ()
+    ):
         add("write" if verb == "write" else "read", first, second, name or owner)
-    for verb, first, second, name in _NODE.findall(script):
+    for verb, first, second, name in _NODE.findall(script) if "File" in script else ():
         how: dict[str, Literal["read", "write", "append", "delete"]] = {
             "write": "write", "append": "append", "unlink": "delete"}  # fmt: skip
         add(how.get(verb, "read"), first, second, name)
-    for first, second, name in _REMOVED.findall(script):
+    for first, second, name in _REMOVED.findall(script) if "os.remove(" in script or "os.unlink(" in script else ():
         add("delete", first, second, name)
-    for copy, _, first, second, name, third, fourth, other in _RELOCATED.findall(script):
+    moved = _RELOCATED.findall(script) if any(mark in script for mark in _ACCESSES[-3:]) else ()
+    for copy, _, first, second, name, third, fourth, other in moved:
         source, target = first or second or known.get(name, ""), third or fourth or known.get(other, "")
         if source and target and is_path(source) and is_path(target):
             found.append(FileAccess(source, "copy" if copy.startswith("copy") else "move", target))

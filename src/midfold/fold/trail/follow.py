@@ -386,7 +386,7 @@ class _Walk:
         self.checks[kind, run.command] = run
         self.outputs[run] = answer
 
-    def _judged(self, run: CheckRun) -> CheckRun:
+    def _judge(self, run: CheckRun) -> CheckRun:
         """A check with what its output says; only the newest runs are read."""
         answer = self.outputs.get(run)
         if answer is None:
@@ -415,11 +415,11 @@ class _Walk:
         tidy = _Tidy(self.trail, redact)
         checks = sorted(self.checks.values(), key=lambda check: check.at)[-MOST_CHECKS:]
         return Trail(
-            files=_fewer([tidy.file(file) for file in self.book.tracked()]),
+            files=_fewer([tidy.file(file) for file in self.book.list_files()]),
             acts=tuple(map(tidy.act, self.acts[-MOST_ACTS:])),
             running=tuple(map(tidy.task, list(self.running.values())[-MOST_RUNNING:])),
-            checks=tuple(tidy.check(self._judged(check)) for check in checks),
-            reads=tuple(map(tidy.read, list(self.book.unchanged())[-MOST_READS:])),
+            checks=tuple(tidy.check(self._judge(check)) for check in checks),
+            reads=tuple(map(tidy.read, list(self.book.list_reads())[-MOST_READS:])),
             root=self.book.places.root,
             messages=self.trail.messages + messages,
             ahead=max(self.trail.ahead - messages, 0),

@@ -10,9 +10,10 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from midfold.fold.summary import parse_summary
+from midfold.fold.trail.checks import latest_checks
 from midfold.fold.trail.entries import CheckRun, FileRead, FileState, RunningTask, TrackedFile, Trail, WorldAct
 from midfold.transcript.tokens import estimate_text
 
@@ -35,7 +36,7 @@ def render(trail: Trail, room: int) -> dict[str, list[str]]:
     page = _Page(room)
     for task in reversed(trail.running):
         page.add(STATE, f"- still running [{_plain(task.id)}]: {_plain(task.what)}")
-    for check in _telling(trail.checks):
+    for check in latest_checks(trail.checks)[:MOST_CHECKS_SHOWN]:
         page.add(STATE, _check_line(check))
     changed = [file for file in reversed(trail.files) if file.state in ("created", "changed", "moved")]
     acts = list(reversed(trail.acts))
@@ -108,15 +109,6 @@ def _plain(text: str) -> str:
     return text.replace("`", "'").replace("; ", ", ").replace(" -> ", " → ")
 
 
-def _telling(checks: Iterable[CheckRun]) -> list[CheckRun]:
-    """The newest of each kind, and the newest others that failed."""
-    newest: list[CheckRun] = []
-    for check in reversed(tuple(checks)):
-        if check.ok is False or all(check.kind != other.kind for other in newest):
-            newest.append(check)
-    return newest[:MOST_CHECKS_SHOWN]
-
-
 def _check_line(check: CheckRun) -> str:
     verdict = {True: "passed", False: "FAILED", None: "ran, outcome not shown"}[check.ok]
     counts = f" ({_plain(check.counts)})" if check.counts else ""
@@ -157,8 +149,8 @@ _GROUP_LINE = re.compile(
     rf"- ({'|'.join(label for _, _, label in reversed(_GROUPS))}|{_READ}): ([^\n]{{1,20000}}?)"
     r"(?: \(and \d{1,9} more\))?"
 )
-_ACT_LINE = re.compile(r"- \[(done|FAILED)\] ([\w-]{1,40}): ([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
-_RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ([^\n]{0,400})")
+_ACT_LINE = re.compile(r"- \[(done|FAILED)\] ([\w-]{1,40}): ?([^\n]{0,400}?)(?: -> ([^\n]{0,400}))?")
+_RUNNING_LINE = re.compile(r"- still running \[([^\]\n]{1,200})\]: ?([^\n]{0,400})")
 _CHECK_LINE = re.compile(
     r"- last (test|build|lint|typecheck): `([^`\n]{0,400})` (passed|FAILED|ran, outcome not shown)"
     r"(?: \(([^\n]{1,200}?)\))?(?:; failing: ([^\n]{1,4000}))?"

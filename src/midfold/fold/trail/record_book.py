@@ -112,7 +112,7 @@ class Places:
     def knows(self, key: str) -> bool:
         return key in self._known
 
-    def shown(self, key: str) -> str:
+    def spelling(self, key: str) -> str:
         return key[len(self.root) + 1 :] if self.root and key.startswith(f"{self.root}/") else key
 
 
@@ -140,7 +140,8 @@ class RecordBook:
         self._committed = {key: _copy(record) for key, record in self.files.items() if record.at < last}
 
     def _add(self, path: str) -> str:
-        key = self.places.key(path)
+        """A path of an earlier trail: it is in the root, and never guessed to be another file."""
+        key = f"{self.places.root}/{path}" if self.places.root and path[:1] not in ("/", "~", "$") else path
         self.places.add(key)
         return key
 
@@ -253,13 +254,13 @@ class RecordBook:
         self.files.update(self._stash)
         self._stash = {}
 
-    def tracked(self) -> Iterator[TrackedFile]:
+    def list_files(self) -> Iterator[TrackedFile]:
         """The files, the newest change last."""
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
             yield TrackedFile(
-                path=self.places.shown(key)[:LONGEST_PATH],
+                path=self.places.spelling(key)[:LONGEST_PATH],
                 state=item.state,
-                source=self.places.shown(item.source)[:LONGEST_PATH] if item.source else "",
+                source=self.places.spelling(item.source)[:LONGEST_PATH] if item.source else "",
                 names=item.names,
                 added=item.added,
                 removed=item.removed,
@@ -269,11 +270,11 @@ class RecordBook:
                 at=item.at,
             )
 
-    def unchanged(self) -> Iterator[FileRead]:
+    def list_reads(self) -> Iterator[FileRead]:
         """What was read and not changed, the newest last."""
         for key, (at, looked) in self.reads.items():
             if key not in self.files:
-                yield FileRead(path=self.places.shown(key)[:LONGEST_PATH], looked=looked, at=at)
+                yield FileRead(path=self.places.spelling(key)[:LONGEST_PATH], looked=looked, at=at)
 
 
 def _copy(record: FileRecord) -> FileRecord:

@@ -73,7 +73,7 @@ def _plain(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.startswith("-")]
 
 
-def _sed(step: Step) -> list[Effect]:
+def _sed_effects(step: Step) -> list[Effect]:
     words = step.words
     options = [word for word in words[1:] if word.startswith("-")]
     in_place = any(
@@ -250,7 +250,7 @@ _QUIET = frozenset(
 """Programs that neither act nor check."""
 _Rule = Callable[[Step], list[Effect]]
 _RULES: dict[str, _Rule] = {
-    "sed": _sed, "gsed": _sed, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
+    "sed": _sed_effects, "gsed": _sed_effects, "perl": _perl, "rm": _remove, "unlink": _remove, "mv": _relocate("move"),
     "cp": _relocate("copy"), "tee": _write_all, "touch": _write_all, "curl": _download, "wget": _download,
     "patch": _patch_file, "ln": _relocate("copy"), "git": _git, "kill": _stop, "pkill": _stop,
     "killall": _stop, "docker": _docker,
@@ -282,7 +282,7 @@ def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fa
     if body.text[:1] == "[" and is_digest(body.text):
         told = body.text.partition(" -> ")[2]
         failed = told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
-        return _broken_at(steps, len(steps) - 1 if failed else len(steps), told)
+        return _break_at(steps, len(steps) - 1 if failed else len(steps), told)
     told_state = stated(body, content=True, opening=not _shows(steps[0]))
     if told_state.failed and told_state.aside:
         return None
@@ -294,11 +294,11 @@ def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fa
     if own:
         number, reason = next(iter(own.items()))
         if failed or len(steps) == 1:
-            return _broken_at(steps, number, reason)
+            return _break_at(steps, number, reason)
         return [Fate(at not in own, own.get(at, "")) for at in range(len(steps))]
     if not failed:
         return [Fate(True)] * len(steps)
-    return _broken_at(steps, _suspect(steps, effects), error_line(body) or told_state.reason)
+    return _break_at(steps, _suspect(steps, effects), error_line(body) or told_state.reason)
 
 
 def _shows(step: Step) -> bool:
@@ -336,7 +336,7 @@ def _suspect(steps: list[Step], effects: list[list[Effect]]) -> int:
     return len(steps) - 1
 
 
-def _broken_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
+def _break_at(steps: list[Step], number: int, reason: str) -> list[Fate]:
     """Everything before the program that failed was done; behind it what does not depend on it."""
     found = [Fate(True)] * len(steps)
     broken = False
@@ -355,6 +355,8 @@ def script_changes(script: str) -> list[Effect]:
     """What a script does to files: written ones that it reads first are changed, not new."""
     found: list[Effect] = []
     opened = accesses(script)
+    if not opened:
+        return found
     shown = {access.path for access in opened if access.how == "read"}
     inner = names_in("\n".join(line for line in script.split("\n") if line[:1] in (" ", "\t")))
     for access in opened:

@@ -1,0 +1,162 @@
+"""`midfold artifacts`: what an agent made and did in a transcript, told by its calls and their results."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json
+from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, visible
+from midfold.fold.handoff import generated_messages
+from midfold.fold.redact import redact
+from midfold.fold.trail import CheckRun, TrackedFile, Trail, follow, latest_checks, parse
+from midfold.transcript.message import Transcript
+
+LISTS = ("files", "acts", "running", "checks", "reads")
+STATES = {"reverted": "put back", "scratch": "scratch"}
+VERDICTS = {True: "passed", False: "FAILED", None: "not shown"}
+
+
+@click.command(name="artifacts")
+@click.argument("file")
+@with_conversation
+@with_dialect
+@with_json
+def command(file: str, conversation: int | None, dialect: str | None, as_json: bool) -> None:
+    """Show what an agent made and did in a transcript.
+
+    Files it created, changed, moved and deleted, by editors and by shell commands alike; what it did beside files
+    (commits, installations, bookings) and what came of it; what is still running; the last tests, builds and linters;
+    files it only read. The newest comes first, with the place of its message in the file in brackets. No model is
+    asked: calls that failed did nothing, and secrets are redacted. Where the file holds a handoff of midfold's, what
+    that tells of the fold is included.
+
+    FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
+    Codex session; `-` reads standard input. With --json, everything in it that is empty or zero is left out, but for
+    the lists.
+    """
+    trails = [trail_of(document.messages) for document in read_conversations(file, dialect, conversation)]
+    if as_json:
+        plain = [_plain(trail) for trail in trails]
+        emit_json(plain[0] if len(plain) == 1 else {"conversations": plain})
+    elif len(trails) == 1:
+        _show_trail(trails[0])
+    else:
+        _show_collection(trails)
+
+
+def trail_of(messages: Transcript) -> Trail:
+    """What these messages did, and what a handoff of ours among them says was done before."""
+    ours = generated_messages(messages)
+    start = next((at for at in reversed(ours) if ours[at].kind == "fold" and not ours[at].is_foreign), None)
+    if start is None:
+        return follow(Trail(), messages, redact)
+    before = parse(ours[start].body)
+    ahead = before.ahead + sum(start < at <= start + before.ahead for at in ours)
+    return follow(msgspec.structs.replace(before, messages=start + 1, ahead=ahead), messages[start + 1 :], redact)
+
+
+def _plain(trail: Trail) -> dict[str, Any]:
+    return {**{name: [] for name in LISTS}, **msgspec.to_builtins(trail)}
+
+
+class _Listing(NamedTuple):
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def _show_trail(trail: Trail) -> None:
+    echo(_summary_line(trail))
+    for listing in filter(lambda listing: listing.rows, _listings(trail)):
+        echo("")
+        _show(listing)
+
+
+def _summary_line(trail: Trail) -> str:
+    if trail.is_empty:
+        return f"{trail.messages:,} messages, and no call in them made, did, checked or read anything that is known."
+    states = Counter(STATES.get(file.state, file.state) for file in trail.files)
+    files = ", ".join(f"{count:,} {state}" for state, count in states.most_common()) or "none changed"
+    where = f" in {trail.root}" if trail.root else ""
+    more = f"acts: {len(trail.acts):,}; still running: {len(trail.running):,}; only read: {len(trail.reads):,}"
+    return f"{trail.messages:,} messages; files{where}: {files}; {more}"
+
+
+def _listings(trail: Trail) -> list[_Listing]:
+    asides = [file for file in trail.files if file.state in STATES]
+    files = [*asides, *(file for file in trail.files if file.state not in STATES)]
+    return [
+        _Listing(
+            "Files", (">message", "state", "file", ">lines", ">edits", "touched"), [*map(_file_row, reversed(files))]
+        ),
+        _Listing(
+            "Done",
+            (">message", "", "what", "what came of it"),
+            [
+                (_place(act.at), act.what if act.ok else f"{act.what} FAILED", act.text, act.outcome)
+                for act in reversed(trail.acts)
+            ],
+        ),
+        _Listing(
+            "Still running",
+            (">message", "id", "what"),
+            [(_place(task.at), task.id, task.what) for task in reversed(trail.running)],
+        ),
+        _Listing(
+            "Last checks",
+            (">message", "", "outcome", "command", "failing"),
+            [*map(_check_row, latest_checks(trail.checks))],
+        ),
+        _Listing(
+            "Read, not changed",
+            (">message", "file", "parts"),
+            [(_place(read.at), read.path, ", ".join(read.looked)) for read in reversed(trail.reads)],
+        ),
+    ]
+
+
+def _place(at: int) -> str:
+    return f"[{at}]" if at >= 0 else "[fold]"
+
+
+def _file_row(file: TrackedFile) -> tuple[str, ...]:
+    state = STATES.get(file.state, file.state) + (", removed" if file.gone else "")
+    path = f"{file.path} (was {file.source})" if file.source else file.path
+    lines = f"+{file.added} -{file.removed}" if file.added or file.removed else ""
+    return _place(file.at), state, path, lines, str(file.edits or ""), ", ".join(file.names)
+
+
+def _check_row(check: CheckRun) -> tuple[str, ...]:
+    counts = f" ({check.counts})" if check.counts else ""
+    return _place(check.at), check.kind, f"{VERDICTS[check.ok]}{counts}", check.command, "; ".join(check.fails)
+
+
+def _show(listing: _Listing) -> None:
+    if not sys.stdout.isatty():
+        echo(f"{listing.title}:")
+        for line in pad_rows([tuple(map(visible, row)) for row in listing.rows]):
+            echo(f"  {line}")
+        return
+    out = console()
+    out.print(make_text(listing.title, "bold"))
+    table = make_table(*listing.columns, header_style="bright_black")
+    for row in listing.rows:
+        style = "red" if any("FAILED" in cell for cell in row[1:3]) else ""
+        table.add_row(*(make_text(cell, style) for cell in row))
+    out.print(table)
+
+
+def _show_collection(trails: Sequence[Trail]) -> None:
+    table = make_table(">#", ">messages", ">files changed", ">acts", ">running", ">checks", ">only read")
+    for number, trail in enumerate(trails, 1):
+        counts = (trail.messages, *(len(getattr(trail, name)) for name in LISTS))
+        table.add_row(str(number), *(f"{count:,}" for count in counts))
+    out = console()
+    out.print(table)
+    out.print("\n--conversation N shows one of them.")

@@ -1,0 +1,132 @@
+"""What becomes of old pictures: a line of text, or what the caller's reducer makes of them.
+
+Rules of this file:
+1. Pictures before the newest human turn that has one are replaced; that turn, and what came after it, nobody touches.
+2. A line that stands for a picture is always the same, and names the handle of the original.
+3. Nothing here looks into a picture. A reducer that does is asked once for each, the newest first, as long as what it
+   makes has room; what it returns must be smaller, and where it fails the line stands, and the failure is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from midfold.transcript.laws import is_human
+from midfold.transcript.message import IMAGE, Media, Message, Part, Text, ToolResult, Transcript, kinds_of
+from midfold.transcript.tokens import estimate_text, media_units
+
+MediaReducer = Callable[[Media], "Media | str | None"]
+"""Given a picture of an old message: a smaller picture, a text that says what it shows, or None for the usual line."""
+ADDRESSES = ("http://", "https://")
+
+
+class MediaReduction:
+    """A reducer at work on one conversation: what it makes is checked, bounded and counted."""
+
+    def __init__(self, reducer: MediaReducer, redact: Callable[[str], str], room: int) -> None:
+        self._reducer, self._redact, self._room = reducer, redact, room
+        self._asked = self._without_room = 0
+        self._failures: list[str] = []
+
+    def reduce(self, media: Media) -> Media | str | None:
+        """What stands for a picture; None for the usual line."""
+        if self._room <= 0:
+            self._without_room += 1
+            return None
+        self._asked += 1
+        try:
+            made = self._reducer(media)
+        except Exception as error:  # noqa: BLE001 - whatever a caller's reducer raises must not lose the fold
+            self._failures.append(type(error).__name__)
+            return None
+        if isinstance(made, str):
+            made = self._redact(made).strip()
+        if not made:
+            return None
+        wrong = _fault(made, media)
+        if wrong:
+            self._failures.append(wrong)
+            return None
+        price = media_units(made) if isinstance(made, Media) else estimate_text(made)
+        self._room -= price
+        if self._room < 0:
+            self._without_room += 1
+            return None
+        return made
+
+    @property
+    def notices(self) -> list[str]:
+        """What the caller should know of it."""
+        told = []
+        if self._failures:
+            why = ", ".join(dict.fromkeys(self._failures))
+            told.append(
+                f"the media reducer failed for {len(self._failures):,} of {self._asked:,} old pictures ({why}); "
+                "a placeholder stands for each"
+            )
+        if self._without_room:
+            told.append(f"{self._without_room:,} old pictures are placeholders: reduced ones had no more room")
+        return told
+
+
+def _fault(made: object, media: Media) -> str:
+    """Why this cannot stand for a picture; empty if it can."""
+    if isinstance(made, str):
+        return "not smaller" if estimate_text(made) >= media_units(media) else ""
+    if not isinstance(made, Media) or made.kind != media.kind or not made.data:
+        return "neither a picture nor a text"
+    is_smaller = len(made.data) < len(media.data) or made.data.startswith(ADDRESSES)
+    return "" if is_smaller and made.data != media.data else "not smaller"
+
+
+def newest_picture(messages: Transcript) -> int | None:
+    """The newest human turn with an image; without one, the newest message with an image."""
+    newest = None
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].kinds & IMAGE:
+            if is_human(messages[index]):
+                return index
+            newest = index if newest is None else newest
+    return newest
+
+
+def has_images(parts: tuple[Part, ...]) -> bool:
+    return bool(kinds_of(parts) & IMAGE)
+
+
+def replace_historical_media(
+    messages: Transcript, handle: Callable[[Message], str], reduction: MediaReduction | None = None
+) -> tuple[Transcript, dict[int, str]]:
+    """The transcript with older images as placeholders, or reduced, and the handle of each message that changed."""
+    newest = newest_picture(messages)
+    if newest is None:
+        return messages, {}
+    changed: dict[int, str] = {}
+    out = list(messages)
+    for index in range(newest - 1, -1, -1):
+        if messages[index].kinds & IMAGE:
+            changed[index] = handle(messages[index])
+            out[index] = messages[index].with_parts(_without(messages[index].parts, changed[index], reduction))
+    return tuple(out), dict(sorted(changed.items()))
+
+
+def placeholder(media: Media, handle: str) -> str:
+    unfold = f" | unfold {handle}" if handle else ""
+    return f"[{media.mime or 'image'} removed to save context space{unfold}]"
+
+
+def _without(parts: tuple[Part, ...], handle: str, reduction: MediaReduction | None) -> tuple[Part, ...]:
+    return tuple(_without_image(part, handle, reduction) for part in parts)
+
+
+def _without_image(part: Part, handle: str, reduction: MediaReduction | None) -> Part:
+    if isinstance(part, Media) and part.kind == "image":
+        made = None if reduction is None else reduction.reduce(part)
+        if isinstance(made, Media):
+            return made
+        line = placeholder(part, handle)
+        return Text(f"{line}\n{made}" if made else line)
+    if isinstance(part, ToolResult) and has_images(part.parts):
+        inner = _without(part.parts, handle, reduction)
+        return ToolResult(part.call_id, inner, part.is_error, part.name, wire=part.wire)
+    return part
