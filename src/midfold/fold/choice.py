@@ -75,7 +75,7 @@ _FINDING = re.compile(
     re.I,
 )
 _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unable|fatal|panic|traceback", re.I)
-_TWO_WORDS = re.compile(r"[A-Za-z]{3}[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
+_TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
 """A constant and its value."""
 _DIGITS = re.compile(r"[0-9]+")

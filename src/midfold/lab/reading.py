@@ -65,7 +65,7 @@ work knows what it needs: three of the kind "recall" (a concrete fact), three "a
 changed), three "decision" (what was decided or demanded, and why), three "continuation" (state, what is \
 verified, what remains). Each has one short answer that the conversation states. Write a JSON list and nothing \
 else: [{"kind": "recall", "q": "...", "gold": "..."}, ...]"""
-_JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
+_OPENING = re.compile(r"[\[{]")
 LEAST_SUMMARY = 120
 SMALLEST_WINDOW = 4_000
 MOST_FITTINGS, ENOUGH = 4, 0.97
@@ -167,9 +167,11 @@ def render(messages: Iterable[Message]) -> str:
 
 
 def _json(text: str, place: str) -> Any:
-    found = _JSON.search(text)
+    """The value between the first bracket of a text and the last one."""
+    opening = _OPENING.search(text)
+    end = 1 + max(text.rfind("]"), text.rfind("}"))
     try:
-        return json.loads(found.group() if found else text)
+        return json.loads(text[opening.start() : end] if opening is not None and opening.start() < end else text)
     except ValueError:
         raise TranscriptError(f"{place}: expected JSON, found {text[:80]!r}") from None
 

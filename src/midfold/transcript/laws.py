@@ -284,7 +284,8 @@ def is_empty(message: Message) -> bool:
 
 
 def _is_of_batch(message: Message) -> bool:
-    """Whether a message may stand between a call and its result: other calls and results of the batch may."""
+    """Whether a message may stand between a call and its result: other calls and results of the batch may, whatever
+    role a client gives them."""
     return message.role == "assistant" or bool(message.kinds & (CALL | RESULT))
 
 
@@ -444,17 +445,19 @@ class _Work:
             others = [entry for place, entry in enumerate(inner) if not is_call[place] and not entry[1].kinds & RESULT]
             self.repairs += [Repair(index, "moved behind the results of the calls before it") for index, _ in others]
             if len(calls) > 1 and not batches_of_items:
-                calls = self._join(calls, "joined the calls of one batch")
+                calls = self._join(calls, "assistant", "joined the calls of one batch")
             if len(results) > 1 and result_role == "user":
-                results = self._join(results, "joined the results of one batch")
+                results = self._join(results, "user", "joined the results of one batch")
             self.kept[batch.start : batch.stop] = [*calls, *results, *others]
 
-    def _join(self, entries: list[tuple[int, Message]], what: str) -> list[tuple[int, Message]]:
-        """One message of several, its results before everything else."""
+    def _join(self, entries: list[tuple[int, Message]], role: Role, what: str) -> list[tuple[int, Message]]:
+        """One message of several, of this role where one of them has it; its results before everything else."""
         parts = [part for _, message in entries for part in message.parts]
-        self.repairs += [Repair(index, what) for index, _ in entries[1:]]
+        place = next((place for place, (_, message) in enumerate(entries) if message.role == role), 0)
+        index, joined = entries[place]
+        self.repairs += [Repair(other, what) for at, (other, _) in enumerate(entries) if at != place]
         parts.sort(key=lambda part: not isinstance(part, ToolResult))
-        return [(entries[0][0], entries[0][1].with_parts(tuple(parts)))]
+        return [(index, joined.with_parts(tuple(parts)))]
 
     def remove_orphans(self, pairing: Pairing) -> None:
         drop: dict[int, set[int]] = {}

@@ -175,3 +175,20 @@ def test_many_results_without_ids_in_one_message_take_the_ids_of_their_calls() -
     assert time.perf_counter() - begun < 4
     assert len(repairs) == 5_000
     assert [block["tool_use_id"] for block in written[2]["content"]] == [block["id"] for block in blocks]
+
+
+@pytest.mark.parametrize("role", ["tool", "user"])
+@pytest.mark.parametrize("orphan_calls", ["bridge", "strip"])
+def test_calls_of_a_message_whose_role_nobody_knows_are_calls(role: str, orphan_calls: OrphanCalls) -> None:
+    lost = Message("other", (ToolCall("x", "t", "{}"),))
+    answer = ToolResult("a", (Text("r"),))
+    results = Message(role, (answer,))  # type: ignore[arg-type]
+    for messages in ((USER, lost, calls("a"), results, ANSWER), (USER, lost, USER), (USER, calls("a"), results, lost)):
+        again = (*messages, USER)
+        clean, _ = sanitize(again, orphan_calls=orphan_calls, result_role=role)  # type: ignore[arg-type]
+        assert violations(clean) == ()
+        assert sanitize(clean, orphan_calls=orphan_calls, result_role=role)[0] is clean  # type: ignore[arg-type]
+    both = Message(role, (answer, ToolResult("x", (Text("r"),))))  # type: ignore[arg-type]
+    joined, _ = sanitize((USER, lost, calls("a"), both, ANSWER), result_role=role)  # type: ignore[arg-type]
+    assert [message.role for message in joined] == ["user", "assistant", role, "assistant"]
+    assert violations(joined) == ()
