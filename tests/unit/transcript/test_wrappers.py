@@ -84,11 +84,13 @@ def test_every_wrapper_of_the_table_is_taken_off() -> None:
 def test_long_hostile_texts_cost_what_they_are_long(piece: str) -> None:
     def seconds(count: int) -> float:
         text = piece * count
-        start = time.perf_counter()
-        read_user_text(text)
-        return time.perf_counter() - start
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            read_user_text(text)
+            times.append(time.process_time() - start)
+        return min(times)
 
-    seconds(1_000)
     assert seconds(40_000) < 12 * max(seconds(10_000), 0.002)
 
 
