@@ -20,7 +20,14 @@ from midfold.testing.doubles import ScriptedProvider
 from support.fixtures import assistant, number_lines, user
 from support.gateways import call
 
-SUMMARY = "## Goal\nTell a story.\n\n## Progress\n### Done\n- most of it was told\n\n## Next Steps\n- the end"
+SUMMARY = (
+    "## Goal\nTell a story.\n\n## Progress\n### Done\n- most of it was told\n"
+    + "".join(
+        f"- the sentences of part {number} of the story that has no end were told, no tool in it\n"
+        for number in range(25)
+    )
+    + "\n## Active State\n- the story goes on\n\n## Next Steps\n- the end"
+)
 
 
 def story(turns: int = 60) -> list[dict[str, Any]]:

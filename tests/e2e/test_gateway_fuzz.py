@@ -153,7 +153,8 @@ def test_everything_that_was_stored_can_be_looked_at(pair: Pair) -> None:
         assert any(item["compactions"] for item in listed)
         for item in listed:
             one = f"/sessions/{item['key']}"
-            inside = ["/compactions/1", "/compactions/1/receipt", "/messages/9"] if item["compactions"] else []
+            newest = f"/messages/{min(9, item['messages'] - 1)}"
+            inside = ["/compactions/1", "/compactions/1/receipt", newest] if item["compactions"] else []
             for path in ("", *inside):
                 for prefix in ("", "/api"):
                     answer = client.get(prefix + one + path)
