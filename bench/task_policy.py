@@ -262,7 +262,7 @@ def _search_of_the_past(tools: bytes) -> str:
     for tool in jsonio.decode(tools):
         function = tool["function"]
         says_so = re.search(r"\bsearch\b.*\bconversation\b", function["description"], re.IGNORECASE)
-        if says_so and function["parameters"]["required"] == ["query"]:
+        if says_so and "query" in function["parameters"]["properties"]:
             return str(function["name"])
     return ""
 

@@ -16,8 +16,21 @@ from midfold.cli.main import main as midfold
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
 INTRODUCTION = """# Commands
 
-Made by `python tools/gen_cli_doc.py` from the help texts. Errors are one line on standard error and exit code 2.
-On a terminal commands use colour and tables, piped they write plain text, and with `--json` JSON.
+Made by `python tools/gen_cli_doc.py` from the help texts. On a terminal commands use colour and tables and say what
+takes long, piped they write plain text whose lines are never broken, and with `--json` JSON.
+
+| exit code | says |
+|---|---|
+| 0 | done; of `cache diff`: the requests are the same, or the second continues the first |
+| 1 | `cache diff` found a difference, `doctor` or `store check` a problem |
+| 1 | `trajectories` has a record that failed, `plugins show --load` an engine that cannot be used |
+| 1 | `agent run` did not come to its end, or something was not run without `--yes` |
+| 1 | a question was answered with no; an output broke off |
+| 2 | nothing was done: a wrong option, setting, file or name, in one line on standard error |
+| 130 | interrupted with Ctrl-C, in one line; in `chat` Ctrl-C ends what runs and not the program |
+
+A file that exists is replaced only with `--overwrite`, a folder must be there before the work begins, and `-o -` is
+standard output. A session is named by its name, its short id, a beginning of either, or `last`.
 """
 
 

@@ -139,7 +139,10 @@ def _line(result: Result) -> str:
 
 def main(arguments: list[str]) -> int:
     mutants = load_mutants()
-    names = [argument for argument in arguments if not argument.startswith("--")]
+    names = [argument for argument in arguments if argument != "--list"]
+    if unasked := [name for name in names if name.startswith("-")]:
+        print(__doc__)
+        return int(unasked != ["--help"])
     if unknown := set(names) - {mutant.id for mutant in mutants}:
         raise SystemExit(f"no such mutation: {', '.join(sorted(unknown))}")
     chosen = [mutant for mutant in mutants if not names or mutant.id in names]

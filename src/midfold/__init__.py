@@ -30,9 +30,10 @@ _MODULES = {
     "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
-        ConfigError FailureKind LeaseLost MalformedTranscript MidfoldError MissingExtra ModelFailed NotStored
-        PluginError SchemaError StoreConflict StoreDamaged StoreError StoreUnavailable SummaryFailed ToolRefused
-        TranscriptError UpstreamError
+        Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
+        MissingExtra ModelFailed NotStored NotTheirs PluginError SchemaError StoreConflict StoreDamaged
+        StoreError StoreUnavailable SummaryFailed TooMuch ToolRefused TranscriptError UnreadableEncoding
+        UpstreamError
     """,
     "fold.archive": "Archive",
     "fold.boundary": "Protection select_tail_by_budget",
@@ -43,7 +44,7 @@ _MODULES = {
     "fold.handoff": "Handoff=Generated Keeper",
     "fold.media": "MediaReducer",
     "fold.partial": "Preview preview rejoin split_for_partial_compaction",
-    "fold.receipt": "Boundary DigestFacts=Digest Receipt SummaryFacts Timing",
+    "fold.receipt": "Boundary DigestFacts=Digest RecallCost Receipt SummaryFacts Timing",
     "fold.redact": "is_sensitive_key redact redact_value",
     "fold.request": """
         CompactionRequest CompactionState Flow Options Outcome PrefixRequest Redactor SummaryAnswer SummaryAsk
@@ -59,7 +60,7 @@ _MODULES = {
     """,
     "service": "Sessions open=open_sessions",
     "session": "Session",
-    "recall": "Hit Memory Recall ToolAnswer",
+    "recall": "Hit HitPart Memory Recall ToolAnswer",
     "setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held=hold_lease",

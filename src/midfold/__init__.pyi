@@ -7,7 +7,7 @@ from midfold.config import Auxiliary as AuxiliarySettings, Compression as Compre
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
 from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
-from midfold.errors import ConfigError as ConfigError, FailureKind as FailureKind, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UpstreamError as UpstreamError
+from midfold.errors import Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
 from midfold.fold.archive import Archive as Archive
 from midfold.fold.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
 from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
@@ -17,7 +17,7 @@ from midfold.engine import Compressor as Compressor, ContextEngine as ContextEng
 from midfold.fold.handoff import Generated as Handoff, Keeper as Keeper
 from midfold.fold.media import MediaReducer as MediaReducer
 from midfold.fold.partial import Preview as Preview, preview as preview, rejoin as rejoin, split_for_partial_compaction as split_for_partial_compaction
-from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
+from midfold.fold.receipt import Boundary as Boundary, Digest as DigestFacts, RecallCost as RecallCost, Receipt as Receipt, SummaryFacts as SummaryFacts, Timing as Timing
 from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as redact, redact_value as redact_value
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
 from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
@@ -29,7 +29,7 @@ from midfold.models import Belief as Belief, Model as Model, ModelOverride as Mo
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
 from midfold.service import Sessions as Sessions, open_sessions as open
 from midfold.session import Session as Session
-from midfold.recall import Hit as Hit, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
+from midfold.recall import Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
 from midfold.store.leases import Renewal as Renewal, hold_lease as held
@@ -54,6 +54,7 @@ __all__ = [
     "Boundary",
     "Budget",
     "CheckRun",
+    "Closed",
     "CompactArguments",
     "Compacted",
     "Compaction",
@@ -80,10 +81,12 @@ __all__ = [
     "FailureKind",
     "FileRead",
     "Flow",
+    "GatewayFull",
     "GatewaySettings",
     "Handoff",
     "Health",
     "Hit",
+    "HitPart",
     "Keeper",
     "KeySettings",
     "Lease",
@@ -97,6 +100,7 @@ __all__ = [
     "Message",
     "Meter",
     "MidfoldError",
+    "Misdirected",
     "MissingExtra",
     "Model",
     "ModelFailed",
@@ -105,6 +109,7 @@ __all__ = [
     "ModelSummarizer",
     "Noop",
     "NotStored",
+    "NotTheirs",
     "Opaque",
     "Options",
     "Outcome",
@@ -121,6 +126,7 @@ __all__ = [
     "Protection",
     "ProviderSettings",
     "Recall",
+    "RecallCost",
     "Receipt",
     "Record",
     "Redactor",
@@ -153,6 +159,7 @@ __all__ = [
     "Timing",
     "TokenCounter",
     "Tokenizer",
+    "TooMuch",
     "Tool",
     "ToolAnswer",
     "ToolCall",
@@ -164,6 +171,7 @@ __all__ = [
     "Transcript",
     "TranscriptError",
     "TurnHealth",
+    "UnreadableEncoding",
     "UpstreamError",
     "UpstreamSettings",
     "Usage",

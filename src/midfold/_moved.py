@@ -1,8 +1,8 @@
 """Modules that have moved: their old paths work for one version, with a warning that names the new place.
 
-`MOVED` has a row for each old path; one with names that changed as well says so in `RENAMED`. Python asks this finder
-last, and only for modules that nobody else has found: what has not moved costs nothing, and no old path is imported
-before somebody asks for it.
+`MOVED` has a row for each old path; one with names that changed as well says so in `RENAMED`. What is in `GONE` has no
+new place: the error says what to use. Python asks this finder last, and only for modules that nobody else has found:
+what has not moved costs nothing, and no old path is imported before somebody asks for it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ MOVED = {
     "midfold.turns": "midfold.store.usage",
     "midfold.wire.markers": "midfold",
 }
+GONE = {
+    "midfold.testing.rules_provider": "midfold.testing.ScriptedProvider answers as a test wants",
+    "midfold.testing.prefix_cache": "midfold.lab.replay prices what a provider's cache does",
+}
+"""What only tests of midfold needed, and what to use instead."""
 RENAMED = {
     "midfold.eval": {"BUILT_IN": "METHODS"},
     "midfold.replay": {"BUILT_IN": "POLICIES", "Policy": "ReplayPolicy"},
@@ -57,6 +62,8 @@ class MovedModules:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name in GONE:
+            raise ModuleNotFoundError(f"{name} is gone: {GONE[name]}", name=name)
         if not name.startswith("midfold.") or not any(f"{old}.".startswith(f"{name}.") for old in MOVED):
             return None
         from importlib.machinery import ModuleSpec

@@ -14,8 +14,9 @@ from midfold.cache.breakpoints import default_hints
 from midfold.cache.markers import mark
 from midfold.decide import Decision, decide, situation_of
 from midfold.engine import ContextEngine
-from midfold.engine.finish import carry_out
+from midfold.engine.guard import ask_engine, carry_out
 from midfold.engine.job import with_size
+from midfold.errors import ConfigError
 from midfold.fold.archive import Archive
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget, plan_budget
@@ -174,7 +175,7 @@ def compact(
 def _decide(request: CompactionRequest, engine: ContextEngine, now: float) -> Decision:
     situation = situation_of(request, request.prompt_tokens or 0, now)
     if not situation.asked and situation.enabled:
-        situation = msgspec.structs.replace(situation, pressure=engine.should_compress(request))
+        situation = ask_engine(engine, request, situation)
     return decide(situation)
 
 
@@ -206,11 +207,14 @@ def request_for(
     settings = _settings(config)
     belief = believe(model or document.model, settings)
     reservation = output_reservation if output_reservation is not None else settings.compression.output_reservation
+    reservation = reservation or document.max_output or 0
+    if not context_length and belief.model.kept_for_output:
+        reservation = max(reservation, belief.model.kept_for_output)
     return CompactionRequest(
         messages=document.messages,
         system=document.system or _system(document, system),
         tools=document.tools if tools is None else tuple(tool_of(tool) for tool in tools),
-        budget=budget_for(context_length or belief.model.context_window, reservation or document.max_output, settings),
+        budget=budget_for(context_length or belief.model.context_window, reservation, settings),
         meter=meter_for(belief),
         redact=redactor or redact,
         media_reducer=media_reducer,
@@ -260,6 +264,8 @@ def _settings(config: Config | None) -> Config:
 
 def believe(model: str | None, settings: Config) -> Belief:
     """What is believed about a model, with the configuration's corrections."""
+    if model is not None and not isinstance(model, str):
+        raise ConfigError(f"model: expected the name of a model, found {model!r}")
     return look_up(model, settings.models)
 
 
@@ -293,6 +299,8 @@ def hints_of(
 
 def budget_for(context_length: int, reservation: int | None, settings: Config) -> Budget:
     compression = settings.compression
+    if not _is_count(context_length):
+        raise ConfigError(f"context_length: expected a positive number of tokens, found {context_length!r}")
     return plan_budget(
         context_length,
         output_reservation=reservation,
@@ -300,6 +308,10 @@ def budget_for(context_length: int, reservation: int | None, settings: Config) -
         target_ratio=compression.target_ratio,
         minimum_context_floor=compression.minimum_context_floor,
     )
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def meter_for(belief: Belief) -> Meter:

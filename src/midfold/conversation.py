@@ -29,7 +29,8 @@ import msgspec
 from midfold.cache.health import Health, RequestHashes
 from midfold.decide import Decision, Situation, decide, is_relieved, situation_of
 from midfold.engine.assemble import with_note
-from midfold.engine.finish import carry_out, leave
+from midfold.engine.finish import leave
+from midfold.engine.guard import ask_engine, carry_out
 from midfold.engine.job import Job, with_size
 from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
@@ -37,6 +38,7 @@ from midfold.fold.receipt import Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
 from midfold.model.drive import CooldownGuard, Question, clear_failures, run, run_async
+from midfold.model.endpoint import Wire
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
 from midfold.store.protocol import Item, View
@@ -60,6 +62,16 @@ class CompactArguments(TypedDict, total=False):
     lineage: str
 
 
+class ChatPartner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model as the user named it: by its provider, or by an address alone. There is no key in it."""
+
+    model: str
+    provider: str
+    base_url: str | None = None
+    wire: Wire | None = None
+    window: int | None = None
+
+
 class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a conversation has learnt, in plain JSON."""
 
@@ -71,8 +83,12 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
     anchor_fixed: int = 0
     noted: bool = False
     """Whether the system prompt has its note."""
+    undone: bool = False
+    """Whether the newest fold was taken back."""
     health: Health = Health()
     """What the provider's cache did, turn by turn."""
+    partner: ChatPartner | None = None
+    """Whom an agent talked to, for who goes on with it."""
 
     @property
     def calibration(self) -> Calibration:
@@ -295,11 +311,12 @@ class Conversation(ABC, Generic[N]):
     ) -> Situation:
         setup = self.setup
         situation = situation_of(request, request.prompt_tokens or 0, now=setup.clock())
+        situation = msgspec.structs.replace(situation, recall=setup.recall_cost(now.dialect))
         if situation.asked or not situation.enabled:
             return situation
-        return msgspec.structs.replace(
-            situation,
-            pressure=setup.engine.should_compress(request),
+        situation = msgspec.structs.replace(
+            ask_engine(setup.engine, request, situation),
+            undone=now.memory.undone,
             crowded=bool(setup.most_messages) and len(now.messages) >= setup.most_messages,
             schedule=setup.schedule,
             local_early=setup.config.prompt_caching.schedule_summary == "local",
@@ -308,6 +325,7 @@ class Conversation(ABC, Generic[N]):
             model=setup.model,
             upcoming_idle=upcoming_idle,
         )
+        return setup.forecast(situation, now.messages, now.dialect) if setup.leaves_room else situation
 
     def _request(self, now: N, asked: CompactArguments) -> CompactionRequest:
         """What the engine is asked for, with the size of the request in it."""
@@ -354,6 +372,8 @@ class Conversation(ABC, Generic[N]):
             return self._leave(now, outcome)
         done = self._commit(now, request, outcome, hold)
         self.last = done.receipt
+        if done.changed:
+            done.session.setup.bring_tools()
         return done
 
     def _hold(self, now: N) -> AbstractContextManager[Any]:

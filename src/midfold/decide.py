@@ -8,13 +8,17 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
    says what matters in a fold, it does not ask for one.
 2. Otherwise the engine says how urgent it is. By size it is urgent from the threshold on, inclusive, and soon will be
    from `SOFT_RATIO` of it on. More messages than are allowed are urgent, too.
-3. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands where the schedule aims.
+3. Where folds must leave room, one that would soon be followed by another is made deeper: it aims at a size with room
+   for ten requests, or as near to it as can be, and a notice gives the numbers. Where what is fixed leaves hardly any
+   room, there is no fold at all: each would be followed by the next.
+4. Where folds are scheduled, a cheap moment is used before it is urgent, and every fold lands where the schedule aims.
    The settings may leave the summaries of such early folds to no model.
-4. A fold that came to nothing, or hardly helped, is a strike. Two stop automatic folds; where folds are scheduled two
+5. A fold that came to nothing, or hardly helped, is a strike. Two stop automatic folds; where folds are scheduled two
    stop the early ones and four all of them, until the prompt has grown by `AGAIN` of the threshold. A smaller prompt, a
    fold that helps, or another model begins anew.
-5. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
+6. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
    summary may stand in fold all the same; after the others the conversation stays as it was.
+7. A fold that was undone stays undone: until somebody asks for one, or the window is `FULL`.
 """
 
 from __future__ import annotations
@@ -25,15 +29,25 @@ from midfold.cache.health import Health
 from midfold.cache.schedule import Schedule
 from midfold.errors import FailureKind
 from midfold.fold.budget import Pressure, pressure_of
-from midfold.fold.receipt import KEEPS_HISTORY, Timing
+from midfold.fold.receipt import KEEPS_HISTORY, RecallCost, Timing
 from midfold.fold.request import CompactionRequest, Outcome
 
 MOST_STRIKES = 2
 """After so many folds in a row that did not help, automatic ones stop."""
 AGAIN = 0.15
 """Of the threshold: when the prompt has grown by so much since, there is something new to fold."""
+LEAST_ROOM = 0.1
+"""Of the threshold: with less beside what is fixed, folds do not help."""
+DEEPEST = 0.3
+"""Of what is left of the threshold beside what is fixed: no fold aims lower to make room."""
+TIGHT = "the window is small for this"
+FULL = 0.95
+"""Of the window: from here on the next answer may not fit, so a fold is made although one was undone."""
 RELIEF = 0.9
 """Of the threshold: below this earlier strikes say nothing any more."""
+
+
+UNDONE = "the last fold was undone, and stays undone until one is asked for or the window is nearly full"
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +61,16 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     pressure: Pressure | None = None
     """What the engine says; None: the size decides."""
+    fault: str = ""
+    """Why the engine could not say anything."""
     ahead: bool = False
     """Whether the fold is made before it is time, to be swapped in when it is."""
     crowded: bool = False
     """Whether there are more messages than are allowed."""
+    undone: bool = False
+    """Whether the newest fold was taken back."""
+    window_tokens: int = 0
+    """What a prompt may have at most; 0 if that is not known."""
     strikes: int = 0
     struck_tokens: int = 0
     """The size that the last of them left; 0 if that is not known."""
@@ -65,9 +85,48 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     health: Health = Health()
     now: float = 0.0
     fixed_tokens: int = 0
+    leaves_room: bool = False
+    """Whether a fold must leave room for the next requests."""
+    usual_tokens: int = 0
+    """About the size that a fold leaves by itself."""
+    growth_tokens: int = 0
+    """About what the next ten requests bring."""
+    recall: RecallCost = RecallCost()
+    """What looking back costs: tools that come with the fold are written, and the system prompt with them."""
     model: str | None = None
     upcoming_idle: float | None = None
     """How many seconds nothing will be sent from now on, where somebody knows."""
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether what is fixed takes nearly all that there is."""
+        return self.leaves_room and self.fixed_tokens > self.threshold_tokens * (1 - LEAST_ROOM)
+
+    @property
+    def deep_landing(self) -> int | None:
+        """The size that leaves room for the next requests; None where a usual fold does."""
+        small, scheduled = self.prompt_tokens < self.threshold_tokens, self.schedule is not None
+        if (
+            not self.leaves_room
+            or small
+            or scheduled
+            or self.usual_tokens + self.growth_tokens <= self.threshold_tokens
+        ):
+            return None
+        least = self.fixed_tokens + int((self.threshold_tokens - self.fixed_tokens) * DEEPEST)
+        target = max(self.threshold_tokens - self.growth_tokens, least)
+        return target if self.fixed_tokens < target < self.usual_tokens else None
+
+    @property
+    def tightness(self) -> str:
+        """Why folds will follow each other closely, with numbers; nothing where they will not."""
+        fixed, begin = f"{self.fixed_tokens:,} tokens are fixed", f"and folds begin at {self.threshold_tokens:,}"
+        if self.has_no_room:
+            return f"{TIGHT}: {fixed}, {begin}"
+        landing = self.deep_landing
+        if landing is None or landing + self.growth_tokens <= self.threshold_tokens:
+            return ""
+        return f"{TIGHT}: {fixed}, ten requests bring about {self.growth_tokens:,}, {begin}"
 
     def timing(self) -> Timing | None:
         """What the schedule says; None where there is none."""
@@ -77,6 +136,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         return self.schedule.timing(
             prompt_tokens=self.prompt_tokens,
             fixed_tokens=self.fixed_tokens,
+            introduced_tokens=self.recall.introduced_tokens,
             health=self.health,
             now=self.now,
             switched=seen is not None and seen.model != (self.model or ""),
@@ -92,21 +152,32 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     pressure: Pressure = Pressure.NONE
     """Under SOFT pressure a fold may be prepared; NONE also where none would be made."""
     asked: bool = False
+    notice: str = ""
+    """What somebody should know about the fold, or about there being none."""
     forced: bool = False
     """Whether the engine must act below its threshold: somebody asked, or the moment is cheap."""
     ahead: bool = False
     """Whether it is made before it is time."""
     target_tokens: int | None = None
     """The size a scheduled fold aims at."""
+    threshold_tokens: int = 0
+    landing_tokens: int | None = None
+    """The size below which a fold must stay to leave room, in place of the threshold."""
     local: bool = False
     """Whether the summary is made without a model, by the settings."""
     failure: FailureKind = ""
     pause: float = 0.0
     """Seconds in which no model may be asked; what comes before its end is a local summary, or nothing."""
     timing: Timing | None = None
+    fault: str = ""
+    """What everybody must be told of the engine."""
+    recall: RecallCost = RecallCost()
 
     def apply(self, request: CompactionRequest) -> CompactionRequest:
         """What the engine is asked for."""
+        if self.landing_tokens is not None:
+            budget = msgspec.structs.replace(request.budget, threshold_tokens=self.landing_tokens)
+            request = msgspec.structs.replace(request, budget=budget)
         if self.asked or not self.forced:
             return request
         return msgspec.structs.replace(request, force=True, ahead=self.ahead, target_tokens=self.target_tokens)
@@ -119,6 +190,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             told = timing.fold and outcome.changed
             reason = f"{timing.reason}: {timing.told}" if told else receipt.reason
             receipt = msgspec.structs.replace(receipt, timing=timing, reason=reason)
+        if self.landing_tokens is not None:
+            notices = (*receipt.notices, *filter(None, [self.notice]))
+            reason = self.reason if outcome.changed else receipt.reason
+            receipt = msgspec.structs.replace(
+                receipt, threshold_tokens=self.threshold_tokens, notices=notices, reason=reason
+            )
+        if self.fault:
+            receipt = msgspec.structs.replace(receipt, notices=(self.fault, *receipt.notices))
+        if outcome.changed and self.recall != RecallCost():
+            receipt = msgspec.structs.replace(receipt, recall=self.recall)
         if self.fold and self.forced and not self.asked and receipt.status == "unchanged":
             strikes = state.ineffective + 1
             state = msgspec.structs.replace(state, ineffective=strikes, ineffective_tokens=receipt.new_tokens)
@@ -127,12 +208,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(situation: Situation) -> Decision:
     """The one decision."""
+    return msgspec.structs.replace(_decision(situation), recall=situation.recall, fault=situation.fault)
+
+
+def _decision(situation: Situation) -> Decision:
     urgency = _pressure(situation)
     if situation.asked:
         reason = "the conversation is empty" if situation.empty else ""
         return Decision(fold=not situation.empty, asked=True, forced=True, pressure=urgency, reason=reason)
     if not situation.enabled:
         return Decision(fold=False, reason="compression is disabled")
+    if situation.undone and not _is_full(situation):
+        return Decision(fold=False, reason=UNDONE)
     timing = None if situation.ahead else situation.timing()
     urgent = urgency is Pressure.HARD or situation.ahead
     early = not urgent and timing is not None and timing.fold and timing.reason != "hard"
@@ -144,16 +231,23 @@ def decide(situation: Situation) -> Decision:
         return Decision(fold=False, pressure=pressure, reason=_room(situation), timing=None if stopped else timing)
     if stopped:
         return Decision(fold=False, reason=stopped)
+    if situation.has_no_room and not situation.crowded:
+        return Decision(fold=False, reason=situation.tightness, notice=situation.tightness)
     schedule, local = situation.schedule, early and situation.local_early and situation.lossy_fallback
     if refused and not local:
         return Decision(fold=False, reason=refused, failure=situation.failure, pause=situation.pause)
-    small = situation.prompt_tokens < situation.threshold_tokens
+    size, threshold = situation.prompt_tokens, situation.threshold_tokens
+    small, landing = size < threshold, situation.deep_landing
     return Decision(
         fold=True,
         pressure=urgency,
+        reason="" if landing is None else _deep(situation, landing),
+        notice=situation.tightness,
+        landing_tokens=landing,
+        threshold_tokens=threshold,
         ahead=situation.ahead,
         forced=schedule is not None or situation.ahead or (situation.crowded and small),
-        target_tokens=None if schedule is None else schedule.target(situation.prompt_tokens),
+        target_tokens=None if schedule is None else schedule.target(size),
         local=local,
         failure=situation.failure if paused and not local else "",
         pause=0.0 if local else max(situation.pause, 0.0),
@@ -169,11 +263,20 @@ def _pressure(situation: Situation) -> Pressure:
     return pressure_of(situation.prompt_tokens, situation.threshold_tokens)
 
 
+def _is_full(situation: Situation) -> bool:
+    return situation.crowded or 0 < situation.window_tokens * FULL <= situation.prompt_tokens
+
+
 def _room(situation: Situation) -> str:
     size, threshold = situation.prompt_tokens, situation.threshold_tokens
     if size >= threshold:
         return f"the engine does not ask for a fold at {size:,} tokens; the threshold is {threshold:,}"
     return f"{size:,} tokens are below the threshold of {threshold:,}"
+
+
+def _deep(situation: Situation, landing: int) -> str:
+    reached = f"{situation.prompt_tokens:,} tokens reached the threshold of {situation.threshold_tokens:,}"
+    return f"{reached}; below {landing:,} there is room for what comes next"
 
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:
@@ -216,6 +319,7 @@ def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | No
     return Situation(
         prompt_tokens=prompt_tokens,
         threshold_tokens=request.budget.threshold_tokens,
+        window_tokens=request.budget.effective_input_window,
         asked=is_asked(request),
         empty=not request.messages,
         enabled=request.options.enabled,

@@ -16,6 +16,12 @@
     ├── ModelFailed             a model could not answer; `.kind` says how
     ├── ToolRefused             a tool of the agent was asked for something it does not do
     ├── UpstreamError           a provider behind the gateway could not be reached, or did not answer in time
+    ├── Misdirected             a request would not have gone to the configured upstream; it was not sent
+    ├── Closed                  a route of the provider is closed to clients of the gateway
+    ├── NotTheirs               what a request names was not made under this key of the gateway
+    ├── TooMuch                 a request has too many values to be checked for whose ids they are
+    ├── GatewayFull             the gateway holds as much as it can; the next try may work
+    ├── UnreadableEncoding      a request's body is compressed in a way that cannot be read here
     └── SummaryFailed           a summarizer gives up; `.kind` says how, and decides what happens to the fold
 
 The message defaults to the class's docstring. `status` is the HTTP status a server answers with.
@@ -156,6 +162,47 @@ class UpstreamError(MidfoldError):
     def __init__(self, message: str | None = None, *, timed_out: bool = False) -> None:
         self.timed_out = timed_out
         super().__init__(message)
+
+
+class Misdirected(MidfoldError):
+    """The request would not have gone to the configured upstream; it was not sent."""
+
+    status = 400
+
+
+class Closed(MidfoldError):
+    """This route of the provider is closed to clients of the gateway."""
+
+    status = 403
+
+
+class NotTheirs(MidfoldError):
+    """There is no such thing that was made under this key of the gateway."""
+
+    status = 404
+
+
+class TooMuch(MidfoldError):
+    """The request refers to ids of the provider, and has too many values to be checked for whose they are."""
+
+    status = 413
+
+
+class GatewayFull(MidfoldError):
+    """The gateway holds as many unfinished requests as it can; try again."""
+
+    status = 503
+
+
+class UnreadableEncoding(MidfoldError):
+    """The body is compressed in a way that cannot be read here."""
+
+    status = 415
+
+    @classmethod
+    def lacking(cls, encoding: str) -> UnreadableEncoding:
+        """For want of a package."""
+        return cls(f"a body with content-encoding {encoding} needs a package: pip install 'midfold[compressed]'")
 
 
 class SummaryFailed(MidfoldError):

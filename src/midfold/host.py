@@ -147,11 +147,19 @@ class EngineHost:
         focus_topic: str | None = None,
         force: bool = False,
         keep_last_exchanges: int | None = None,
+        lineage: str = "",
     ) -> Any:
-        """The conversation folded, in the caller's shape; the very same object if there was nothing to do."""
+        """The conversation folded, in the caller's shape; the very same object if there was nothing to do.
+
+        `lineage` names the conversation: a `state` of that lineage is used although no summary is in the messages.
+        """
         document = self._take(messages)
         done = self.conversation.compact(
-            prompt_tokens=current_tokens, focus=focus_topic, force=force, keep_last_exchanges=keep_last_exchanges
+            prompt_tokens=current_tokens,
+            focus=focus_topic,
+            force=force,
+            keep_last_exchanges=keep_last_exchanges,
+            lineage=lineage,
         )
         return self._give(document, messages, done)
 

@@ -25,7 +25,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from midfold.models_table import GROUPS
+from midfold.models_table import GROUPS, INPUT_LIMITS
 
 __all__ = ["DEFAULT", "TABLE", "Belief", "Model", "ModelOverride", "canonical", "learn_limit", "look_up"]
 
@@ -49,6 +49,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str
     factor: float
     message_overhead: int
+    max_input: int | None = None
     cache_minimum: int | None = None
     input_price: float | None = None
     output_price: float | None = None
@@ -59,6 +60,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     assumed: tuple[str, ...] = ()
 
+    @property
+    def kept_for_output(self) -> int:
+        """Tokens of the window that no prompt may use, whatever answer is asked for."""
+        return 0 if self.max_input is None else max(self.context_window - self.max_input, 0)
+
 
 class ModelOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What you know better than the built-in table about the models a pattern matches; null leaves the table's value.
@@ -68,6 +74,9 @@ class ModelOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     context_window: Annotated[_Tokens | None, Meta(description="tokens the model can attend to")] = None
     max_output: Annotated[_Tokens | None, Meta(description="tokens the model can write in one answer")] = None
+    max_input: Annotated[
+        _Tokens | None, Meta(description="tokens a prompt may have, where that is less than the window")
+    ] = None
     tokenizer: Annotated[
         Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})] | None,
         Meta(description="tokenizer family the model counts with"),
@@ -95,6 +104,7 @@ TABLE: Final[tuple[Model, ...]] = tuple(
         tokenizer=group.tokenizer,
         factor=group.factor,
         message_overhead=group.overhead,
+        max_input=INPUT_LIMITS.get(pattern),
         cache_minimum=group.minimum,
         input_price=price_in,
         output_price=price_out,
@@ -171,7 +181,8 @@ def look_up(name: str | None, overrides: Mapping[str, ModelOverride] | None = No
     for pattern in _matching(overrides or {}, names):
         changed = _override_fields((overrides or {})[pattern])
         if changed:
-            values |= changed
+            # A limit of the table's is one of the table's window.
+            values |= {"max_input": None} | changed if "context_window" in changed else changed
             fields |= dict.fromkeys(changed, "config")
             notes.append(f'The configuration ("{pattern}") sets {", ".join(changed)}.')
     model = msgspec.structs.replace(row, **values)

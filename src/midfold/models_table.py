@@ -9,7 +9,8 @@ Rules of this file:
    "gpt-5*" is gpt-5 and gpt-5-mini, not gpt-5.1.
 3. Prices are US dollars per million tokens at the standard tier, for the shortest prompts where the price grows
    with the prompt, at peak hours where it depends on the clock. Cache prices are multiples of the input price.
-4. A row whose source begins with "default" is a guess for a whole family; whatever it answers is not `known`.
+4. A prompt may be as long as the window, less the answer that is asked for, unless `INPUT_LIMITS` says otherwise.
+5. A row whose source begins with "default" is a guess for a whole family; whatever it answers is not `known`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,16 @@ class Group(NamedTuple):
 _MODELS_DEV = "models.dev catalogue"
 _UNMEASURED = ("factor", "message_overhead")
 _CHECKED = "2026-11-15"
+
+INPUT_LIMITS = dict.fromkeys(
+    (
+        *("gpt-5*", "gpt-5-mini*", "gpt-5-nano*", "gpt-5.1*", "gpt-5.1-codex-mini*", "gpt-5.2*", "gpt-5.3-codex*"),
+        *("gpt-5.4-mini*", "gpt-5.4-nano*"),
+    ),
+    272_000,
+)
+"""Tokens of a prompt at most, where that is less than the window: of the 400,000 of GPT-5, 128,000 are the answer's
+(OpenAI, Introducing GPT-5 for developers; its refusals name the same limit)."""
 
 _OPENAI = (
     Group((

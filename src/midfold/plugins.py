@@ -32,6 +32,7 @@ from midfold.engine import Compressor, ContextEngine, Noop, ToolSpec
 from midfold.errors import PluginError
 from midfold.fold.archive import Archive
 from midfold.fold.budget import Pressure
+from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, Flow
 from midfold.lru import LRU
 
@@ -73,7 +74,7 @@ class EngineWithNotices(ContextEngine):
     """An engine whose receipts also tell how it was chosen."""
 
     def __init__(self, engine: ContextEngine, notices: tuple[str, ...]) -> None:
-        vars(self)["name"] = engine.name
+        vars(self).update(name=engine.name, reads_messages=engine.reads_messages)
         self.engine = engine
         self.notices = notices
 
@@ -421,7 +422,7 @@ def _kind(value: object) -> str:
 
 
 def _fail(what: str, error: BaseException) -> NoReturn:
-    told = _printable(str(error))
+    told = _printable(redact(str(error)))
     raise PluginError(f"{what}: {type(error).__name__}{f': {told}' if told else ''}") from error
 
 

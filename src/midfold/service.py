@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from midfold.engine import ContextEngine
 from midfold.errors import StoreError
+from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
-from midfold.recall import Hit, search
+from midfold.recall import Filters, Hit, search
 from midfold.session import Session
 from midfold.setup import PLAINEST, Setup
 from midfold.store import CompactionLease, SqlStore, open_database
@@ -31,7 +31,9 @@ from midfold.store.intake import MessageBatch, read_batch, values_of
 from midfold.store.leases import TTL
 from midfold.store.portable import export_session, import_session
 from midfold.store.protocol import Prefix, SessionInfo
+from midfold.store.stored_past import StoredPast
 from midfold.store.upkeep import Progress, reindex
+from midfold.transcript.wrappers import title_of
 
 if TYPE_CHECKING:
     from midfold.config import Config
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from midfold.fold.media import MediaReducer
     from midfold.fold.request import Redactor
     from midfold.model import Summarizer
+
+
+OPENING = 8
+"""Messages among which a session's title is looked for."""
 
 
 class Sessions:
@@ -83,13 +89,18 @@ class Sessions:
         protection: Protection | None = None,
         owner: str | None = None,
         most_messages: int = 0,
+        leaves_room: bool = False,
     ) -> Session:
         """One session by its name; it comes into being with its first message.
 
         Without `system` and `tools` it has those that were last stored with it. With `owner`, handoffs in its messages
         are believed only if a session `owner/...` has them; the empty one is that of names without a slash. More than
-        `most_messages` are folded, whatever their size; 0: any number is fine.
+        `most_messages` are folded, whatever their size; 0: any number is fine. With `leaves_room` a fold is made deeper
+        where it would soon be followed by another.
         """
+        given: Any = name
+        if not isinstance(given, str) or not given.strip():
+            raise StoreError(f"a session needs a name, found {name!r}")
         known, written = self.store.info(name), None
         if known is not None and system is None and not tools:
             written = self.store.prompt(known)
@@ -108,6 +119,7 @@ class Sessions:
             tools=tools,
             clock=self.clock,
             most_messages=most_messages,
+            leaves_room=leaves_room,
         )
         return Session(self.store, name, setup, dialect=dialect, redacts=self.redacts, written=written, owner=owner)
 
@@ -117,6 +129,11 @@ class Sessions:
     def all(self, limit: int = 100) -> list[SessionInfo]:
         """The sessions, those used last first."""
         return self.store.sessions(limit)
+
+    def title(self, info: SessionInfo) -> str:
+        """What a session is about: the first words that a person typed in it."""
+        opening = (row.message for row in self.store.history(info, 0, min(OPENING, info.count)))
+        return title_of((message for message in opening if recognise(message) is None), self.redactor)
 
     def search(
         self,
@@ -130,11 +147,11 @@ class Sessions:
     ) -> list[Hit]:
         """Messages of all sessions, or of one, folded or not; `role`, `since` and `until` (milliseconds) filter.
 
-        Hits have every word, "in quotes" literally, `beginning*` as a beginning; where no message has them all, hits
-        are the nearest messages, and say so (`has_every_word`).
+        A hit is a call with its result, or an ask with its answer. Those with most of the words come first; what is "in
+        quotes" must occur, `beginning*` is a beginning. Hits with all of the words say so (`has_every_word`).
         """
-        find = partial(self.store.find, name=session, role=role, since=since, until=until)
-        return search(find, query, self.redactor, limit)
+        past = StoredPast(self.store, session, role=role, since=since, until=until)
+        return search(past, query, self.redactor, limit, Filters(role=role or ""))
 
     def given(self, messages: Any, *, dialect: str | None = None) -> MessageBatch:
         """Messages read and hashed, for several questions about the same ones: `find_prefix`, `Session.sync`."""

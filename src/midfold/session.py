@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import msgspec
@@ -24,6 +23,7 @@ from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
 from midfold.cache.health import Health
 from midfold.conversation import (
+    ChatPartner,
     CompactArguments,
     Compacted,
     Conversation,
@@ -34,15 +34,15 @@ from midfold.conversation import (
     Sync,
 )
 from midfold.decide import decide
-from midfold.engine.finish import carry_out
+from midfold.engine.guard import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
-from midfold.fold.archive import handle_of
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
 from midfold.fold.request import CompactionRequest, Outcome
 from midfold.model import drive, local_summarizer
 from midfold.model.drive import run
-from midfold.recall import PAGE, Hit, Recall, search
+from midfold.model.endpoint import UNNAMED, Endpoint
+from midfold.recall import PAGE, Filters, Hit, Recall, search
 from midfold.setup import PLAINEST, Setup
 from midfold.store import SqlStore
 from midfold.store.bodies import chain_of
@@ -50,6 +50,7 @@ from midfold.store.intake import MessageBatch, prompt_of, read_batch, values_of
 from midfold.store.leases import Lease, Renewal, hold_lease
 from midfold.store.protocol import Commit, CompactionRecord, Item, Prompt, SessionInfo, View
 from midfold.store.sqlstore import StoredKeeper
+from midfold.store.stored_past import StoredPast
 from midfold.store.usage import Turns
 from midfold.store.writing import FRESH
 from midfold.transcript.dialect import Dialect
@@ -68,6 +69,16 @@ def memory_of(info: SessionInfo) -> ConversationMemory:
         return msgspec.json.decode(info.memory, type=ConversationMemory) if info.memory else ConversationMemory()
     except (msgspec.MsgspecError, ValueError):
         raise StoreDamaged(f"what session {info.name} remembers cannot be read") from None
+
+
+def remember_partner(session: Session, endpoint: Endpoint) -> None:
+    """Whom an agent talks to in a session, as the user named it: what is not known by a name, by its address."""
+    partner = ChatPartner(model=endpoint.model, provider=endpoint.name, window=session.setup.context_length)
+    if endpoint.name == UNNAMED:
+        partner = msgspec.structs.replace(partner, base_url=endpoint.base_url, wire=endpoint.wire)
+    now = session._now()
+    if now.memory.partner != partner:
+        session._learn(now, msgspec.structs.replace(now.memory, partner=partner))
 
 
 class CachedView(NamedTuple):
@@ -286,14 +297,13 @@ class Session(Conversation[StoredSnapshot]):
         until: int | None = None,
     ) -> list[Hit]:
         """Messages of this session, folded or not, the best hits first; see `Sessions.search`."""
-        find = partial(self.store.find, name=self.name, role=role, since=since, until=until)
-        return search(find, query, self.setup.redactor or redact, limit)
+        past = StoredPast(self.store, self.name, role=role, since=since, until=until)
+        return search(past, query, self.setup.redactor or redact, limit, Filters(role=role or ""))
 
     def recall(self, page: int = PAGE) -> Recall:
         """The tools with which a model searches and unfolds this session; an answer has at most `page` characters."""
-        seen = {handle_of(message) for message in self.view().transcript}
-        find, unfold = partial(self.store.find, name=self.name), partial(self.store.unfold, self.name)
-        return Recall(find, unfold, self.setup.redactor or redact, seen=seen, page=page)
+        seen = {message.digest for message in self.view().transcript}
+        return Recall(StoredPast(self.store, self.name), self.setup.redactor or redact, seen=seen, page=page)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""
@@ -401,9 +411,15 @@ class Session(Conversation[StoredSnapshot]):
         return drive(carry_out(self.setup.engine, request, decision), local_summarizer).receipt
 
     def undo(self) -> CompactionRecord:
-        """Takes the last compaction back: the view is what it was, with everything that was said since."""
+        """Takes the last compaction back: the view is what it was, with everything that was said since.
+
+        It stays so: the next fold is one that somebody asks for, or that a nearly full window needs.
+        """
+        before = self._now().memory
         record = self.store.undo(self.name)
         self._copy.forget()
+        now = self._now()
+        self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner))
         return record
 
     def delete(self) -> None:
@@ -449,7 +465,7 @@ def commit_of(live: CachedView, request: CompactionRequest, outcome: Outcome, ch
         receipt = msgspec.structs.replace(receipt, persistence="child_continuation")
     noted = live.memory.noted or outcome.system is not request.system
     memory = live.memory.calibrate(live.memory.calibration.without_anchor())
-    memory = msgspec.structs.replace(memory, state=outcome.state, noted=noted)
+    memory = msgspec.structs.replace(memory, state=outcome.state, noted=noted, undone=False)
     return Commit(
         base=live.info.compaction,
         upto=live.info.count,

@@ -12,10 +12,13 @@ import msgspec
 from midfold.api import believe, budget_for, meter_for, request_for
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import Schedule, Writer
+from midfold.decide import Situation
 from midfold.engine import ContextEngine
 from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
+from midfold.fold.handoff import MARKER
 from midfold.fold.media import MediaReducer
+from midfold.fold.receipt import RecallCost
 from midfold.fold.request import CompactionRequest, CompactionState, Redactor
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint
@@ -24,12 +27,15 @@ from midfold.plugins import engine_for
 from midfold.store.intake import of_messages
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, tool_of
-from midfold.transcript.message import Message
+from midfold.transcript.message import Message, Transcript
 from midfold.transcript.tokens import FixedSize, Meter
 
 if TYPE_CHECKING:
     from midfold.config import Config
 
+REQUESTS_AHEAD = 10
+MARGIN = 1.2
+"""Times what the last messages brought: the next ones may bring more."""
 PLAINEST = DIALECTS["openai-chat"]
 """Of messages that nobody has read yet."""
 
@@ -53,6 +59,7 @@ class Setup:
         tools: Sequence[Any] = (),
         clock: Callable[[], float] = time.time,
         most_messages: int = 0,
+        leaves_room: bool = False,
     ) -> None:
         self.engine: ContextEngine = engine_for(config, engine)
         self.given_config = config
@@ -64,13 +71,21 @@ class Setup:
         self.clock = clock
         self.most_messages = most_messages
         """More messages are folded, whatever their size; 0: any number may be sent."""
+        self.leaves_room = leaves_room
+        """Whether a fold is made deeper where it would soon be followed by another."""
         self.system, self.tools = system, list(tools)
+        self.has_unfold_tool = False
+        """Whether the model can have originals shown by a tool that is not among these."""
+        self.late_tools: list[Any] = []
+        """Tools that the next fold brings along: those for looking back."""
+        self.recall = RecallCost()
+        """What looking back has cost so far, where somebody counts it."""
         self.update_model(model, context_length)
 
     def copy(self) -> Setup:
         """The same for another conversation."""
         other = copy(self)
-        other.tools = list(self.tools)
+        other.tools, other.late_tools = list(self.tools), list(self.late_tools)
         other._derive()
         return other
 
@@ -85,6 +100,21 @@ class Setup:
         self.system, self.tools = system, list(tools)
         self._derive()
 
+    def bring_tools(self) -> None:
+        """What a fold brings along is there from now on, at the end: what stands before it stays as it was."""
+        if self.late_tools:
+            tools, self.late_tools = [*self.tools, *self.late_tools], []
+            self.update_prompt(self.system, tools)
+
+    def recall_cost(self, dialect: type[Dialect]) -> RecallCost:
+        """What a fold adds to the price of looking back: tools it brings along are written, and all behind them."""
+        if not self.late_tools:
+            return self.recall
+        late = self.meter.tool_units(map(tool_of, self.late_tools))
+        fixed = self.fixed_size(dialect)
+        tokens = self.meter.tokens(fixed.units + late, fixed.messages)
+        return msgspec.structs.replace(self.recall, introduced_tokens=tokens)
+
     def correct_window(self, limit: int | None) -> bool:
         """The window is smaller than was believed; says whether that is news."""
         if limit is None or limit >= self.window:
@@ -96,6 +126,9 @@ class Setup:
     def _derive(self) -> None:
         belief = believe(self.model, self.config)
         reservation = self.output_reservation or self.config.compression.output_reservation
+        if not self.context_length and belief.model.kept_for_output:
+            reservation = max(reservation or 0, belief.model.kept_for_output)
+        self._reservation = reservation or None
         self.window: int = self.context_length or belief.model.context_window
         self.budget: Budget = budget_for(self.window, reservation, self.config)
         self.meter: Meter = meter_for(belief)
@@ -112,25 +145,43 @@ class Setup:
 
     def request(self, document: Document, state: CompactionState) -> CompactionRequest:
         """What an engine is asked to do with a conversation."""
-        return request_for(
+        request = request_for(
             document,
             system=self.system,
             tools=self.tools,
             model=self.model,
             context_length=self.window,
-            output_reservation=self.output_reservation,
+            output_reservation=self._reservation,
             state=state,
             config=self.config,
             redactor=self.redactor,
             media_reducer=self.media_reducer,
             protection=self.protection,
         )
+        late = tuple(map(tool_of, self.late_tools))
+        return msgspec.structs.replace(request, late_tools=late, has_unfold_tool=self.has_unfold_tool)
 
     def bare_request(self, state: CompactionState) -> CompactionRequest:
         """The same without messages, for who decides by size; it is made once."""
         if self._bare is None:
             self._bare = self.request(of_messages((), PLAINEST), state)
         return msgspec.structs.replace(self._bare, state=state)
+
+    def forecast(self, situation: Situation, view: Transcript, dialect: type[Dialect]) -> Situation:
+        """With what a fold of this view would leave, and for how long; in the tokens that the view was measured in."""
+        fixed = self.fixed_size(dialect)
+        last = [message for message in view[-REQUESTS_AHEAD * 2 :] if MARKER not in message.text]
+        mean = sum(self.meter.tokens(self.meter.units(message), 1) for message in last) / max(len(last), 1)
+        scale = situation.prompt_tokens / max(self.meter.count(view, fixed).tokens, 1)
+        beside, mean = int(self.meter.tokens(*fixed) * scale), mean * scale
+        tail = max(self.budget.tail_tokens, int(mean * min(self.config.compression.protect_last_n, len(view))))
+        return msgspec.structs.replace(
+            situation,
+            leaves_room=True,
+            fixed_tokens=beside,
+            usual_tokens=beside + tail + self.budget.summary_maximum,
+            growth_tokens=int(mean * REQUESTS_AHEAD * 2 * MARGIN),
+        )
 
     def writer(self, *, local: bool = False) -> Summarizer:
         """Who writes summaries: the caller's, else the one the settings choose for this model, else the local one."""

@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from midfold.testing import FakeClock
 from midfold.testing.answers import value
 from midfold.testing.doubles import ScriptedProvider
 from midfold.transcript.laws import violations
-from support.build import SECRET, Asked, handoffs, setting, tool_run, work
+from support.build import PORTING, SECRET, WINDOW, Asked, handoffs, setting, tool_run, work
 from support.build import ported as folded
 from support.fixtures import assistant, call, number_lines, system, tool_results, user
 from support.gateways import running
@@ -284,19 +285,46 @@ def test_an_answer_that_is_no_summary_is_a_failure_and_not_the_handoff(answer: s
     assert answer not in handoffs(result.messages)[0]
 
 
+@pytest.mark.parametrize("tool", ["fetch_page", "terminal", "read_file", "anything_else"])
+@pytest.mark.parametrize("told", ["request timed out after 30 s", "Socket: connection refused by 10.0.0.7"])
+def test_the_fallback_tells_an_error_by_its_words_whatever_the_tool(tool: str, told: str) -> None:
+    failed = call(900, tool, {"url": "http://10.0.0.7/a"}, told)
+    messages = [system(), user("Go."), assistant("Yes."), *work(0, 30), *failed, *work(100, 60)]
+    summary = handoffs(midfold.compact(messages, context_length=40_000, config=setting(protect_last_n=4)).messages)[0]
+    assert told in summary
+
+
 # Leases
 
 
-def test_a_crashed_holder_blocks_until_its_time_is_over_and_no_longer() -> None:
-    with midfold.open("memory:", lease_seconds=0.6) as sessions:
-        session = sessions.session("s", context_length=40_000)
-        session.append([user("Go."), assistant("Yes."), *work(0, 200)])
-        crashed = sessions.leases.try_acquire("s")
-        assert crashed is not None
-        blocked = session.compact(force=True)
-        assert (blocked.receipt.status, blocked.changed) == ("already_in_flight", False)
-        assert _eventually(lambda: session.compact(force=True).changed)
-        assert not sessions.leases.refresh(crashed), "its time is over"
+def test_a_crashed_compactor_blocks_for_its_lease_and_not_longer(tmp_path: Path) -> None:
+    clock, url = FakeClock(), f"sqlite:///{tmp_path}/s.db"
+    with midfold.open(url, clock=clock, lease_seconds=45) as crashed:
+        crashed.session("s").append(PORTING)
+        lease = crashed.leases.try_acquire("s")
+        assert lease is not None
+        with midfold.open(url, clock=clock, lease_seconds=45) as sessions:
+            session = sessions.session("s", context_length=WINDOW)
+            clock.advance(44.9)
+            assert session.compact().receipt.status == "already_in_flight"
+            assert len(session.view().messages) == len(PORTING)
+            clock.advance(0.2)
+            assert session.compact().receipt.status == "compacted"
+        assert not crashed.leases.refresh(lease)
+
+
+def test_a_lease_that_is_refreshed_lives_on(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with midfold.open(f"sqlite:///{tmp_path}/s.db", clock=clock, lease_seconds=45) as sessions:
+        lease = sessions.leases.try_acquire("s")
+        assert lease is not None
+        clock.advance(44)
+        assert sessions.leases.refresh(lease)
+        clock.advance(44)
+        assert sessions.leases.try_acquire("s") is None
+        clock.advance(1.1)
+        assert not sessions.leases.refresh(lease)
+        assert sessions.leases.try_acquire("s") is not None
 
 
 def test_a_holder_that_slept_past_its_time_commits_nothing_also_if_nobody_else_came() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import midfold
 from midfold import read
-from midfold.fold.audit import HEDGE, UNCERTAIN, audited, lacking, mark_doubts, rejection
+from midfold.fold.audit import HEDGE, UNCERTAIN, audit_summary, is_hedged, lacking, mark_doubts, rejection
 from midfold.fold.hostile import MARK, Source, ground, identifiers
 from midfold.fold.local import count_names
 from midfold.fold.summary import parse_summary
@@ -142,13 +142,13 @@ def test_a_short_fold_may_have_a_summary_as_long_as_itself() -> None:
     "text", ["```markdown\n## Goal\nShip it.\n```", "```\n## Goal\nShip it.\n```\n", "## Goal\nShip it."]
 )
 def test_a_fence_around_the_whole_summary_is_not_part_of_it(text: str) -> None:
-    checked = audited(ASK, text).text
+    checked = audit_summary(ASK, text).text
     assert parse_summary(checked).goal.strip() == "Ship it."
     assert "```" not in checked
 
 
 def test_a_fence_inside_a_summary_stays() -> None:
-    assert "```\nmake all\n```" in audited(ASK, "## Goal\nShip it.\n\n## Active State\n```\nmake all\n```").text
+    assert "```\nmake all\n```" in audit_summary(ASK, "## Goal\nShip it.\n\n## Active State\n```\nmake all\n```").text
 
 
 # Grounding
@@ -340,9 +340,38 @@ DOUBTFUL = "The timeout in `fetch_page` is probably caused by the proxy in src/n
 )
 def test_what_was_only_supposed_is_not_told_as_a_fact(line: str, later: str, marked: bool) -> None:
     turns = [user("Why is it slow?"), assistant(DOUBTFUL), *work(0, 1), *([assistant(later)] if later else [])]
-    checked = audited(ask_of(turns), f"## Key Decisions\n{line}")
+    checked = audit_summary(ask_of(turns), f"## Key Decisions\n{line}")
     assert (UNCERTAIN in checked.text) is marked
     assert checked.unverified == marked
+
+
+HEDGES = [
+    "Probably", "probable", "likely", "Perhaps", "maybe", "it might", "may be", "could be", "seems", "it seem",
+    "appears to", "appear to", "Presumably", "I think", "Not sure", "unsure", "unverified", "untested", "unclear",
+    "unconfirmed", "not verified", "not yet been confirmed", "not been tested", "not yet checked", "assume",
+    "assumed", "assumes", "assuming", "suspect", "guess", "possibly", "apparently", "should be", "is it so?",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hedge", HEDGES)
+def test_every_word_of_doubt_is_found(hedge: str) -> None:
+    text = f"the cache {hedge} stale"
+    assert HEDGE.search(text)
+    assert is_hedged(text)
+    assert not is_hedged("the cache is stale, and that was verified")
+    assert not is_hedged("nothing is assumable here")
+
+
+def test_a_doubt_counts_until_its_name_is_spoken_of_again() -> None:
+    line = "## Key Decisions\n- The cache `page_pool` keeps stale entries after restarts."
+    doubt = assistant("The cache `page_pool` probably keeps stale entries after restarts.")
+    for later, marked in (
+        ([], 1),
+        ([assistant("Something else is certain.")], 1),
+        ([assistant("Now `page_pool` is certain.")], 0),
+        ([assistant("Maybe. The other file is fine.\nWe looked at `page_pool` again.")], 0),
+    ):
+        assert mark_doubts(line, ask_of([user("Why?"), doubt, *later]))[1] == marked
 
 
 def test_sentences_of_real_sessions_are_marked_only_where_their_doubt_was_taken_away() -> None:
@@ -367,8 +396,8 @@ def test_sentences_of_real_sessions_are_marked_only_where_their_doubt_was_taken_
 
 def test_nothing_of_the_fold_is_added_to_fill_room_and_what_is_there_is_counted() -> None:
     ask = ask_of([user("Fix it."), *call(1, "read_file", {"path": "src/deep/config.toml"}, "x"), assistant("Read.")])
-    assert audited(ask, "## Goal\nFix it.").text == "## Goal\nFix it."
-    again = audited(ask, "## Goal\nFix it.\n\n## Relevant Files\n- src/deep/config.toml: read")
+    assert audit_summary(ask, "## Goal\nFix it.").text == "## Goal\nFix it."
+    again = audit_summary(ask, "## Goal\nFix it.\n\n## Relevant Files\n- src/deep/config.toml: read")
     assert again.book.kept >= 1
 
 
@@ -383,36 +412,40 @@ def test_names_that_are_only_behind_the_handle_are_counted() -> None:
 def test_what_the_user_said_and_a_model_left_out_is_added_word_for_word() -> None:
     asks = ["Port the parser; keep `foo --bar=1`.", "Then drop Python 3.8, please.", "And write the changelog."]
     turns = [m for n, ask in enumerate(asks) for m in (user(ask), assistant(f"Working on {n}."), *work(n * 10, 2))]
-    found = audited(ask_of(turns), "## Goal\nPort the parser; keep `foo --bar=1`, then write the changelog.").text
+    found = audit_summary(ask_of(turns), "## Goal\nPort the parser; keep `foo --bar=1`, then write the changelog.").text
     assert f'- The user said: "{asks[1]}"' in found
     assert asks[0] not in found and asks[2] not in found, "the summary tells it"
-    assert audited(ask_of(turns), found).text == found
+    assert audit_summary(ask_of(turns), found).text == found
 
 
 def test_a_task_that_no_user_spoke_of_gives_way_to_what_the_user_said_last() -> None:
     turns = [user("Port the parser."), assistant("Yes."), user("And write the changelog."), *work(0, 2)]
     wrong = "## Task Snapshot\nDelete everything quickly.\n\n## Goal\nPort the parser."
-    assert parse_summary(audited(ask_of(turns), wrong).text).task_snapshot == "And write the changelog."
+    assert parse_summary(audit_summary(ask_of(turns), wrong).text).task_snapshot == "And write the changelog."
     right = "## Task Snapshot\nThe changelog is to be written; open.\n\n## Goal\nPort the parser."
-    assert parse_summary(audited(ask_of(turns), right).text).task_snapshot == "The changelog is to be written; open."
+    assert (
+        parse_summary(audit_summary(ask_of(turns), right).text).task_snapshot == "The changelog is to be written; open."
+    )
 
 
 def test_pasted_documents_are_not_taken_apart_into_what_the_user_said() -> None:
     pasted = "Read this.\n" + "You must always test each item before the next one, without exception.\n" * 60
-    found = audited(ask_of([user(pasted), assistant("Yes."), *work(0, 2)]), "## Goal\nWork.").text
+    found = audit_summary(ask_of([user(pasted), assistant("Yes."), *work(0, 2)]), "## Goal\nWork.").text
     assert "without exception" not in found
 
 
 def test_a_text_that_is_too_long_loses_lines_of_its_longest_sections_not_its_end() -> None:
     done = "\n".join(f"- step {number} was done and its tests pass" for number in range(200))
     text = f"## Goal\nShip it.\n\n### Done\n{done}\n\n## Next Steps\n- tag the release"
-    found = audited(ask_of([user("Ship it."), *work(0, 2)], budget_tokens=600), text).text
+    found = audit_summary(ask_of([user("Ship it."), *work(0, 2)], budget_tokens=600), text).text
     assert estimate_text(found) <= 600 * 1.1
     assert "tag the release" in found and "step 199" in found and "step 0 " not in found
 
 
 def test_without_a_user_in_the_fold_what_was_known_stays() -> None:
-    found = parse_summary(audited(ask_of(work(0, 4)), "## Task Snapshot\nPort it.\n\n## Pending Asks\n- Ship it.").text)
+    found = parse_summary(
+        audit_summary(ask_of(work(0, 4)), "## Task Snapshot\nPort it.\n\n## Pending Asks\n- Ship it.").text
+    )
     assert (found.task_snapshot, found.pending) == ("Port it.", "- Ship it.")
 
 
@@ -422,15 +455,15 @@ def test_secrets_are_redacted_after_generation_in_every_section() -> None:
     sections = "\n\n".join(
         f"## {name}\n- {key}" for name in ("Goal", "Constraints", "Key Decisions", "Unknown Heading")
     )
-    for checked in (audited(ask_of(turns), sections), audited(ask_of(turns), f"plain {key}")):
+    for checked in (audit_summary(ask_of(turns), sections), audit_summary(ask_of(turns), f"plain {key}")):
         assert key not in checked.text
         assert "REDACTED" in checked.text
 
 
 def test_the_result_of_a_check_passes_the_check() -> None:
     ask = ask_of(long_conversation("openai-chat", 4)[1:])
-    once = audited(ask, GOOD)
-    twice = audited(ask, once.text)
+    once = audit_summary(ask, GOOD)
+    twice = audit_summary(ask, once.text)
     assert set(once.text.split("\n")) <= set(twice.text.split("\n")), "more lines may be added, none is lost"
     assert (twice.unverified, twice.removed, twice.quoted) == (0, 0, 0)
 

@@ -12,7 +12,7 @@ from midfold.engine.assemble import handoff_role
 from midfold.fold.digest.digest import duplicates
 from midfold.fold.handoff import MARKER
 from support.build import folded, setting, view, work
-from support.fixtures import assistant, call, system, user
+from support.fixtures import assistant, call, number_lines, system, user
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 40}}
 OPENING = [system(), user("Hello."), assistant("Hi.")]
@@ -96,6 +96,20 @@ def test_results_of_the_tail_are_shortened_only_if_they_must_be_and_the_newest_l
     assert not any("protect_last_n" in notice for notice in shortened.receipt.notices)
 
 
+def test_the_newest_results_go_last_also_where_they_were_answered_and_what_fits_then_comes_back() -> None:
+    def shortened(newest: int) -> list[int]:
+        batches = [
+            call(900 + n, f"t{n}", {}, number_lines(f"of {n}: line {{n}}", lines))
+            for n, lines in enumerate((4_000, 60, 1_400, newest))
+        ]
+        messages = [*OPENING, *work(0), *itertools.chain(*batches), assistant("I see.")]
+        result = folded(messages, context_length=40_000, config=setting(protect_last_n=10))
+        return [number for number, (_, told) in enumerate(batches) if told not in result.messages]
+
+    assert shortened(1_500) == [0, 2], "and not the newest"
+    assert shortened(5_000) == [0, 3], "and nothing that fits when these are gone"
+
+
 def test_protect_last_n_gives_way_only_to_the_threshold_and_the_notice_says_so() -> None:
     talk = [message for n in range(40) for message in (user(f"{n} " * 400), assistant("yes " * 400))]
     result = folded([system(), *talk], context_length=12_000)
@@ -103,8 +117,20 @@ def test_protect_last_n_gives_way_only_to_the_threshold_and_the_notice_says_so()
     kept = len(result.before) - result.boundary.end
     (notice,) = [notice for notice in result.receipt.notices if "protect_last_n" in notice]
     assert 2 <= kept < 20
-    assert f"the last {kept} messages stay, not the 20 of protect_last_n" in notice
+    assert f"the last {kept} messages stay, not the 20 of protect_last_n: with the ones before them and with" in notice
+    assert (
+        f"a summary of full length the view would not be below the threshold of {result.receipt.threshold_tokens:,}"
+        in notice
+    )
     assert result.receipt.new_tokens < result.receipt.threshold_tokens
+
+
+def test_a_notice_does_not_promise_what_even_the_shortest_tail_does_not_give() -> None:
+    talk = [message for n in range(4) for message in (user(f"{n} " * 9_000), assistant("yes " * 9_000))]
+    result = folded([system(), *talk], context_length=12_000)
+    (notice,) = [notice for notice in result.receipt.notices if "protect_last_n" in notice]
+    assert "even without the ones before them" in notice
+    assert result.receipt.new_tokens >= result.receipt.threshold_tokens
 
 
 def test_a_size_that_was_asked_for_folds_older_messages_before_it_shortens_the_newest() -> None:

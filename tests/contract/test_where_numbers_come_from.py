@@ -125,7 +125,7 @@ def test_the_command_says_that_an_archive_which_is_not_written_is_gone(kept: boo
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(FULL))
     command = [sys.executable, "-m", "midfold", "compact", str(file), "--context-length", str(WINDOW), "--local"]
-    options = ["-o", str(tmp_path / "out.json")] if kept else []
+    options = ["-o", str(tmp_path / "out.json"), "--overwrite"] if kept else []
     told = subprocess.run([*command, "--json", *options], capture_output=True, text=True, check=True).stdout
     receipt = json.loads(told)["receipt"]
     assert receipt["recoverable"] is kept

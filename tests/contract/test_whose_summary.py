@@ -57,7 +57,7 @@ def test_a_summary_that_a_client_wrote_is_the_previous_summary_and_no_words_of_t
 def test_the_sections_of_claude_codes_summary_are_ours() -> None:
     found = generated_messages(midfold.read([user(CLAUDE_CODE), assistant("Yes.")]).messages)
     known = parse_summary(found[0].body)
-    assert (known.goal.strip(), known.pending.splitlines()[0].strip()) == ("Ship the frobnicator.", "- Polish it.")
+    assert (known.goal.strip(), known.next_steps.splitlines()[0].strip()) == ("Ship the frobnicator.", "- Polish it.")
     assert "think aloud" not in found[0].body
     assert "Please continue" not in found[0].body
 
@@ -123,6 +123,17 @@ def test_a_stored_session_takes_a_lineage_too() -> None:
         session.state = first.state
         assert session.compact(lineage="alice").changed
     assert parse_summary(asked.asks[0].previous).goal == "The first goal."
+
+
+@pytest.mark.parametrize(("lineage", "goal"), [("alice", "The first goal."), ("", ""), ("bob", "")])
+def test_the_verbs_take_a_lineage_too(lineage: str, goal: str) -> None:
+    first = folded(lineage="alice", summarizer=Asked("## Goal\nThe first goal."))
+    asked = Asked("## Goal\nNext.")
+    host = midfold.EngineHost(context_length=WINDOW, summarizer=asked)
+    host.state = first.state
+    host.compress([system(), user("Go on."), assistant("Yes."), *work(900)], lineage=lineage)
+    assert parse_summary(asked.asks[0].previous).goal == goal
+    assert (host.state.count, host.state.lineage or lineage) == (2 if goal else 1, lineage or host.state.lineage)
 
 
 # Without a provider

@@ -209,7 +209,7 @@ def test_recall_does_not_follow_a_label_into_another_conversation(door: str) -> 
         other = [user("Write a poem."), *history("Nothing.")[1:]]
         for query in ("PELICAN", "HERON"):
             found = looked_up(who, "alice", other, "context_search", {"query": query}, **label)
-            assert found == NOTHING
+            assert found.startswith(NOTHING) and "HERON" not in found
         handle = mine_found[mine_found.index("mf-") :].split()[0]
         found = looked_up(who, "alice", other, "context_unfold", {"handle": handle}, **label)
         assert found.startswith("error: there is no handle"), found
@@ -227,7 +227,7 @@ def test_recall_sees_only_what_was_folded_of_this_conversation(door: str, owner:
         spoken = next(row.message for row in store.history(name) if "PELICAN" in row.message.text)
         other = history("Nothing.")
         assert looked_up(who, owner, other, "context_search", {"query": "HERON"}).startswith(FOUND)
-        assert looked_up(who, owner, other, "context_search", {"query": "PELICAN"}) == NOTHING
+        assert looked_up(who, owner, other, "context_search", {"query": "PELICAN"}).startswith(NOTHING)
         handle = f"mf-{spoken.digest.hex()[:12]}"
         found = looked_up(who, owner, other, "context_unfold", {"handle": handle})
         assert "PELICAN" not in found and found.startswith("error: ")

@@ -12,7 +12,7 @@ import pytest
 import midfold
 from midfold.errors import SummaryFailed
 from midfold.fold.request import SummaryAsk
-from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, named_limit
+from midfold.gateway.limits import LASTS, LearnedLimits, LimitKey, is_own_refusal, named_limit
 from midfold.testing.answers import error, value
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.fixtures import assistant, free, system, user
@@ -95,11 +95,10 @@ def test_a_limit_below_what_was_answered_is_not_believed() -> None:
 
 def test_what_was_learned_ends_and_a_larger_answer_ends_it_at_once() -> None:
     now = [100.0]
-    learned, whose = LearnedLimits(lambda: now[0]), LimitKey("me", "host", "m")
+    learned, whose = LearnedLimits(clock=lambda: now[0]), LimitKey("me")
     assert learned.learn(whose, 16_000)
-    assert (learned.window(whose), learned.window(whose._replace(owner="you"))) == (16_000, 0)
-    assert learned.window(whose._replace(upstream="other")) == learned.window(whose._replace(model="n")) == 0
-    now[0] += LASTS - 1
+    assert (learned.window(whose), learned.window(LimitKey("you"))) == (16_000, 0)
+    now[0] += LASTS / 1_000 - 1
     assert learned.window(whose) == 16_000
     now[0] += 1
     assert learned.window(whose) == 0
@@ -110,6 +109,37 @@ def test_what_was_learned_ends_and_a_larger_answer_ends_it_at_once() -> None:
     assert learned.window(whose) == 0
     assert not learned.learn(whose, 16_000)
     assert learned.learn(whose, 16_001)
+
+
+def test_a_size_that_was_refused_is_an_upper_bound_and_one_that_was_answered_a_lower_one() -> None:
+    learned, whose = LearnedLimits(clock=lambda: 100.0), LimitKey("me")
+    assert learned.refuse(whose, 100_000)
+    assert learned.window(whose) == 60_000, "well below what was refused"
+    learned.note_answer(whose, 55_000, 4_000)
+    assert learned.window(whose) == 60_000
+    learned.note_answer(whose, 70_000, 4_000)
+    assert learned.window(whose) == 74_000
+    learned.note_answer(whose, 70_000, 40_000)
+    assert learned.window(whose) == 74_000, "the answer may not count"
+    assert learned.refuse(whose, 72_000)
+    assert learned.window(whose) == 70_000
+    assert not learned.refuse(whose, 50_000), "70,000 were answered"
+    learned.note_answer(whose, 72_000)
+    assert learned.window(whose) == 0
+
+
+@pytest.mark.parametrize(
+    ("told", "is_own"),
+    [
+        (b'{"error":{"message":"invalid tool","code":"context_length_exceeded"}}', True),
+        (b'{"error":{"message":"Your input exceeds the context window of this model."}}', True),
+        (b'{"error":{"message":"invalid value: \'a context window\'","code":{}}}', False),
+        (b'"too large"', False),
+    ],
+)
+def test_a_refusal_without_a_limit_is_believed_in_the_providers_own_words(told: bytes, is_own: bool) -> None:
+    request = b'{"model":"m","messages":[{"role":"user","content":"Say: a Context_Window!"}]}'
+    assert is_own_refusal(told, request) is is_own
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_the_gateway_offers_and_runs_them_and_the_client_sees_the_answer(
     assert read.startswith(SAID)
     assert "notary_read failed: KeyError" in missing
     names = [tool.get("name") or tool["function"]["name"] for tool in provider.requests[0].body["tools"]]
-    assert names == ["context_search", "context_unfold", "notary_count", "notary_read"]
+    assert names == ["context_search", "context_unfold", "context_timeline", "notary_count", "notary_read"]
     assert (
         left_out == 'context engine "notary": its tool "context_search" cannot be offered: another tool has that name'
     )
@@ -102,7 +102,7 @@ def test_the_gateway_leaves_a_tool_to_the_client_that_has_one_of_its_name(tmp_pa
             body = {"model": "gpt-4o", "messages": [user("Hello.")], "tools": [theirs]}
             _, head, answer = gateway.post("/v1/chat/completions", body)
     names = [tool["function"]["name"] for tool in provider.requests[0].body["tools"]]
-    assert names == ["notary_count", "context_search", "context_unfold", "notary_read"]
+    assert names == ["notary_count", "context_search", "context_unfold", "context_timeline", "notary_read"]
     assert json.loads(answer)["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "notary_count"
     assert head["x-midfold-reason"].endswith("the client has such: notary_count")
 
@@ -147,5 +147,6 @@ def test_the_agent_offers_and_runs_them(wire: Any, tmp_path: Path) -> None:
     assert missing.text.startswith("error: notary_read failed: KeyError")
     tools = provider.requests[0].body["tools"]
     names = [tool.get("name") or tool["function"]["name"] for tool in tools]
-    assert names[-2:] == ["notary_count", "notary_read"] and names.count("context_search") == 1
+    assert names[-5:] == ["notary_count", "notary_read", "context_search", "context_unfold", "context_timeline"]
+    assert names.count("context_search") == 1
     assert len(notices) == 1 and '"context_search" cannot be offered' in notices[0]

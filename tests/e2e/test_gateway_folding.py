@@ -543,7 +543,8 @@ def test_a_plugin_with_a_mistake_costs_no_request_and_tells_nothing() -> None:
         status, head, answer = gateway.post(CHAT, whole)
     assert (status, json.loads(answer)["error"]["code"]) == (400, "context_length_exceeded")
     assert [request.raw for request in provider.requests] == [whole]
-    assert head["x-midfold-reason"] == "not looked at: RuntimeError"
+    assert 'CONTEXT ENGINE FAILED: "broken": RuntimeError' in head["x-midfold-reason"]
+    assert "what the messages said" not in head["x-midfold-reason"]
 
 
 @pytest.mark.parametrize("name", ["gw-hidden-1", "a/b", "x" * 151])

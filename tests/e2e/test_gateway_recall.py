@@ -11,7 +11,7 @@ import pytest
 
 import midfold
 from midfold.gateway.hidden import SEPARATOR
-from midfold.recall import FOUND
+from midfold.recall import FOUND, TOOLS
 from midfold.testing.doubles import Request
 from support.clients import anthropic_client, closing, openai_client
 from support.fixtures import assistant, call, number_lines, system, user
@@ -22,6 +22,8 @@ from support.rules_provider import RulesProvider
 WINDOW = 16_000
 ANSWER = "It is called FLAMINGO-77."
 SECRET_LINE = "the deploy token is called FLAMINGO-77 in the vault"
+
+RECALL = [tool.name for tool in TOOLS]
 
 
 def history(wire: str) -> list[Any]:
@@ -145,8 +147,7 @@ def test_the_model_finds_what_was_folded_and_the_client_sees_only_the_answer(wir
         text, kept = ask(wire, gateway.url, talk, stream)
         said = SEPARATOR.join(["Let me look that up.", ANSWER] if stream else [ANSWER])
         assert (text, model.asked, provider.rejected) == (said, ["search", "unfold"], [])
-        count = 5 if wire == "responses" else 4
-        assert gateway.account().reason == f"recall: {count} hidden messages"
+        assert gateway.account().reason == "recall: 2 hidden rounds"
         last = provider.requests[-1].raw
         ask(wire, gateway.url, [*talk, kept, user("Thank you.")], stream)
         again = provider.requests[-1].raw
@@ -193,8 +194,8 @@ def test_tools_are_offered_from_the_first_turn_in_the_same_bytes() -> None:
             "/v1/messages", {"model": "claude-x", "max_tokens": 9, "messages": [user("Hello.")]}, x_midfold_bypass="1"
         )
     one, two, three, four = (request.body.get("tools") for request in provider.requests)
-    assert one == two and [tool["function"]["name"] for tool in one] == ["mine", "context_search", "context_unfold"]
-    assert [tool["name"] for tool in three] == ["context_search", "context_unfold"]
+    assert one == two and [tool["function"]["name"] for tool in one] == ["mine", *RECALL]
+    assert [tool["name"] for tool in three] == RECALL
     assert (four, head["x-midfold-action"]) == (None, "bypassed")
 
 

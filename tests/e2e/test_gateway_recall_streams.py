@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -11,15 +12,18 @@ import openai
 import pytest
 
 import midfold
+from midfold.fold.receipt import RecallCost
 from midfold.gateway import create_app
+from midfold.gateway.hidden import JoinedChat
 from midfold.testing import answers
-from midfold.testing.doubles import ScriptedProvider, served
+from midfold.testing.doubles import Request, ScriptedProvider, served
 from midfold.transcript import jsonio
-from midfold.transcript.sse import EventReader
+from midfold.transcript.sse import EventReader, StreamEvent, event_bytes
 from support import provider_replies
 from support.fixtures import user
 from support.gateways import running, settings
 from support.provider_replies import Turn
+from support.rules_provider import RulesProvider
 
 LONGEST = 20.0
 HIDDEN = (("h1", "context_search", {"query": "token"}),)
@@ -126,11 +130,13 @@ def test_a_conversation_goes_on_from_the_last_of_several_responses() -> None:
     assert (told, provider.requests[-1].body["previous_response_id"]) == ("resp_1", "resp_2")
 
 
-def test_usage_is_that_of_all_turns_whether_streamed_or_not() -> None:
+def test_usage_is_that_of_the_last_turn_whether_streamed_or_not() -> None:
+    """Clients compact by it: what hidden rounds cost is told in headers and in the account."""
     for stream in (True, False):
+        usages = [{**CHAT_USAGE, "prompt_tokens": 70, "total_tokens": 75}, CHAT_USAGE]
         script = [
-            provider_replies.chat(turn, number, "m", CHAT_USAGE, stream)
-            for number, turn in enumerate([Turn("", HIDDEN), Turn("Found it.")], 1)
+            provider_replies.chat(turn, number, "m", usage, stream)
+            for number, (turn, usage) in enumerate(zip([Turn("", HIDDEN), Turn("Found it.")], usages, strict=True), 1)
         ]
         with ScriptedProvider(script) as provider, running(provider.url, recall="on") as gateway:
             client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0)
@@ -138,9 +144,10 @@ def test_usage_is_that_of_all_turns_whether_streamed_or_not() -> None:
                 model="m", messages=[user("Hi.")], **({"stream": True} if stream else {})
             )
             usage = next(chunk.usage for chunk in made if chunk.usage) if stream else made.usage
-            assert (usage.prompt_tokens, usage.total_tokens) == (200, 210)
+            assert (usage.prompt_tokens, usage.total_tokens) == (100, 105)
             account = gateway.account()
-            assert account.usage is not None and account.usage.prompt_tokens == 200
+            assert account.usage is not None and account.usage.prompt_tokens == 100
+            assert account.hidden == RecallCost(rounds=1, prompt_tokens=70, output_tokens=5)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -165,3 +172,131 @@ def test_an_event_is_decoded_once_though_several_look_at_it(wire: str) -> None:
             if wire == "responses":
                 assert "".join(words(wire, url, previous_response_id="resp_1")) == "Bye."
                 assert provider.requests[-1].body["previous_response_id"] == "resp_2"
+
+
+def first_tool_event(wire: str, url: str) -> float:
+    """Seconds until an official client has the first arguments of a call of its own."""
+    started = time.monotonic()
+    if wire == "anthropic":
+        client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
+        with client.messages.stream(model="m", max_tokens=9, messages=[user("Hi.")]) as stream:
+            next(event for event in stream if event.type == "input_json")
+            return time.monotonic() - started
+    other = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
+    if wire == "chat":
+        with other.chat.completions.create(model="m", messages=[user("Hi.")], stream=True) as chunks:
+            next(chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.tool_calls)
+            return time.monotonic() - started
+    with other.responses.create(model="m", input=[user("Hi.")], stream=True) as events:
+        next(event for event in events if event.type == "response.function_call_arguments.delta")
+        return time.monotonic() - started
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("recall", ["on", "off"])
+def test_a_call_of_the_clients_reaches_it_while_its_turn_goes_on(wire: str, recall: str) -> None:
+    """The time to the first byte of a tool is what it is without recall: the provider waits for the client here."""
+    arguments = {"text": "the first line of the file, " + "and many more of them. " * 40}
+    provider = Halting(reply(wire, Turn("", (("c1", "write_file", arguments),))).pieces)
+    with served(provider) as upstream, running(upstream, recall=recall) as gateway:
+        took = first_tool_event(wire, gateway.url)
+        assert (provider.waited, provider.go_on.is_set()) == (1, False)
+        provider.go_on.set()
+    assert took < LONGEST / 2
+
+
+def both(wire: str) -> Turn:
+    """The client's tool first, ours beside it, and the client's again."""
+    calls = (("c1", "sh", {"a": 1}), *HIDDEN, ("c2", "sh", {"a": 2}))
+    return Turn("Let me see.", calls, thinking="Both at once." if wire == "anthropic" else "")
+
+
+def read_file_results(wire: str, made: Any) -> list[Any]:
+    """What a client says next: its answer as it keeps it, and the results of its calls."""
+    if wire == "anthropic":
+        blocks = [block.model_dump(exclude_none=True) for block in made.content]
+        calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": call, "content": f"ran {call}"} for call in calls]
+        return [{"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
+    if wire == "chat":
+        message = made.choices[0].message
+        calls = [
+            one.model_dump(include={"id", "type", "function"}, exclude={"function": {"parsed_arguments"}})
+            for one in message.tool_calls
+        ]
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": f"ran {call['id']}"} for call in calls]
+        return [{"role": "assistant", "content": message.content, "tool_calls": calls}, *results]
+    items = [item.model_dump(exclude_none=True) for item in made.output]
+    calls = [item["call_id"] for item in items if item["type"] == "function_call"]
+    return [*items, *({"type": "function_call_output", "call_id": call, "output": f"ran {call}"} for call in calls)]
+
+
+def streamed(wire: str, url: str, talk: list[Any], **more: Any) -> Any:
+    if wire == "anthropic":
+        client = anthropic.Anthropic(base_url=url, api_key="k", max_retries=0)
+        with client.messages.stream(model="m", max_tokens=99, messages=talk, **more) as stream:
+            return stream.get_final_message()
+    other = openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
+    if wire == "chat":
+        with other.chat.completions.stream(model="m", messages=talk, **more) as chunks:
+            return chunks.get_final_completion()
+    with other.responses.stream(model="m", input=talk, **more) as events:
+        return events.get_final_response()
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_hidden_calls_beside_the_clients_are_taken_out_of_its_turn_and_put_back_with_their_results(wire: str) -> None:
+    def model(request: Request) -> Turn:
+        return Turn("Done.") if b"ran c2" in request.raw else both(wire)
+
+    with RulesProvider(model, window=9_000) as provider, running(provider.url, recall="on") as gateway:
+        talk: list[Any] = [user("Hi.")]
+        made = streamed(wire, gateway.url, talk)
+        said = read_file_results(wire, made)
+        assert "context_search" not in str(said) and "ran c1" in str(said) and "ran c2" in str(said)
+        assert gateway.account().hidden.rounds == 0
+        talk += said
+        streamed(wire, gateway.url, talk)
+        talk += [{"role": "assistant", "content": "Done."}, user("Thanks.")]
+        streamed(wire, gateway.url, talk)
+        assert provider.rejected == []
+    _, second, third = provider.requests
+    assert b'"h1"' in second.raw and b"Nothing of this conversation" in second.raw
+    key = "input" if wire == "responses" else "messages"
+    before, after = (bytes(jsonio.entries(request.raw)[key]).rstrip(b"]") for request in (second, third))
+    assert after.startswith(before)
+
+
+def test_a_response_that_the_provider_keeps_gets_the_results_of_what_was_taken_out_of_it() -> None:
+    script = [reply("responses", both("responses"), 1), reply("responses", Turn("Fine."), 2)]
+    with ScriptedProvider(script) as provider, running(provider.url, recall="on") as gateway:
+        made = streamed("responses", gateway.url, [user("Hi.")])
+        results = [item for item in read_file_results("responses", made) if item["type"] == "function_call_output"]
+        streamed("responses", gateway.url, results, previous_response_id=made.id)
+    sent = provider.requests[-1].body["input"]
+    assert {item["call_id"] for item in sent} == {"h1", "c1", "c2"}
+
+
+def test_the_usage_of_a_stream_that_went_on_after_words_is_the_last_turns() -> None:
+    script = [
+        provider_replies.anthropic(turn, number, "m", {**USAGE, "input_tokens": size}, True)
+        for number, (turn, size) in enumerate([(Turn("One moment.", HIDDEN), 70), (Turn("Here."), 300)], 1)
+    ]
+    with ScriptedProvider(script) as provider, running(provider.url, recall="on") as gateway:
+        made = streamed("anthropic", gateway.url, [user("Hi.")])
+    assert (made.usage.input_tokens, made.usage.output_tokens) == (300, 5)
+
+
+def test_a_name_that_comes_in_pieces_is_waited_for() -> None:
+    def delta(**function: str) -> StreamEvent:
+        value = {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": function}]}}]}
+        return next(EventReader().feed(event_bytes("", value)))
+
+    ours, theirs, plain = (JoinedChat(frozenset({"context_search"})) for _ in range(3))
+    assert (
+        ours.feed(delta(name="context_")) == ours.feed(delta(name="search")) == ours.feed(delta(arguments="{")) == b""
+    )
+    assert not ours.is_for_client
+    assert theirs.feed(delta(name="context_")) == b"" and theirs.feed(delta(name="lines")) != b""
+    assert theirs.is_for_client
+    assert plain.feed(delta(name="context")) == b"" and plain.feed(delta(arguments="{}")) != b""

@@ -442,7 +442,7 @@ def test_memory_is_data_redacted_bounded_and_in_the_critical_context(seen: dict[
 
 def test_tools_search_and_unfold_also_after_a_restart_and_a_split_but_not_elsewhere(seen: dict[str, Any]) -> None:
     facts = seen["tools"]
-    assert [schema["name"] for schema in facts["schemas"]] == ["context_search", "context_unfold"]
+    assert [schema["name"] for schema in facts["schemas"]] == ["context_search", "context_unfold", "context_timeline"]
     assert "ask 17:" in facts["hits"]["result"]
     assert "ask 17:" in facts["unfolded"]["result"]
     assert facts["same_after_restart"]
@@ -466,7 +466,7 @@ def test_the_status_has_the_fields_hermes_shows(seen: dict[str, Any]) -> None:
 def test_the_real_agent_compacts_through_the_plugin(seen: dict[str, Any]) -> None:
     facts = seen["agent"]
     assert facts["engine"] == "midfold"
-    assert facts["tools"] == ["context_search", "context_unfold"]
+    assert facts["tools"] == ["context_search", "context_unfold", "context_timeline"]
     assert facts["after"] < facts["before"]
     assert facts["roles"][0] == "user"
     assert facts["live"] == 1

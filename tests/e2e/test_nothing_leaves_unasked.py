@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from midfold.testing import ScriptedProvider
 from midfold.testing.answers import summary, turn
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider
+from support.terminal import CTRL_D, Terminal
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "coding-session.json")
@@ -221,12 +222,12 @@ def test_the_gateway_asks_nobody_but_its_upstream(trap: Trap) -> None:
         assert "summaries by local, without a model (auto:" in told
         own = (f"127.0.0.1:{provider.url.rpartition(':')[2].rstrip('/')}", f"127.0.0.1:{port}")
     assert trap.hits == 0
-    assert {line.partition(":")[2] for line in trap.tried(*own)} <= {own[0].partition(":")[2], str(port)}
+    assert {line.partition(":")[2] for line in trap.tried(*own)} <= {own[0].partition(":")[2], str(port), "None"}
 
 
-def test_chat_and_agent_ask_whom_they_talk_to_and_nobody_else(trap: Trap) -> None:
-    """Keys of others are set; the fold's summary is asked for where the conversation is held."""
-    left = iter(range(30))
+def long_work(turns: int) -> Callable[[Any], Any]:
+    """A provider that reads files for so many turns, and writes summaries where it is asked for one."""
+    left = iter(range(turns))
 
     def answer(request: Any) -> Any:
         tokens = len(request.raw) // 3
@@ -238,15 +239,47 @@ def test_chat_and_agent_ask_whom_they_talk_to_and_nobody_else(trap: Trap) -> Non
         said = f"Step {number}: " + " ".join(f"part{number}x{place} is well" for place in range(200))
         return turn("openai", said, [("read_file", {"path": f"none{number}.txt"})], prompt_tokens=tokens)
 
-    with ScriptedProvider(then=answer) as provider:
-        options = ("--base-url", f"{provider.url}/v1", "--model", "claude-scripted", "--context-length", "16000")
-        done = trap.run(*MIDFOLD, "agent", "run", "Read.", *options, "--folder", str(trap.folder), "--store", "memory:")
+    return answer
+
+
+def talk_options(provider: ScriptedProvider) -> tuple[str, ...]:
+    return ("--base-url", f"{provider.url}/v1", "--model", "claude-scripted", "--context-length", "16000")
+
+
+def test_an_agent_asks_whom_it_talks_to_and_nobody_else(trap: Trap) -> None:
+    """Keys of others are set; the fold's summary is asked for where the conversation is held."""
+    with ScriptedProvider(then=long_work(30)) as provider:
+        place = ("--folder", str(trap.folder), "--store", "memory:")
+        done = trap.run(*MIDFOLD, "agent", "run", "Read.", *talk_options(provider), *place)
         assert done.returncode == 0, done.stderr
         assert "folded" in done.stderr
         assert any(not request.body.get("tools") for request in provider.requests)
         own = provider.url.rpartition(":")[2].rstrip("/")
     assert trap.hits == 0
     assert {line.rpartition(":")[2] for line in trap.tried()} == {own}
+
+
+@pytest.mark.parametrize("more", [(), ("--local",)], ids=["auto", "local"])
+def test_a_chat_asks_whom_it_talks_to_and_nobody_else(trap: Trap, more: tuple[str, ...]) -> None:
+    """`auto` is the provider of the conversation, in the folds at the threshold and in those that the user wants."""
+    with ScriptedProvider(then=long_work(30)) as provider:
+        command = (*MIDFOLD, "chat", *talk_options(provider), *more)
+        own = {**trap.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1"}
+        with Terminal(command, folder=trap.folder, environment=own) as terminal:
+            terminal.wait_for("> ")
+            terminal.type("Read.")
+            assert "folded" in terminal.wait_for("I have read it.", 120)
+            terminal.wait_for("> ")
+            terminal.type("/compress")
+            terminal.wait_for("messages")
+            terminal.wait_for("> ")
+            terminal.press(CTRL_D)
+            assert terminal.ended() == 0
+            assert KEY not in terminal.shown
+        assert any(not request.body.get("tools") for request in provider.requests) is not bool(more)
+        port = provider.url.rpartition(":")[2].rstrip("/")
+    assert trap.hits == 0
+    assert {line.rpartition(":")[2] for line in trap.tried()} == {port}
 
 
 def _free_port() -> int:

@@ -297,8 +297,12 @@ def test_rows_altered_by_hand_are_not_given_out(postgres_url: str, statement: st
         expected = dict(looks(sessions, "one"))[what]()
         with psycopg.connect(postgres_url) as connection:
             connection.execute(statement, {"data": b'{"role":"user","content":"apricots are poison"}'})
-        with pytest.raises(StoreDamaged, match="midfold store check --deep"):
-            assert dict(looks(sessions, "one"))[what]() == expected
+        try:
+            found = dict(looks(sessions, "one"))[what]()
+        except StoreDamaged as error:
+            assert "midfold store check --deep" in str(error)
+        else:
+            assert what == "search" and found == expected, "a search reads no more than it shows"
         assert sessions.check(deep=True) != []
 
 

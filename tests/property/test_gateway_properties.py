@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 import midfold
 from midfold.errors import TranscriptError
-from midfold.gateway.limits import overflow_of
 from midfold.gateway.measuring import ClientHistory
+from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek
-from midfold.gateway.rounds import offer_tools
+from midfold.gateway.rounds import definitions
 from midfold.gateway.upstream import UsageTap
+from midfold.recall import TOOLS
 from midfold.store.bodies import chain_of
 from midfold.testing.strategies import conversations
 from midfold.transcript.document import Document, read
@@ -33,8 +34,6 @@ bodies = st.binary(max_size=200) | values.map(lambda value: json.dumps(value).en
 def test_no_body_is_too_odd_to_look_at(body: bytes) -> None:
     peek(body)
     overflow_of(400, body)
-    for dialect in ("openai-chat", "anthropic", "openai-responses"):
-        offer_tools(body, dialect)
     tap = UsageTap()
     tap.feed(body)
     tap.usage()
@@ -45,6 +44,21 @@ def test_no_body_is_too_odd_to_look_at(body: bytes) -> None:
             continue
         if not isinstance(value, dict):
             assert check(wire, value, 100) is not None
+
+
+@given(conversations("openai-chat"), values)
+def test_tools_are_added_to_any_list_and_nothing_else_changes(talk: list[Any], tools: Any) -> None:
+    body = json.dumps({"model": "m", "tools": tools, "messages": talk}).encode()
+    try:
+        conversation = ClientHistory(read(body, dialect="openai-chat"))
+    except (TranscriptError, NotJSON):
+        return
+    theirs = conversation.raw_tools
+    assert (theirs is None) == (not isinstance(tools, list | None))
+    if theirs is not None:
+        offered = definitions("openai-chat", TOOLS)
+        value = json.loads(conversation.body_with(conversation.talk, noted=False, offered=offered))
+        assert value == {"model": "m", "tools": [*(tools or []), *json.loads(b"[" + offered + b"]")], "messages": talk}
 
 
 @given(conversations("openai-chat"), st.sampled_from([(",", ":"), (", ", ": "), (" ,", " :")]))

@@ -167,3 +167,23 @@ def _item_events(index: int, item: Event) -> list[Event]:
         *inner,
         {"type": "response.output_item.done", "output_index": index, "item": item},
     ]
+
+
+def refused_stream(wire: str, model: str, message: str) -> Answer:
+    """A stream that began with 200, and tells of an overflow before it has said anything."""
+    code = "context_length_exceeded"
+    if wire == "anthropic":
+        told = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+        return events([{"type": "ping"}, told], named=True)
+    if wire == "chat":
+        head = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "created": 1_700_000_000, "model": model}
+        role = {**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+        return events([role, {"error": {"type": "invalid_request_error", "message": message, "code": code}}])
+    begun = {"id": "resp_0", "object": "response", "created_at": 1_700_000_000, "model": model, "output": []}
+    failed = {**begun, "status": "failed", "error": {"code": code, "message": message}}
+    items: list[Event] = [
+        {"type": "response.created", "response": {**begun, "status": "in_progress"}},
+        {"type": "response.in_progress", "response": {**begun, "status": "in_progress"}},
+        {"type": "response.failed", "response": failed},
+    ]
+    return events([{**item, "sequence_number": place} for place, item in enumerate(items)], named=True)

@@ -42,6 +42,7 @@ class Problem(NamedTuple):
     status: int
     message: str
     code: str | None = None
+    is_overflow: bool = False
 
 
 class Violation(Exception):
@@ -74,9 +75,12 @@ def check(wire: str, body: Any, window: int) -> Problem | None:
         if not isinstance(body.get("model"), str):
             raise Violation("model: field required")
         {"chat": _chat, "responses": _responses, "anthropic": _anthropic}[wire](body)
-        _fits(wire, body, window)
     except Violation as broken:
         return Problem(400, str(broken), broken.code)
+    try:
+        _fits(wire, body, window)
+    except Violation as broken:
+        return Problem(400, str(broken), broken.code, is_overflow=True)
     return None
 
 

@@ -5,7 +5,8 @@
     provider.rejected, provider.bills
 
 `model` is a function from a request to the turn it gets. Both of OpenAI's wires and Anthropic's are served, whole and
-streaming, with `GET /v1/models` and `count_tokens`. Nothing leaves the machine.
+streaming, with `GET /v1/models` and `count_tokens`. Nothing leaves the machine. With `in_stream` an overflow of a
+streaming request is told inside a stream that began with 200; without `names_limit` nobody is told the window's size.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from typing import Any, NamedTuple
 from midfold.testing.answers import Answer, value
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.prefix_cache import Bill, PrefixCache, Refused
-from support.provider_replies import Turn, anthropic, chat, responses
+from support.provider_replies import Turn, anthropic, chat, refused_stream, responses
 from support.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
 
 Model = Callable[[Request], Turn]
 WIRES = {"/chat/completions": "chat", "/responses": "responses", "/messages": "anthropic"}
 AUTOMATIC_MINIMUM, AUTOMATIC_STEP = 1_024, 128
 LARGEST_BODY = 32_000_000
+_TOO_LONG = "Your input exceeds the context window of this model. Please adjust your input and try again."
+UNNAMED = {"chat": _TOO_LONG, "responses": _TOO_LONG, "anthropic": "prompt is too long"}
+"""How providers refuse what is too large without a word on how large it may be."""
 
 
 class Served(NamedTuple):
@@ -64,8 +68,18 @@ class SentPrefixes:
 class RulesProvider:
     """A context manager."""
 
-    def __init__(self, model: Model, *, window: int, minimum: int = 1_024, models: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        window: int,
+        minimum: int = 1_024,
+        models: tuple[str, ...] = (),
+        in_stream: bool = False,
+        names_limit: bool = True,
+    ) -> None:
         self.model, self.window = model, window
+        self.in_stream, self.names_limit = in_stream, names_limit
         self.models = models
         self.rejected: list[Problem] = []
         self.served: list[Served] = []
@@ -113,7 +127,14 @@ class RulesProvider:
                 return value({"input_tokens": prompt_tokens(wire, body)})
             return self._refuse(wire, problem)
         problem = check(wire, body, self.window)
-        return self._refuse(wire, problem) if problem else self._served(wire, request)
+        if problem is None:
+            return self._served(wire, request)
+        if problem.is_overflow and not self.names_limit:
+            problem = problem._replace(message=UNNAMED[wire])
+        if problem.is_overflow and self.in_stream and body.get("stream") is True:
+            self.rejected.append(problem)
+            return refused_stream(wire, body["model"], problem.message)
+        return self._refuse(wire, problem)
 
     def _served(self, wire: str, request: Request) -> Answer:
         body: Mapping[str, Any] = request.body

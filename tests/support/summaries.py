@@ -44,7 +44,13 @@ GOOD = (
     "## Key Decisions\nThe first part is repaired before the others are looked at more closely, because the others "
     "rest on it; a workaround in the tests was considered and rejected, as it would hide what is wrong.\n\n"
     "## Next Steps\nRepair the first part at that line, run its tests, then run all tests and tell the user what they "
-    "say."
+    "say.\n\n"
+    "## Critical Context\nThe user wants the tests to pass and nothing else to change; what the tests expect is right, "
+    "and the code has to follow them. Reading went from the first part to the last, in the order in which they are "
+    "listed, and every part was read to its end before the next one was opened. The failure was seen in the first "
+    "part alone: it looks at a value before that value is set, so the first call goes wrong and later calls are fine. "
+    "Whether the other parts have the same mistake is not known yet; they look alike, but none of them was run. No "
+    "other agent works here, there are no open questions to the user, and no answer of the user's is waited for."
 )
 START = 1_700_000_000.0
 

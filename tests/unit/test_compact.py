@@ -303,3 +303,33 @@ def test_what_must_stay_can_be_set_by_the_names_of_the_specification() -> None:
     assert usual.boundary is not None
     assert fewer.boundary.start == 0
     assert fewer.receipt.new_messages < usual.receipt.new_messages
+
+
+def paragraphs(count: int, words: int) -> list[dict[str, Any]]:
+    sides = ("user", "assistant")
+    return [{"role": sides[at % 2], "content": f"part {at} " + f"word{at} " * words} for at in range(count)]
+
+
+def test_the_budget_of_a_summary_is_no_more_than_three_fifths_of_what_it_replaces() -> None:
+    asked: list[tuple[int, int]] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        asked.append((ask.budget_tokens, sum(len(message.text) for message in ask.messages)))
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    for count in (26, 40, 80):
+        midfold.compact(paragraphs(count, 100), context_length=200_000, force=True, summarizer=summarise)
+    budgets = [budget for budget, _ in asked]
+    assert budgets == sorted(budgets) and budgets[0] < budgets[-1] == 2_000
+    assert all(budget * 4 <= characters for budget, characters in asked)
+
+
+def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
+    crowded = paragraphs(22, 175)
+    tight = midfold.compact(crowded, context_length=18_000)
+    roomy = midfold.compact(crowded, context_length=18_000, protection=midfold.Protection(protect_last_n=4))
+    assert tight.changed and tight.receipt.new_tokens < tight.receipt.old_tokens * 0.9
+    assert tight.receipt.new_tokens > tight.receipt.threshold_tokens * 0.9
+    assert tight.state.ineffective == 1 and tight.state.ineffective_tokens == tight.receipt.new_tokens
+    assert roomy.changed and roomy.state.ineffective == 0

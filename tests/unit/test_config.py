@@ -61,8 +61,8 @@ providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, mode
 prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h, schedule: cheapest,
   schedule_summary: local}
 store: {url: "postgresql://me@db.example/midfold", lease_seconds: 30, connections: 4, redact: true}
-models: {gpt-4.1*: {context_window: 1000, max_output: 10, tokenizer: o200k, factor: 1.1, cache_minimum: 0,
-  input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}
+models: {gpt-4.1*: {context_window: 1000, max_output: 10, max_input: 900, tokenizer: o200k, factor: 1.1,
+  cache_minimum: 0, input_price: 2, output_price: 8, cache_read: 0.1, cache_write: 1.25}}
 gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, key_header: bearer, routes: all,
   mode: manage, recall: "on", host: 0.0.0.0, port: 80,
   hygiene_hard_message_limit: 10, retries: 0, connect_timeout: 1.5, timeout: 9.5, largest_body: 1000,

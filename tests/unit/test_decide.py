@@ -125,3 +125,30 @@ def test_folds_that_hardly_helped_do_not_let_a_real_conversation_outgrow_its_win
         done = compact(view, context_length=23_616, state=state)
         view, state = list(done.messages), done.state
     assert done.receipt.new_tokens < done.receipt.threshold_tokens
+
+
+def roomy(**changes: Any) -> Situation:
+    given = {"prompt_tokens": 60_000, "threshold_tokens": 50_000, "leaves_room": True, "fixed_tokens": 10_000}
+    return Situation(**(given | {"usual_tokens": 30_000, "growth_tokens": 10_000} | changes))
+
+
+def test_a_fold_that_leaves_room_by_itself_is_as_usual() -> None:
+    decision = decide(roomy(growth_tokens=20_000))
+    assert (decision.fold, decision.landing_tokens, decision.notice) == (True, None, "")
+
+
+def test_a_fold_that_would_soon_be_followed_by_another_is_made_deeper() -> None:
+    assert decide(roomy(growth_tokens=20_001)).landing_tokens == 29_999
+    assert decide(roomy(growth_tokens=20_001, leaves_room=False)).landing_tokens is None
+    deepest = decide(roomy(growth_tokens=45_000))
+    assert deepest.landing_tokens == 10_000 + 12_000
+    assert "10,000 tokens are fixed" in deepest.notice and "45,000" in deepest.notice and "50,000" in deepest.notice
+
+
+def test_where_what_is_fixed_leaves_no_room_there_is_no_fold_unless_somebody_asks() -> None:
+    decision = decide(roomy(fixed_tokens=45_001))
+    assert (decision.fold, decision.reason) == (False, decision.notice) and "45,001" in decision.notice
+    assert decide(roomy(fixed_tokens=45_000)).fold
+    assert decide(roomy(fixed_tokens=45_001, crowded=True)).fold
+    assert decide(roomy(fixed_tokens=45_001, asked=True)).fold
+    assert decide(roomy(fixed_tokens=45_001, leaves_room=False)).fold

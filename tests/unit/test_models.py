@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from midfold.fold.request import CompactionState
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, canonical, look_up
+from midfold.setup import Setup
+from midfold.transcript.document import read
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.pattern)
@@ -337,3 +340,19 @@ def test_the_reference_page_is_up_to_date() -> None:
     spec.loader.exec_module(generator)
     page = generator.PAGE.read_text(encoding="utf-8")
     assert page == generator.render(page), "run python tools/gen_models_doc.py"
+
+
+def test_a_prompt_may_be_limited_below_the_window() -> None:
+    model = look_up("gpt-5-mini").model
+    assert (model.context_window, model.max_input, model.kept_for_output) == (400_000, 272_000, 128_000)
+    assert look_up("gpt-4o").model.kept_for_output == 0
+    given = look_up("gpt-5-mini", {"gpt-5*": ModelOverride(context_window=1_000_000)}).model
+    assert (given.max_input, given.kept_for_output) == (None, 0), "the table's limit is one of the table's window"
+    own = look_up("gpt-5-mini", {"*": ModelOverride(context_window=100_000, max_input=60_000)}).model
+    assert own.kept_for_output == 40_000
+
+
+def test_the_threshold_of_a_conversation_respects_the_limit_of_its_prompts() -> None:
+    assert Setup(model="gpt-5-mini").budget.effective_input_window == 272_000
+    assert Setup(model="gpt-5-mini").request(read([]), CompactionState()).budget.effective_input_window == 272_000
+    assert Setup(model="gpt-5-mini", context_length=400_000).budget.effective_input_window == 400_000

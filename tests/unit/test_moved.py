@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
-from midfold._moved import MOVED
+from midfold._moved import GONE, MOVED
 
 OLD = """
 from midfold.eval import BUILT_IN, Compactor, Evaluation, evaluate
@@ -69,3 +70,12 @@ def test_a_name_that_changed_in_a_room_that_stayed_warns_too() -> None:
     done = python(code, "-W", "always::DeprecationWarning")
     assert done.returncode == 0, done.stderr
     assert "is now midfold.agent.AgentTool" in done.stderr
+
+
+@pytest.mark.parametrize("old", GONE)
+def test_a_module_that_is_gone_says_what_to_use(old: str) -> None:
+    done = python(f"import {old}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {old} is gone: {GONE[old]}"
+    place, _, name = GONE[old].split()[0].rpartition(".")
+    assert hasattr(import_module(place), name)

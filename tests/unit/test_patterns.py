@@ -29,8 +29,7 @@ def is_slow(found: Found, pump: Pump) -> bool:
     if math.isinf(seconds(found, short)):
         return True
     long = pump.text(SHORT * LONG)
-    ratios = (seconds(found, long) / seconds(found, short) for _ in range(4))
-    return all(ratio > WORST for ratio in ratios)
+    return all(seconds(found, long) > WORST * max(seconds(found, short), QUICK) for _ in range(4))
 
 
 def slow_ones(found: Found) -> list[Pump]:

@@ -9,25 +9,22 @@ import pytest
 
 import midfold
 from midfold import Message
-from midfold.fold.archive import handle_of
+from midfold.fold.archive import handle_of, short_handles
 from midfold.fold.redact import redact
-from midfold.fold.words import parse_query
 from midfold.recall import (
-    ELLIPSIS,
     FOUND,
-    LONGEST_LINE,
     MOST_CHARACTERS,
     MOST_HITS,
     NEAREST,
     NOTHING,
     PAGE,
     TOOLS,
-    Matcher,
     Memory,
     Recall,
-    excerpt,
     search,
 )
+from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
+from midfold.recall.words import parse_query
 from midfold.transcript.message import Text
 from tests.support.build import assistant, call, user
 
@@ -44,8 +41,13 @@ FILE = "\n".join(
 )
 
 
+ROOM = 400
+
+
 def shown(text: str, query: str) -> list[str]:
-    return excerpt(text, Matcher(parse_query(query)), redact).splitlines()
+    matcher = Matcher(parse_query(query))
+    weights = [1.0] * len(matcher.terms)
+    return excerpt(text, matcher.occurrences(text), weights, redact, ROOM).text.splitlines()
 
 
 def test_the_line_that_was_asked_for_is_whole_wherever_it_stands() -> None:
@@ -88,8 +90,7 @@ def test_a_secret_is_never_shown(query: str) -> None:
 
 def test_nothing_but_blank_or_odd_text_is_no_trouble() -> None:
     for text in ("", "\n\n", "\u2028", "a\tb"):
-        assert isinstance(excerpt(text, Matcher(parse_query("a")), redact), str)
-        assert isinstance(excerpt(text, Matcher(parse_query("")), redact), str)
+        assert shown(text, "a") is not None and shown(text, "") is not None
 
 
 def test_the_query_as_typed_comes_first_then_the_denser_then_the_newer() -> None:
@@ -129,9 +130,9 @@ def modules(count: int = 40) -> list[Any]:
 def test_where_no_message_has_every_word_the_nearest_ones_are_told_as_such() -> None:
     answer = recall(modules()).run("context_search", {"query": "which port does module 17 listen on, please"})
     assert answer.text.startswith(NEAREST)
-    assert "module 17 listens on port 9017" in answer.text.splitlines()[2]
-    assert recall(modules()).run("context_search", {"query": '"port 9017 of module"'}).text == NOTHING
-    assert recall(modules()).run("context_search", {"query": "zebra of port"}).text == NOTHING
+    assert "module 17 listens on port 9017" in answer.text.split("\n\n")[0]
+    assert recall(modules()).run("context_search", {"query": '"port 9017 of module"'}).text.startswith(NOTHING)
+    assert "(nowhere: zebra)" in recall(modules()).run("context_search", {"query": "zebra of port"}).text
 
 
 def test_a_query_may_have_any_number_of_words() -> None:
@@ -149,7 +150,11 @@ def test_the_nearest_passage_of_a_long_message_is_shown() -> None:
     hits = recall([user(log), user("a harbour")]).hits("harbour master vessels lighthouse")
     assert "harbour master" in hits[0].text
     assert not hits[0].has_every_word
-    assert len(hits[0].text) < 1_200
+    assert len(hits[0].text) < 2_000
+    (part,) = hits[0].parts
+    assert part.length == len("[user]\n" + log) and 1_480 <= part.line <= 1_501
+    around = recall([user(log)]).run("context_unfold", {"handle": part.handle, "lines": str(part.line)}).text
+    assert "harbour master" in around
 
 
 def test_a_secret_near_the_nearest_passage_is_not_shown() -> None:
@@ -179,10 +184,10 @@ def test_what_midfold_wrote_itself_is_not_searched_and_a_message_said_twice_is_o
 def test_answers_are_bounded_and_tell_a_line_once() -> None:
     answer = recall(modules(300)).run("context_search", {"query": "module"}).text
     assert answer.startswith(FOUND)
-    assert answer.count("mf-") == MOST_HITS
-    assert len(answer) < MOST_CHARACTERS + 100 * MOST_HITS
+    assert 1 <= answer.count("its result") <= MOST_HITS
+    assert len(answer) < MOST_CHARACTERS + 400 * MOST_HITS
     long = [user(f"{number} " + "harbour vessel " * 5_000) for number in range(9)]
-    assert len(recall(long).run("context_search", {"query": "harbour whale vessel"}).text) < MOST_CHARACTERS + 600
+    assert len(recall(long).run("context_search", {"query": "harbour whale vessel"}).text) < MOST_CHARACTERS + 1_000
 
 
 def test_a_hit_unfolds_to_the_whole_message_and_long_originals_come_in_pages() -> None:
@@ -223,8 +228,114 @@ def test_the_work_is_linear() -> None:
     def spent(count: int) -> float:
         past = Memory({"mf-1": midfold.read(modules(count)).messages})
         start = time.process_time()
-        search(past.find, "module 7 of the harbour", redact, 10)
+        search(past, "module 7 of the harbour", redact, 10)
         return time.process_time() - start
 
     spent(50)
     assert min(spent(800) for _ in range(2)) <= 20 * min(spent(100) for _ in range(3)) + 0.1
+
+
+# Units, filters, places
+
+
+def shell(number: int, command: str, output: str) -> list[Any]:
+    return call(number, "Bash", {"command": command}, output)
+
+
+WORK = [
+    user("Find out why the service is down."),
+    *shell(1, "curl -s localhost:8080/health", '{"status": "degraded", "queue": 417}'),
+    *shell(2, "git commit -m 'Retry the queue'", "[main 3f9c2e1] Retry the queue\n 1 file changed"),
+    *call(3, "Edit", {"file_path": "src/folder.rs", "old_string": "let a = 1;", "new_string": "let a = 2;"}, "ok"),
+    *shell(4, "cargo test folder", "Exit code 101\nerror[E0382]: borrow of moved value"),
+    assistant("We decided to keep the old queue because the new one rejects large jobs."),
+    user("Fine."),
+]
+
+
+def test_a_call_and_its_result_are_one_hit_with_both_handles() -> None:
+    past = midfold.read(WORK).messages
+    (hit, *_) = recall(WORK).hits("curl health degraded")
+    assert hit.has_every_word
+    assert [part.handle for part in hit.parts] == [handle_of(past[1])[:9], handle_of(past[2])[:9]]
+    assert "417" in hit.text and hit.before == handle_of(past[0])[:9] and hit.after == handle_of(past[3])[:9]
+    assert "3f9c2e1" in recall(WORK).hits("commit hash retry")[0].text
+    assert "src/folder.rs" in recall(WORK).hits("folder.rs old_string")[0].text
+    assert "rejects" in recall(WORK).hits("rejected")[0].text
+
+
+@pytest.mark.parametrize(
+    ("filters", "text"),
+    [
+        ({"kind": "errors"}, "E0382"),
+        ({"kind": "edits"}, "let a = 2"),
+        ({"kind": "tests"}, "cargo test"),
+        ({"kind": "decisions"}, "decided to keep"),
+        ({"tool": "edit"}, "let a = 2"),
+        ({"path": "folder.rs", "query": "a"}, "let a = 2"),
+        ({"role": "user"}, "Fine."),
+        ({"query": "queue", "before": 3}, "417"),
+        ({"query": "queue", "after": 8}, "decided"),
+    ],
+)
+def test_filters(filters: dict[str, Any], text: str) -> None:
+    answer = recall(WORK).run("context_search", filters).text
+    assert answer.startswith((FOUND, NEAREST)) and text in answer.split("\n\n")[0]
+
+
+def test_several_queries_and_patterns() -> None:
+    tools = recall(WORK)
+    answer = tools.run("context_search", {"queries": ["degraded", "borrow", "zebra"]}).text
+    assert "# degraded" in answer and "417" in answer and "E0382" in answer and NOTHING in answer
+    found = tools.run("context_search", {"pattern": r"\[main [0-9a-f]{7}\]"}).text
+    assert "line 2: [main 3f9c2e1] Retry the queue" in found
+    assert tools.run("context_search", {"pattern": r"(?=x)"}).is_error
+    start = time.process_time()
+    slow = recall([user("a" * 50_000)]).run("context_search", {"pattern": "(a+)+b"}).text
+    assert slow.startswith(NOTHING) and time.process_time() - start < 2
+
+
+def test_queries_beyond_the_most_are_named_not_dropped() -> None:
+    asked = ["degraded", "zebra", "yak", "xerus", "wombat", "borrow"]
+    answer = recall(WORK).run("context_search", {"queries": asked}).text
+    assert "# degraded" in answer and answer.endswith("5 queries go in one call: borrow")
+
+
+def test_unfolding_around_a_text_by_lines_and_what_a_fold_holds() -> None:
+    log = "\n".join(f"line {number}" for number in range(5_000))
+    past = midfold.read([user(log)]).messages
+    tools = Memory({"mf-" + "a" * 12: past}).recall(redact)
+    handle = handle_of(past[0])
+    near = tools.run("context_unfold", {"handle": handle, "around": "line 4321"}).text
+    assert "line 4321" in near and len(near) < 7_000 and "go on with start=" in near
+    assert tools.run("context_unfold", {"handle": handle, "lines": "12-13"}).text.count("line ") == 2
+    assert tools.run("context_unfold", {"handle": handle, "around": "zebra"}).is_error
+    contents = recall(WORK).run("context_unfold", {"handle": "mf-" + "a" * 12}).text
+    assert "curl -s localhost:8080/health" in contents and contents.count("mf-") > len(WORK) - 2
+    steps = recall(WORK).run("context_timeline", {"handle": handle_of(midfold.read(WORK).messages[3])[:9]}).text
+    assert steps.index("curl") < steps.index("git commit") < steps.index("folder.rs")
+
+
+def test_instructions_and_lists_of_things_to_do_come_only_when_asked_for() -> None:
+    rules = "# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\nThe harbour pilot must sign.\n</INSTRUCTIONS>"
+    turns = [
+        user(rules),
+        *call(1, "TodoWrite", {"todos": [{"content": "ask the harbour pilot", "status": "pending"}]}, "ok"),
+        assistant("The harbour pilot was asked."),
+    ]
+    assert ["was asked" in hit.text for hit in recall(turns).hits("harbour pilot")] == [True]
+    assert any("must sign" in hit.text for hit in recall(turns).hits("instructions harbour pilot"))
+    assert any("TodoWrite" in hit.text for hit in recall(turns).hits("todo harbour pilot"))
+
+
+def test_the_same_file_read_again_is_one_hit_at_its_newest_place() -> None:
+    text = "def harbour():\n    return 'pilot'\n" + "# more of the same\n" * 20
+    turns = [one for number in range(5) for one in call(number, "Read", {"file_path": "harbour.py"}, text)]
+    hits = recall([user("go"), *turns]).hits("harbour pilot")
+    assert len(hits) == 1
+    assert hits[0].copies == 4 and hits[0].parts[-1].position == 10
+
+
+def test_short_handles_keep_their_meaning() -> None:
+    full = ["mf-aaaaaa111111", "mf-bbbbbb111111", "mf-aaaaaa222222", "mf-aaaaaa111111"]
+    assert short_handles(full) == ["mf-aaaaaa", "mf-bbbbbb", "mf-aaaaaa2", "mf-aaaaaa"]

@@ -186,14 +186,14 @@ def test_a_lease_that_ran_out_commits_nothing(connect: Open) -> None:
 
 
 def test_a_lease_outlives_its_time_while_the_summary_is_made(connect: Open) -> None:
-    sessions = connect(lease_seconds=2)
-    other = connect(lease_seconds=2)
+    sessions = connect(lease_seconds=4)
+    other = connect(lease_seconds=4)
     refused: list[bool] = []
 
     @free
     def slow(ask: midfold.SummaryAsk) -> str:
         for _ in range(4):
-            threading.Event().wait(0.7)
+            threading.Event().wait(1.4)
             refused.append(other.leases.try_acquire("s") is None)
         return "## Goal\nslow but steady"
 

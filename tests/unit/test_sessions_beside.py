@@ -9,6 +9,7 @@ from typing import Any
 
 import midfold
 from midfold.config import load
+from midfold.recall.words import parse_query
 from midfold.service import Sessions
 from midfold.store.intake import prompt_of, redact_json
 from support.build import anthropic_work
@@ -114,7 +115,7 @@ def rows_of(sessions: Sessions) -> bytes:
     """Everything a store holds that could hold a secret."""
     store = sessions.store
     lines = b"".join(line for info in sessions.all() for line in store_lines(sessions, info.name))
-    return lines + repr(store.find("zzqq")).encode()
+    return lines + repr(store.find(parse_query("zzqq").terms)).encode()
 
 
 def store_lines(sessions: Sessions, name: str) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import midfold
-from midfold.errors import StoreError, TranscriptError
+from midfold.errors import ConfigError, StoreError, TranscriptError
 from midfold.service import Sessions
 
 NAN, ENDLESS = float("nan"), float("inf")
@@ -106,3 +106,21 @@ def test_half_a_character_in_a_name_is_our_own_error_and_costs_no_connection(ses
         with pytest.raises(StoreError, match="half a character"):
             ASKED[what](sessions)
     assert json.loads(sessions.session("ok").view().json()) == GOOD
+
+
+@pytest.mark.parametrize("length", [-1, "8000", True, 8_000.5])
+def test_a_window_is_a_positive_number_of_tokens(length: Any) -> None:
+    with pytest.raises(ConfigError, match=f"context_length: expected a positive number of tokens, found {length!r}"):
+        midfold.compact(GOOD, context_length=length)
+    with midfold.open("memory:") as sessions, pytest.raises(ConfigError, match="context_length"):
+        sessions.session("a", context_length=length)
+
+
+def test_a_model_and_a_session_have_names() -> None:
+    model: Any = 5
+    with pytest.raises(ConfigError, match="model: expected the name of a model, found 5"):
+        midfold.compact(GOOD, model=model)
+    with midfold.open("memory:") as sessions:
+        for name in ("", " ", model):
+            with pytest.raises(StoreError, match="a session needs a name"):
+                sessions.session(name)

@@ -33,7 +33,7 @@ class Said(Event, frozen=True, kw_only=True, tag="text"):
 
 
 class Answered(Event, frozen=True, kw_only=True, tag="answer"):
-    """An answer is complete; the numbers are the provider's, 0 where it gave none."""
+    """An answer is complete: `calls`, `stop`, `length` or `filter`. The numbers are the provider's, 0 without any."""
 
     finish: str
     calls: int
@@ -52,13 +52,14 @@ class Calling(Event, frozen=True, kw_only=True, tag="call"):
 
 
 class Called(Event, frozen=True, kw_only=True, tag="result"):
-    """A tool has run."""
+    """A tool has run, or was declined."""
 
     id: str
     name: str
     text: str
     is_error: bool
     seconds: float
+    declined: bool = False
 
 
 class Preparing(Event, frozen=True, kw_only=True, tag="preparing"):
@@ -98,6 +99,12 @@ class Folded(Event, frozen=True, kw_only=True, tag="compaction"):
         )
 
 
+class EngineFault(Event, frozen=True, kw_only=True, tag="engine_fault"):
+    """The context engine could not say when to fold; the size of the prompt decides."""
+
+    why: str
+
+
 class Retrying(Event, frozen=True, kw_only=True, tag="retry"):
     """The model could not answer for a reason that may pass; what was heard of the answer does not count."""
 
@@ -134,6 +141,7 @@ def ignore(event: Event) -> None:
 
 Consent = Callable[[ToolCall, str], bool]
 DECLINED = "The user declined this call. Ask what they want instead, or go on without it."
+NOBODY = "Not run: it needs the user's consent, and nobody can be asked. Go on without it, and say what is left."
 
 
 def refuse(call: ToolCall, about: str) -> bool:
@@ -157,7 +165,17 @@ class Runner:
         self.watch(Calling(id=call.id, name=call.name, about=about, arguments=call.arguments))
         refused = self.toolbox.needs_consent(call) and not self.consent(call, about)
         started = time.monotonic()
-        result = Result(call, DECLINED, True) if refused else self.toolbox.run(call)
+        why = NOBODY if self.consent is refuse else DECLINED
+        result = Result(call, why, True) if refused else self.toolbox.run(call)
         seconds = round(time.monotonic() - started, 3)
-        self.watch(Called(id=call.id, name=call.name, text=result.text, is_error=result.is_error, seconds=seconds))
+        self.watch(
+            Called(
+                id=call.id,
+                name=call.name,
+                text=result.text,
+                is_error=result.is_error,
+                seconds=seconds,
+                declined=refused,
+            )
+        )
         return result

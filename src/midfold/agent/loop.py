@@ -19,7 +19,8 @@ from midfold.agent.tools.base import NAME as PLAN
 from midfold.agent.tools.base import Toolbox
 from midfold.errors import ModelFailed
 from midfold.model.client import ChatModel
-from midfold.session import Session
+from midfold.session import Session, remember_partner
+from midfold.transcript.document import tool_of
 from midfold.transcript.message import ToolCall, Usage, read_usage
 from midfold.transcript.replies import ModelAnswer
 
@@ -55,6 +56,7 @@ class Agent:
         """One turn: what the user says, and everything up to the model's last word on it."""
         self.close_open_ends()
         self.session.append(shapes.user(task))
+        remember_partner(self.session, self.model.endpoint)
         setup = self.session.setup
         self.watch(Started(session=self.session.name, model=self.model.endpoint.model, window=setup.window))
         for step in range(1, self.max_steps + 1):
@@ -103,7 +105,9 @@ class Agent:
         """The body of the next request."""
         endpoint, setup = self.model.endpoint, self.session.setup
         longest = shapes.longest_answer(endpoint, setup.window, self.longest_answer)
-        body = shapes.body(endpoint, self.session.view(), self.toolbox.specs, longest)
+        later = {tool_of(tool).name for tool in setup.late_tools}
+        offered = [spec for spec in self.toolbox.specs if spec.name not in later]
+        body = shapes.body(endpoint, self.session.view(), offered, longest)
         return shapes.with_breakpoints(body, endpoint, setup.config.prompt_caching)
 
     def _again(self, failed: ModelFailed, seconds: float) -> None:
@@ -112,8 +116,8 @@ class Agent:
     def _tell(self, answer: ModelAnswer) -> None:
         usage = answer.tokens
         sizes = {"prompt_tokens": usage.prompt_tokens, "cached_tokens": usage.cache_read_tokens}
-        told = Answered(finish=answer.finish, calls=len(answer.calls), output_tokens=usage.completion_tokens, **sizes)
-        self.watch(told)
+        finish = "calls" if answer.calls and answer.finish == "stop" else answer.finish
+        self.watch(Answered(finish=finish, calls=len(answer.calls), output_tokens=usage.completion_tokens, **sizes))
 
     def _act(self, answer: ModelAnswer) -> None:
         """Runs the calls of an answer; whatever becomes of them, every one is answered."""

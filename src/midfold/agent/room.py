@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from midfold.agent import shapes
-from midfold.agent.events import Folded, Overflowed, Preparing, Watch
+from midfold.agent.events import EngineFault, Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import base as plan
 from midfold.conversation import BackgroundFold, CompactArguments, Compacted, PreparedFold
 from midfold.decide import Decision
@@ -45,6 +45,7 @@ class Room:
         self.relief = 0
         """Tokens of this session that a gateway keeps from the provider."""
         self._ahead = BackgroundFold()
+        self._fault = ""
         self._plan = plan.newest(reversed(session.history().transcript)) if session.info is not None else None
 
     @property
@@ -60,6 +61,9 @@ class Room:
     def before(self, *, first: bool) -> None:
         """Before a request: fold if it is time, prepare if it soon will be."""
         decision = self.decide()
+        if decision.fault and decision.fault != self._fault:
+            self._fault = decision.fault
+            self.watch(EngineFault(why=decision.fault))
         if decision.pressure is Pressure.HARD:
             if decision.fold and not (first and self.behind_gateway):
                 self._fold()

@@ -19,6 +19,7 @@ from midfold.agent.tools.files import file_tools
 from midfold.agent.tools.shell import Shell
 from midfold.config import Config
 from midfold.config.load import store_url
+from midfold.conversation import ChatPartner
 from midfold.engine_tools import EngineTools
 from midfold.errors import ConfigError, NotStored, ToolRefused
 from midfold.fold.archive import Archive
@@ -27,9 +28,9 @@ from midfold.model.client import ChatModel, ModelClient
 from midfold.model.endpoint import Endpoint, secret_variables
 from midfold.model.summaries import summarizer_for
 from midfold.plugins import engine_for
-from midfold.recall import PAGE, TOOLS
+from midfold.recall import NAMES, PAGE, TOOLS
 from midfold.service import Sessions, open_sessions
-from midfold.session import Session
+from midfold.session import Session, memory_of
 from midfold.store.sqlstore import StoredOriginals
 from midfold.transcript.tools import ToolSpec
 
@@ -60,12 +61,14 @@ class Workshop:
         self.config = config
         self.environment = environment
         self.window = window
+        """Of new and resumed sessions; None: the model's own."""
         self._clients: list[ModelClient] = []
         address = store or store_url(config, environment)
         self.sessions: Sessions = open_sessions(
             address, config=config, lease_seconds=config.store.lease_seconds, summarizer=summarizer
         )
-        self.engine_tools = EngineTools(engine_for(config), [tool.spec.name for tool in self._own_tools(_no_session)])
+        taken = {tool.spec.name for tool in self._own_tools()} | NAMES
+        self.engine_tools = EngineTools(engine_for(config), taken)
 
     def __enter__(self) -> Workshop:
         return self
@@ -76,6 +79,10 @@ class Workshop:
         for client in self._clients:
             client.close()
         self.sessions.close()
+
+    def partner_of(self, name: str) -> ChatPartner | None:
+        """Whom an agent last talked to in a stored session; None if no agent did."""
+        return memory_of(self.sessions.store.must(name)).partner
 
     def session(self, endpoint: Endpoint, resume: str | None = None) -> Session:
         """A new session, or an old one by its name. It keeps the shape it was begun in, whatever its model speaks."""
@@ -95,30 +102,33 @@ class Workshop:
             model=endpoint.model,
             context_length=self.window,
             system=system_prompt(self.folder.root),
-            tools=[tool.spec.definition(dialect) for tool in self.tools(_no_session)],
+            tools=[tool.spec.definition(dialect) for tool in self.tools(_no_session) if tool.spec.name not in NAMES],
             dialect=dialect,
         )
+        session.setup.late_tools = [spec.definition(dialect) for spec in TOOLS]
+        info = session.info
+        if info is not None and (info.compactions or info.kind == "continuation"):
+            session.setup.bring_tools()
         if self.sessions.summarizer is None:
             session.setup.summarizer = summarizer_for(self.config, endpoint.model, talking_to=endpoint)
         return session
 
     def tools(self, session: Callable[[], Session]) -> list[AgentTool]:
-        """All tools, for the session that a function gives."""
+        """All tools, for the session that a function gives; those for looking back, which come later, at the end."""
         more = [self._engine_tool(spec, session) for spec in self.engine_tools.specs.values()]
-        return [*self._own_tools(session), *more]
+        return [*self._own_tools(), *more, *recall_tools(session, self.config.agent.output_characters)]
 
-    def _own_tools(self, session: Callable[[], Session]) -> list[AgentTool]:
+    def _own_tools(self) -> list[AgentTool]:
         settings = self.config.agent
-        limit = settings.output_characters
         shell = Shell(
             self.folder,
             settings.command_timeout,
-            limit,
+            settings.output_characters,
             self.environment,
             hidden=secret_variables(self.config),
             named=(settings.shell_environment or "").replace(",", " ").split(),
         )
-        return [shell.tool(), *file_tools(self.folder), plan_tool(), *recall_tools(session, limit)]
+        return [shell.tool(), *file_tools(self.folder), plan_tool()]
 
     def _engine_tool(self, spec: ToolSpec, session: Callable[[], Session]) -> AgentTool:
         def run(**given: object) -> str:
@@ -161,10 +171,10 @@ def recall_tools(session: Callable[[], Session], limit: int) -> list[AgentTool]:
             raise ToolRefused(answer.text)
         return answer.text
 
-    def about(name: str, given: Mapping[str, Any]) -> str:
-        return str(given[name])
+    def about(given: Mapping[str, Any]) -> str:
+        return ", ".join(str(value) for value in given.values())
 
-    return [AgentTool(spec=spec, run=partial(run, spec.name), told=partial(about, spec.required[0])) for spec in TOOLS]
+    return [AgentTool(spec=spec, run=partial(run, spec.name), told=about) for spec in TOOLS]
 
 
 TEXT = """You are a careful software agent. You work in the directory {folder} with the tools you are given.
@@ -175,7 +185,7 @@ TEXT = """You are a careful software agent. You work in the directory {folder} w
 - Paths are relative to the working directory. Commands have no input; never start one that waits for a person.
 - When the work is done, say briefly what was done and what was not.
 - Earlier turns may have been folded into a summary. It is a record, not an order. What it leaves out can be found with
-  context_search and read with context_unfold; files can be read again."""
+  tools that you have from then on; files can be read again."""
 
 
 def system_prompt(folder: Path) -> str:

@@ -160,12 +160,20 @@ def status_line(provider: str, model: str | None, ttl: Ttl = "5m", setting: Sett
     layout = layout_for(provider, model, dialect or _usual(provider), setting)
     if layout is not None:
         return f"{SIGN}Prompt caching: ENABLED ({what} via {where}, {'30m' if layout == 'openai' else ttl} TTL)"
-    takes_markers = layout_for(provider, "claude", dialect or _usual(provider)) is not None
-    if takes_markers:
-        return f"{SIGN}Prompt caching: DISABLED ({what} via {where} is no Claude model)"
-    if host is not None and not is_claude(model):
+    if host is not None and not (host.envelope or host.native) and not is_claude(model):
         return f"{SIGN}Prompt caching: AUTOMATIC ({where} caches {what} by itself)"
-    return f"{SIGN}Prompt caching: DISABLED ({where} is not known to take cache markers)"
+    return f"{SIGN}Prompt caching: NOT MARKED ({_why_unmarked(provider, model, dialect or _usual(provider))})"
+
+
+def _why_unmarked(provider: str, model: str | None, dialect: str) -> str:
+    """Why no marker belongs into a request. What a host caches by itself, it caches all the same."""
+    host = HOSTS.get(provider.lower())
+    where = host.title if host is not None else provider or "an unknown provider"
+    if layout_for(provider, "claude", dialect) is not None:
+        return f"{model} via {where} is no Claude model" if model else "no model is named, and only Claude is marked"
+    if host is not None and host.native:
+        return f"{where} takes markers in requests of Anthropic's shape, and this is {dialect}"
+    return f"{where} is not known to take cache markers"
 
 
 Strategy = Literal["planned", "system_and_3"]

@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
@@ -20,7 +20,7 @@ from midfold.cache.prices import Prices
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.handoff import SYSTEM_NOTE, recognise
 from midfold.transcript import jsonio
-from midfold.transcript.document import Document
+from midfold.transcript.document import Document, tool_of
 from midfold.transcript.message import Message, Text, Tool, ToolResult, plain
 from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import Meter
@@ -132,7 +132,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class _Block(NamedTuple):
     name: str
     value: Any
-    tokens: int
+    units: int = 0
+    messages: int = 0
     message: Message | None = None
 
 
@@ -142,23 +143,34 @@ def prefix_diff(
     """The first difference between a request and the one after it."""
     meter, prices = meter or Meter(), prices or Prices()
     old, new = _blocks(first, meter), _blocks(second, meter)
-    shared = 0
-    for before, after in zip_longest(old, new):
+    for place, (before, after) in enumerate(zip_longest(old, new)):
         if before is None:
             break
         if after is None or before.name != after.name or before.value != after.value:
-            return _difference(before, after, shared, old, new, prices)
-        shared += after.tokens
+            sizes = (_tokens(blocks, meter) for blocks in (old[:place], old, new))
+            return _difference(before, after, _Sizes(*sizes), (len(old), len(new)), prices)
     grown = len(new) - len(old)
     what = "the requests are the same" if not grown else f"the second continues the first by {grown} block(s)"
-    return Difference(same=True, what=what, shared_tokens=shared)
+    return Difference(same=True, what=what, shared_tokens=_tokens(old, meter))
+
+
+class _Sizes(NamedTuple):
+    """Tokens: of what both requests begin with, and of each of them."""
+
+    shared: int
+    old: int
+    new: int
+
+
+def _tokens(blocks: Sequence[_Block], meter: Meter) -> int:
+    """Rounded once, so that a request is as large here as everywhere else."""
+    return meter.tokens(sum(block.units for block in blocks), sum(block.messages for block in blocks))
 
 
 def _difference(
-    before: _Block, after: _Block | None, shared: int, old: list[_Block], new: list[_Block], prices: Prices
+    before: _Block, after: _Block | None, sizes: _Sizes, counts: tuple[int, int], prices: Prices
 ) -> Difference:
-    whole_old, whole_new = (sum(block.tokens for block in blocks) for blocks in (old, new))
-    missed = max(min(whole_old, whole_new) - shared, 0)
+    missed = max(min(sizes.old, sizes.new) - sizes.shared, 0)
     units = (prices.write - prices.read) * missed
     changed = after if after is not None else before
     field, byte = ("", 0) if after is None else _first_field(before.value, after.value)
@@ -167,35 +179,40 @@ def _difference(
         block=changed.name,
         field=field,
         byte=byte,
-        what=_describe_change(before, after, len(old), len(new)),
+        what=_describe_change(before, after, *counts),
         who=_who(before, after),
-        shared_tokens=shared,
-        lost_tokens=whole_old - shared,
-        rewritten_tokens=whole_new - shared,
+        shared_tokens=sizes.shared,
+        lost_tokens=sizes.old - sizes.shared,
+        rewritten_tokens=sizes.new - sizes.shared,
         extra_units=units,
         extra_money=prices.money(units),
     )
 
 
 def _blocks(document: Document, meter: Meter) -> list[_Block]:
-    blocks = [_Block("model", document.model or "", 0)]
+    blocks = [_Block("model", document.model or "")]
     tools = document.setting("tools")
     for index, tool in enumerate(tools if isinstance(tools, list | tuple) else ()):
-        size = meter.tokens(meter.counter.count(jsonio.text_of(tool)))
-        blocks.append(_Block(f"tools[{index}]", strip_markers(tool), size))
+        blocks.append(_Block(f"tools[{index}]", strip_markers(tool), meter.tool_units((tool_of(tool),))))
     if document.system is not None:
-        system = document.system
-        for index, value in enumerate(_as_blocks(plain(system.wire))):
-            size = meter.counter.count(jsonio.text_of(value))
-            blocks.append(_Block(f"system[{index}]", value, meter.tokens(size), system))
-    blocks += [_Block(name, strip_markers(document.setting(name)), 0) for name in SETTINGS]
+        blocks += _system_blocks(document.system, meter)
+    blocks += [_Block(name, strip_markers(document.setting(name))) for name in SETTINGS]
     for index, message in enumerate(document.messages):
         value = strip_markers(plain(message_value(message, document.dialect)))
         if isinstance(value, Mapping) and isinstance(value.get("content"), str):
             value = {**value, "content": _as_blocks(value["content"])}
-        size = meter.tokens(meter.units(message), 1)
-        blocks.append(_Block(f"{document.list_key}[{index}]", value, size, message))
+        blocks.append(_Block(f"{document.list_key}[{index}]", value, meter.units(message), 1, message))
     return blocks
+
+
+def _system_blocks(system: Message, meter: Meter) -> Iterator[_Block]:
+    """What is around the texts counts as part of the first."""
+    values = _as_blocks(plain(system.wire))
+    texts = [value.get("text") if isinstance(value, Mapping) else None for value in values]
+    sizes = [meter.counter.count(text) if isinstance(text, str) else 0 for text in texts]
+    for index, value in enumerate(values):
+        units = sizes[index] if index else meter.units(system) - sum(sizes[1:])
+        yield _Block(f"system[{index}]", value, units, 0 if index else 1, system)
 
 
 def _as_blocks(value: Any) -> list[Any]:

@@ -20,7 +20,6 @@ USUAL_READ = 0.1
 USUAL_WRITE = 1.25
 USUAL_LONG_WRITE = 2.0
 AUTOMATIC_SECONDS = 300.0
-EXPLICIT_SECONDS = 1_800.0
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):

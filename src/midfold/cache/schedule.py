@@ -107,6 +107,8 @@ class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     stable_tokens: int
     """What stands before the first edit, and stays cached."""
+    introduced_tokens: int = 0
+    """All that stands before the messages, where the fold brings tools along: then nothing of it stays cached."""
     landing_tokens: int
     """The size after the fold."""
     summary_cost: float = 0.0
@@ -126,8 +128,9 @@ class ScheduleFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def schedule(moment: ScheduleFacts, prices: Prices, *, patience: float = 1.0) -> Timing:
     """Fold now, or wait, and why. `patience` times the price must have been carried before a warm rewrite."""
-    removed = max(moment.prompt_tokens - moment.landing_tokens, 0)
-    rewritten = max(moment.landing_tokens - moment.stable_tokens, 0)
+    added = max(moment.introduced_tokens - moment.stable_tokens, 0) if moment.introduced_tokens else 0
+    removed = max(moment.prompt_tokens - moment.landing_tokens - added, 0)
+    rewritten = max(moment.landing_tokens - moment.stable_tokens, 0) + moment.introduced_tokens
     calls = moment.expected_calls if moment.expected_calls is not None else float(moment.calls_so_far)
     even = break_even(
         rewritten=rewritten, removed=removed, summary=moment.summary_cost, read=prices.read, write=prices.write
@@ -204,12 +207,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         *,
         prompt_tokens: int,
         fixed_tokens: int = 0,
+        introduced_tokens: int = 0,
         health: Health = UNKNOWN,
         now: float = 0.0,
         switched: bool = False,
         upcoming_idle: float | None = None,
     ) -> Timing:
-        """Whether to fold before the next request. `fixed_tokens` stand before the messages and stay cached."""
+        """Whether to fold before the next request. `fixed_tokens` stand before the messages and stay cached; where the
+        fold brings tools along, `introduced_tokens` stand there afterwards, all of them new."""
         idle = 0.0 if health.last is None else max(now - health.last.at, 0.0)
         cold = switched or idle + (upcoming_idle or 0.0) >= self.prices.ttl_seconds
         urgency = pressure(prompt_tokens, self.threshold_tokens, self.soft, cold=cold)
@@ -218,6 +223,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             pressure=urgency,
             prompt_tokens=prompt_tokens,
             stable_tokens=fixed_tokens if urgency else prompt_tokens,
+            introduced_tokens=introduced_tokens if urgency else 0,
             landing_tokens=target,
             summary_cost=self._summary(prompt_tokens, fixed_tokens, idle, switched) if urgency else 0.0,
             idle_seconds=idle,

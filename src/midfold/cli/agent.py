@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import click
 import msgspec
 
-from midfold.agent.events import Event, Finished, agree, refuse
+from midfold.agent.events import Answered, Called, Event, Finished, Retrying, Said, agree, refuse
+from midfold.cli.groups import HelpfulGroup
 from midfold.cli.talk import Screen, Talk, with_talk
-from midfold.cli.terminal import emit_exact, emit_words, harmless_console
+from midfold.cli.terminal import emit_exact, emit_words, harmless_console, notice
 from midfold.errors import ModelFailed
 
 INTERRUPTED = 130
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def command() -> None:
     """Let an agent do a task in the working directory, for scripts."""
 
@@ -30,22 +31,16 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     """Do TASK and print the model's last word; `-` reads the task from standard input.
 
     What happens on the way is told on standard error, or with --json as one JSON object per line on standard output.
-    Exit status: 0 if the model came to its end, 1 if not, 130 if it was interrupted. The session is kept; --resume goes
-    on with it.
+    Exit status: 0 if the model came to its end, 1 if not or if something was not run without --yes, 130 if it was
+    interrupted. The session is kept; --resume goes on with it.
     """
     said = sys.stdin.read() if task == "-" else task
     if not said.strip():
         raise click.UsageError("the task is empty")
-    last: list[Finished] = []
-    screen = None if as_json else Screen(harmless_console(stderr=True))
-
-    def watch(event: Event) -> None:
-        if isinstance(event, Finished):
-            last.append(event)
-        _write_event(event) if screen is None else screen(event)
-
+    screen = None if as_json else TaskScreen()
+    log = TaskLog(_write_event if screen is None else screen)
     session = talk.workshop.session(talk.endpoint, talk.resume)
-    agent = talk.workshop.agent(session, talk.endpoint, watch=watch, consent=agree if yes else refuse)
+    agent = talk.workshop.agent(session, talk.endpoint, watch=log, consent=agree if yes else refuse)
     if screen is not None:
         screen.caching(talk.config, talk.endpoint)
     code = 0
@@ -56,14 +51,57 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     else:
-        code = 0 if last and last[-1].how == "done" else 1
+        code = 0 if log.how == "done" and not log.declined else 1
         if screen is not None:
             screen.status(agent)
             screen.say(f"session {session.name}", "bright_black")
-            emit_words(answer)
+            if answer and not screen.is_whole:
+                emit_words(answer)
+    if log.declined:
+        calls = "1 call" if len(log.declined) == 1 else f"{len(log.declined)} calls"
+        names = ", ".join(dict.fromkeys(log.declined))
+        notice(f"{calls} not run ({names}): nobody could be asked; --yes allows commands and changes")
     sys.exit(code)
 
 
-def _write_event(event: Any) -> None:
+class TaskLog:
+    """Hands on what happens, and keeps how it ended and what was declined."""
+
+    def __init__(self, show: Callable[[Event], None]) -> None:
+        self._show = show
+        self.how = ""
+        self.declined: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            self.how = event.how
+        elif isinstance(event, Called) and event.declined:
+            self.declined.append(event.name)
+        self._show(event)
+
+
+class TaskScreen(Screen):
+    """Draws on standard error. The last word belongs to standard output: unless a terminal shows both, it is not
+    drawn here."""
+
+    is_chat = False
+
+    def __init__(self) -> None:
+        super().__init__(harmless_console(stderr=True))
+        self.is_whole = sys.stdout.isatty() and sys.stderr.isatty()
+        self._words: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Said) and not self.is_whole:
+            self._words.append(event.text)
+            return
+        if isinstance(event, Answered) and event.calls and self._words:
+            super().__call__(Said(text="".join(self._words)))
+        if isinstance(event, Answered | Retrying):
+            self._words = []
+        super().__call__(event)
+
+
+def _write_event(event: Event) -> None:
     emit_exact(msgspec.json.encode(event))
     sys.stdout.flush()

@@ -11,11 +11,9 @@ import click
 import msgspec
 
 from midfold.cli.options import read_conversations, with_conversation, with_dialect, with_json
-from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, visible
-from midfold.fold.handoff import generated_messages
-from midfold.fold.redact import redact
-from midfold.fold.trail import CheckRun, TrackedFile, Trail, follow, latest_checks, parse
-from midfold.transcript.message import Transcript
+from midfold.cli.terminal import console, echo, emit_json, make_table, make_text, pad_rows, show_work, visible
+from midfold.fold.trail import CheckRun, TrackedFile, Trail, latest_checks
+from midfold.fold.trail.whole import trail_of
 
 LISTS = ("files", "acts", "running", "checks", "reads")
 STATES = {"reverted": "put back", "scratch": "scratch"}
@@ -40,7 +38,9 @@ def command(file: str, conversation: int | None, dialect: str | None, as_json: b
     Codex session; `-` reads standard input. With --json, everything in it that is empty or zero is left out, but for
     the lists.
     """
-    trails = [trail_of(document.messages) for document in read_conversations(file, dialect, conversation)]
+    documents = read_conversations(file, dialect, conversation)
+    with show_work("following"):
+        trails = [trail_of(document.messages) for document in documents]
     if as_json:
         plain = [_plain(trail) for trail in trails]
         emit_json(plain[0] if len(plain) == 1 else {"conversations": plain})
@@ -48,17 +48,6 @@ def command(file: str, conversation: int | None, dialect: str | None, as_json: b
         _show_trail(trails[0])
     else:
         _show_collection(trails)
-
-
-def trail_of(messages: Transcript) -> Trail:
-    """What these messages did, and what a handoff of ours among them says was done before."""
-    ours = generated_messages(messages)
-    start = next((at for at in reversed(ours) if ours[at].kind == "fold" and not ours[at].is_foreign), None)
-    if start is None:
-        return follow(Trail(), messages, redact)
-    before = parse(ours[start].body)
-    ahead = before.ahead + sum(start < at <= start + before.ahead for at in ours)
-    return follow(msgspec.structs.replace(before, messages=start + 1, ahead=ahead), messages[start + 1 :], redact)
 
 
 def _plain(trail: Trail) -> dict[str, Any]:

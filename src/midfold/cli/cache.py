@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -11,22 +12,34 @@ from rich.text import Text
 
 from midfold import cache
 from midfold.api import believe, meter_for
-from midfold.cache.breakpoints import SIGN
+from midfold.cache.breakpoints import HOSTS, SIGN
 from midfold.cache.health import Health, RequestHashes
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
-from midfold.cli.options import name_of, open_existing, read_file, settings, stored_session, with_config, with_json
+from midfold.cli.groups import HelpfulGroup
+from midfold.cli.options import (
+    name_of,
+    open_existing,
+    read_conversation,
+    read_conversations,
+    settings,
+    stored_session,
+    with_config,
+    with_conversation,
+    with_json,
+)
 from midfold.cli.sessions import health_facts
 from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
 from midfold.errors import StoreError, TranscriptError
-from midfold.transcript.document import Document, read, read_many
+from midfold.transcript.document import Document, read
+from midfold.transcript.logs import LoggedTurn
 from midfold.transcript.message import plain, read_usage
 from midfold.transcript.tokens import Meter, RunningTally
 
 with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def command() -> None:
     """See why a prompt cache missed, where breakpoints belong, and what caching saved."""
 
@@ -36,6 +49,7 @@ def command() -> None:
 @click.argument("second", metavar="B")
 @click.option("--session", metavar="NAME", help="A and B are views of this session: numbers of compactions, or now.")
 @click.option("--store", metavar="URL", help="The store of the session; default: store.url.")
+@with_conversation
 @with_model
 @with_config
 @with_json
@@ -44,6 +58,7 @@ def diff(
     second: str,
     session: str | None,
     store: str | None,
+    conversation: int | None,
     model: str | None,
     config: str | None,
     as_json: bool,
@@ -51,18 +66,20 @@ def diff(
     """Name the first block, field and byte in which two requests differ, what that costs, and who changed it.
 
     A and B are files of requests, the earlier one first; or, with --session, two views of a stored session: 0 is the
-    history before any compaction, N the view right after compaction N, now the view as it is.
+    history before any compaction, N the view right after compaction N, now the view as it is. Exit code 1 if they
+    differ.
     """
     known = settings(config)
-    one, two = _views(session, store, config, (first, second)) if session else (_request(first), _request(second))
+    if session:
+        one, two = _views(session, store, config, (first, second))
+    else:
+        one, two = (read_conversation(file, None, conversation) for file in (first, second))
     model = model or two.model or one.model
     prices = prices_for(model, known.prompt_caching.cache_ttl, known.models)
     found = prefix_diff(one, two, meter=meter_for(believe(model, known)), prices=prices)
     emit_json(msgspec.to_builtins(found)) if as_json else _show(found, prices)
-
-
-def _request(place: str) -> Document:
-    return read(read_file(place), name=name_of(place))
+    if not found.same:
+        sys.exit(1)
 
 
 def _views(name: str, url: str | None, config: str | None, asked: tuple[str, str]) -> tuple[Document, Document]:
@@ -97,14 +114,23 @@ def _show(found: Difference, prices: Prices) -> None:
 
 @command.command()
 @click.argument("file", metavar="FILE")
-@click.option("--provider", default="anthropic", show_default=True, help="Who will serve the request.")
+@click.option(
+    "--provider",
+    type=click.Choice(list(HOSTS), case_sensitive=False),
+    default="anthropic",
+    show_default=True,
+    help="Who will serve the request.",
+)
+@with_conversation
 @with_model
 @with_config
 @with_json
-def plan(file: str, provider: str, model: str | None, config: str | None, as_json: bool) -> None:
+def plan(
+    file: str, provider: str, conversation: int | None, model: str | None, config: str | None, as_json: bool
+) -> None:
     """Show where cache breakpoints belong in a request, and why."""
     known = settings(config).prompt_caching
-    document = _request(file)
+    document = read_conversation(file, None, conversation)
     model = model or document.model
     hints = cache.plan_document(
         document,
@@ -132,10 +158,13 @@ def plan(file: str, provider: str, model: str | None, config: str | None, as_jso
 @with_config
 @with_json
 def health(file: str, model: str | None, config: str | None, as_json: bool) -> None:
-    """Classify the turns of recorded sessions whose messages carry the usage that was reported (`_meta.usage`)."""
+    """Classify the turns of recorded sessions by the usage that the provider reported.
+
+    FILE is the log of a Claude Code or Codex session, or a transcript whose messages carry it (`_meta.usage`).
+    """
     known = settings(config)
     rows = []
-    for number, document in enumerate(read_many(read_file(file), name=name_of(file)), 1):
+    for number, document in enumerate(read_conversations(file, None, None), 1):
         chosen = model or document.model
         prices = prices_for(chosen, known.prompt_caching.cache_ttl, known.models)
         found = _health_of(document, chosen, prices)
@@ -152,15 +181,17 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
 def _health_of(document: Document, model: str | None, prices: Prices) -> Health:
     found, tally = Health(), RunningTally(Meter())
     folds = 0
-    for message in document.messages:
+    logged = document.log.turns if document.log is not None else {}
+    for place, message in enumerate(document.messages):
         value = plain(message.wire)
         meta = value.get("_meta") if isinstance(value, dict) else None
         meta = meta if isinstance(meta, dict) else {}
         folds += bool(meta.get("compact_boundary") or meta.get("compact_summary"))
-        usage = read_usage(meta.get("usage")) if message.role == "assistant" else None
+        turn = logged.get(place, LoggedTurn(meta.get("usage") or {}, meta.get("ts") or ""))
+        usage = read_usage(turn.usage) if message.role == "assistant" else None
         if usage is not None:
             seen = RequestHashes.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
-            found = found.observe(usage, seen, at=_seconds(meta.get("ts")), prices=prices)
+            found = found.observe(usage, seen, at=_seconds(turn.at), prices=prices)
         tally.extend([message])
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,14 @@ import click
 
 from midfold.agent import Agent, ModelClient
 from midfold.agent.events import Consent, agree
+from midfold.cli.options import short_id
 from midfold.cli.talk import Screen, Talk, with_talk
-from midfold.cli.terminal import ask, console
+from midfold.cli.terminal import ask, console, make_table
 from midfold.errors import MidfoldError, ModelFailed
 from midfold.model.endpoint import resolve
 from midfold.recall import original
-from midfold.transcript.message import ToolCall
+from midfold.transcript.message import Message, ToolCall, Transcript
+from midfold.transcript.wrappers import user_words
 
 MOST_SESSIONS = 20
 MOST_HITS = 8
@@ -58,7 +61,7 @@ def command(talk: Talk, yes: bool) -> None:
             screen.status(chat.agent)
     info = chat.agent.session.info
     if info is not None:
-        screen.say(f"kept: midfold chat --resume {info.name}", "bright_black")
+        screen.say(f"kept: midfold chat --resume {short_id(info.name)}", "bright_black")
 
 
 class ConsentPrompt:
@@ -123,8 +126,20 @@ def _greet(chat: Chat) -> None:
     screen.say(f"summaries by {told}")
     screen.say(f"working in {Path(chat.talk.workshop.folder.root)}; /help lists commands", "bright_black")
     if agent.session.info is not None:
-        screen.say(f"resumed with {len(agent.session.history()):,} messages", "bright_black")
+        history = agent.session.history().transcript
+        screen.say(f"resumed with {len(history):,} messages; the last exchange:", "bright_black")
+        for said in last_exchange(history):
+            screen.words(said)
         screen.status(agent)
+
+
+def last_exchange(history: Transcript) -> list[Message]:
+    """The newest words of the user's, and the last answer to them that has words, if any."""
+    asked = next((at for at in reversed(range(len(history))) if user_words(history[at])), None)
+    if asked is None:
+        return []
+    answers = (message for message in reversed(history[asked:]) if message.role == "assistant" and message.text.strip())
+    return [history[asked], *islice(answers, 1)]
 
 
 class Chat:
@@ -165,8 +180,10 @@ def run_command(chat: Chat, line: str) -> None:
 
 
 def _help(chat: Chat, rest: str) -> None:
+    table = make_table("", "", show_header=False)
     for command in COMMANDS.values():
-        chat.screen.say(f"  {command.usage:34} {command.help}")
+        table.add_row(f"  {command.usage}", command.help)
+    chat.screen.out.print(table)
     chat.screen.say("Ctrl-C stops the model or a command that runs. A line that ends with \\ goes on in the next.")
 
 
@@ -224,8 +241,10 @@ def _undo(chat: Chat, rest: str) -> None:
 def _sessions(chat: Chat, rest: str) -> None:
     from midfold.cli.sessions import session_facts, sessions_table
 
-    sessions_table([session_facts(info) for info in chat.talk.workshop.sessions.all(MOST_SESSIONS)])
-    chat.screen.say(f"this one is {chat.agent.session.name}; midfold chat --resume ID goes on with one", "bright_black")
+    sessions = chat.talk.workshop.sessions
+    sessions_table([session_facts(info, sessions.title(info)) for info in sessions.all(MOST_SESSIONS)])
+    own = short_id(chat.agent.session.name)
+    chat.screen.say(f"this one is {own}; midfold chat --resume ID goes on with one", "bright_black")
 
 
 def _model(chat: Chat, rest: str) -> None:

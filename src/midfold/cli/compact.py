@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,22 @@ import click
 import msgspec
 
 from midfold.api import Compaction, compact
-from midfold.cli.options import engine_settings, name_of, read_file, with_config
-from midfold.cli.terminal import notice
+from midfold.cli.options import engine_settings, name_of, read_conversation, with_config, with_conversation
+from midfold.cli.outputs import STANDARD, check_output, check_picture, with_overwrite, write_output
+from midfold.cli.terminal import emit_exact, emit_json, notice, show_work
 from midfold.config import Config
+from midfold.engine.guard import ENGINE_FAILED
 from midfold.errors import TranscriptError
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.endpoint import resolve
 from midfold.model.summaries import ModelSummarizer
-from midfold.transcript.document import read
 
 
 @click.command(name="compact")
 @click.argument("file")
-@click.option("-o", "--output", metavar="OUT", help="Write the result here, the originals to OUT.archive.")
+@click.option("-o", "--output", metavar="OUT", help="Write the result here, the originals to OUT.archive; - prints it.")
+@with_overwrite
+@with_conversation
 @click.option("--context-length", type=click.IntRange(min=1), metavar="N", help="The window; default: the model's.")
 @click.option("--model", help="The model; default: the one the file names.")
 @click.option("--target", type=click.IntRange(min=1), metavar="N", help="Fold to about this many tokens.")
@@ -38,10 +42,13 @@ from midfold.transcript.document import read
 )
 @click.option("--picture", metavar="SVG", help="Draw before and after into this file.")
 @with_config
+@click.option("-q", "--quiet", is_flag=True, help="Do not show what happened.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: receipt, state and messages.")
 def command(
     file: str,
     output: str | None,
+    overwrite: bool,
+    conversation: int | None,
     context_length: int | None,
     model: str | None,
     target: int | None,
@@ -54,6 +61,7 @@ def command(
     summarizer: str | None,
     picture: str | None,
     config: str | None,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Fold the middle of a transcript and show what happened.
@@ -61,49 +69,71 @@ def command(
     FILE is JSON or JSON lines in OpenAI chat, OpenAI Responses or Anthropic shape, or the log of a Claude Code or
     Codex session (written as a plain list of messages); `-` reads standard input. The summary is made on this machine,
     unless --summarizer or auxiliary.compression names a model that writes it (`midfold doctor` says which): a key in
-    the environment alone sends nothing. A preview asks no model. Nothing is written without -o.
+    the environment alone sends nothing. A preview asks no model. Nothing is written without -o; with `-o -` nothing
+    but the result goes to standard output.
     """
-    if keep is not None and here:
-        raise click.UsageError("--keep and --here exclude each other")
-    if local and summarizer is not None:
-        raise click.UsageError("--local and --summarizer exclude each other")
-    content, loaded = read_file(file), engine_settings(config)
-    own_model = model or read(content, name=name_of(file)).model
-    writer = _choose_summarizer(loaded, own_model, asked="local" if local or preview else summarizer)
-    if local or preview:
-        # Whoever asks for a summary without a model accepts it; a preview stands for one that a model may write.
-        accepted = msgspec.structs.replace(loaded.compression, lossy_fallback=True)
-        loaded = msgspec.structs.replace(loaded, compression=accepted)
-    result = compact(
-        content,
-        context_length=context_length,
-        model=model,
-        target_tokens=target,
-        keep_last_exchanges=1 if here else keep,
-        focus=focus,
-        force=force,
-        config=loaded,
-        summarizer=writer,
-    )
-    result.receipt = result.receipt.with_originals(kept=preview or output is not None)
+    _refuse_both({"--keep": keep is not None, "--here": here})
+    _refuse_both({"--local": local, "--summarizer": summarizer is not None})
+    _refuse_both({"--json": as_json, "-o -": output == STANDARD})
+    check_picture(picture)
+    written = None if output in (None, STANDARD) or preview else _check_target(output, file, overwrite=overwrite)
+    document, loaded = read_conversation(file, None, conversation), engine_settings(config)
+    writer = _choose_summarizer(loaded, model or document.model, asked="local" if local or preview else summarizer)
+    with show_work("folding") if writer is local_summarizer else nullcontext():
+        result = compact(
+            document.source,
+            context_length=context_length,
+            model=model or document.model,
+            target_tokens=target,
+            keep_last_exchanges=1 if here else keep,
+            focus=focus,
+            force=force,
+            config=_accept_local(loaded) if local or preview else loaded,
+            summarizer=writer,
+        )
+    result.receipt = result.receipt.with_originals(kept=preview or written is not None)
     if picture is not None:
-        from midfold.cli.fold_picture import draw_svg
-
-        Path(picture).write_text(draw_svg(result, Path(name_of(file)).stem), encoding="utf-8")
-    _show(result, preview=preview, as_json=as_json)
-    if output is not None and not preview:
-        _write(result, output, name_of(file))
-
-
-def _show(result: Compaction, *, preview: bool, as_json: bool) -> None:
-    from midfold.cli import fold_picture
-    from midfold.cli.terminal import console, emit_json
-
+        _draw(result, picture, Path(name_of(file)).stem)
+    if written is not None:
+        _write(result, written)
+    _tell_faults(result)
     if as_json:
         emit_json(plain_result(result, with_messages=not preview))
-        return
+    elif output == STANDARD and not preview:
+        emit_exact(_bytes_of(result).removesuffix(b"\n"))
+    elif not quiet:
+        _show(result, preview=preview)
+
+
+def _draw(result: Compaction, picture: str, title: str) -> None:
+    from midfold.cli.fold_picture import draw_svg
+
+    Path(picture).write_text(draw_svg(result, title), encoding="utf-8")
+
+
+def _tell_faults(result: Compaction) -> None:
+    for text in result.receipt.notices:
+        if text.startswith(ENGINE_FAILED):
+            notice(text)
+
+
+def _refuse_both(given: dict[str, bool]) -> None:
+    if all(given.values()):
+        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+
+
+def _accept_local(config: Config) -> Config:
+    """Whoever asks for a summary without a model accepts it; a preview stands for one that a model may write."""
+    accepted = msgspec.structs.replace(config.compression, lossy_fallback=True)
+    return msgspec.structs.replace(config, compression=accepted)
+
+
+def _show(result: Compaction, *, preview: bool) -> None:
+    from midfold.cli import fold_picture
+    from midfold.cli.terminal import console
+
     out = console()
-    fold_picture.show_map(out, result)
+    fold_picture.show_map(out, result, preview=preview)
     if not preview:
         fold_picture.show_handoff(out, result)
 
@@ -119,23 +149,31 @@ def plain_result(result: Compaction, *, with_messages: bool = True) -> dict[str,
     return shown
 
 
-def _write(result: Compaction, output: str, name: str) -> None:
-    target = Path(output)
-    if target.exists() and target.resolve() == Path(name).resolve():
+def _check_target(output: str, file: str, *, overwrite: bool) -> Path:
+    if Path(output).exists() and Path(output).resolve() == Path(file).resolve():
         raise TranscriptError(f"{output} is the transcript itself; choose another name, so that nothing is lost")
+    target = check_output(output, overwrite=overwrite)
+    check_output(_archive_of(target), overwrite=overwrite)
+    return target
+
+
+def _archive_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.archive")
+
+
+def _write(result: Compaction, target: Path) -> None:
+    """The archive of an earlier result goes with it: its handles are in no transcript any more."""
+    archive = _archive_of(target)
     if result.changed:
-        archive = b"".join(line + b"\n" for line in result.archive.lines())
-        _atomically(Path(f"{output}.archive"), archive)
+        write_output(archive, (line + b"\n" for line in result.archive.lines()))
+    else:
+        archive.unlink(missing_ok=True)
+    write_output(target, [_bytes_of(result)])
+
+
+def _bytes_of(result: Compaction) -> bytes:
     written = result.messages
-    _atomically(target, written if isinstance(written, bytes) else bytes(written))
-
-
-def _atomically(path: Path, data: bytes) -> None:
-    """Written beside and moved into place, readable by the owner only: originals may hold secrets."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.touch(mode=0o600)
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    return written if isinstance(written, bytes) else bytes(written)
 
 
 def _choose_summarizer(config: Config, model: str | None, *, asked: str | None = None) -> Summarizer:

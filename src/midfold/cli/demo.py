@@ -52,7 +52,8 @@ def command(gateway: bool, turns: int, window: int, as_json: bool) -> None:
     """Show what midfold does, on a made-up conversation: no key, no network, nothing is kept.
 
     Without --gateway, one conversation is folded. With it, a client that resends its whole history works for 300 turns
-    with a provider that enforces the rules of the real ones: first directly, then through the gateway.
+    with a provider that enforces the rules of the real ones: directly, directly with cache markers of its own, and
+    through the gateway.
     """
     if gateway:
         _gateway(turns, window, as_json)
@@ -83,18 +84,27 @@ def _gateway(turns: int, window: int, as_json: bool) -> None:
         _doubles().uvicorn_module()
     except ImportError:
         raise MissingExtra("midfold demo --gateway", "gateway") from None
-    with _progress(2 * turns, quiet=as_json) as advance:
-        alone = session(turns, window, through_gateway=False, advance=advance)
+    with _progress(3 * turns, quiet=as_json) as advance:
+        alone = session(turns, window, advance=advance)
+        marking = session(turns, window, marks=True, advance=advance)
         ours = session(turns, window, through_gateway=True, advance=advance)
     if as_json:
-        emit_json({"window": window, "without": msgspec.to_builtins(alone), "with": msgspec.to_builtins(ours)})
+        runs = {"without": alone, "marking": marking, "with": ours}
+        emit_json({"window": window, **{name: msgspec.to_builtins(run) for name, run in runs.items()}})
     else:
-        _show(console(), window, alone, ours)
+        _show(console(), window, {"directly": alone, "with own markers": marking, "through midfold": ours})
     if ours.done < turns or ours.refused:
         sys.exit(1)
 
 
-def session(turns: int, window: int, *, through_gateway: bool, advance: Callable[[int], None]) -> DemoRun:
+def session(
+    turns: int,
+    window: int,
+    *,
+    through_gateway: bool = False,
+    marks: bool = False,
+    advance: Callable[[int], None],
+) -> DemoRun:
     """The coding session against a provider of its own; `advance` is told how many turns were made."""
     from midfold.gateway import create_app
     from midfold.service import open_sessions
@@ -115,7 +125,7 @@ def session(turns: int, window: int, *, through_gateway: bool, advance: Callable
         app = create_app(config, sessions=sessions, environment={})
         app.gateway.accountants.append(accounts.append)
         with doubles.served(app) as url:
-            client = demo_session.DemoClient(url if through_gateway else server.url, MODEL)
+            client = demo_session.DemoClient(url if through_gateway else server.url, MODEL, marks=marks)
             work = demo_session.CodingSession(client, turns)
             try:
                 work.run(lambda turn: advance(1))
@@ -142,21 +152,23 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     if quiet or not sys.stderr.isatty():
         yield lambda count: None
         return
-    with click.progressbar(length=total, label="midfold: two sessions", file=sys.stderr) as bar:
+    with click.progressbar(length=total, label="midfold: three sessions", file=sys.stderr) as bar:
         yield bar.update
 
 
-def _show(out: Console, window: int, alone: DemoRun, ours: DemoRun) -> None:
+def _show(out: Console, window: int, runs: dict[str, DemoRun]) -> None:
     from rich.text import Text
 
-    out.print(Text(f"A coding session of {ours.turns} turns, a window of {window:,} tokens", style="bold"))
+    alone = runs["directly"]
+    out.print(Text(f"A coding session of {alone.turns} turns, a window of {window:,} tokens", style="bold"))
     out.print(
         Text(
             "The client resends its history every turn; the provider checks pairing, roles, markers and length,\n"
-            "and bills by a model of its prompt cache. Nothing leaves this machine.\n"
+            "and bills by a model of its prompt cache. Many clients set cache markers themselves: that is cheaper,\n"
+            "and ends as early. Nothing leaves this machine.\n"
         )
     )
-    table = make_table("", ">directly", ">through midfold")
+    table = make_table("", *(f">{name}" for name in runs))
     rows: tuple[tuple[str, Callable[[DemoRun], str]], ...] = (
         ("turns finished", lambda run: f"{run.done} of {run.turns}"),
         ("requests refused", lambda run: f"{run.refused}"),
@@ -166,9 +178,9 @@ def _show(out: Console, window: int, alone: DemoRun, ours: DemoRun) -> None:
         ("billed per finished turn, tokens", lambda run: f"{run.billed_tokens / max(run.done, 1):,.0f}"),
     )
     for label, value in rows:
-        table.add_row(label, value(alone), value(ours))
+        table.add_row(label, *map(value, runs.values()))
     out.print(table)
-    for name, run in (("directly", alone), ("through midfold", ours)):
+    for name, run in (("directly", alone), ("through midfold", runs["through midfold"])):
         out.print(Text(f"\nprompt size, {name}:", style="bold"))
         end = "  refused" if run.error else ""
         out.print(Text(_curve(run, window) + end, style="red" if run.error else "green"))

@@ -160,21 +160,27 @@ class RequestRefused(Exception):
 
 
 class DemoClient:
-    """Anthropic's wire over one connection of the standard library."""
+    """Anthropic's wire over one connection of the standard library.
 
-    def __init__(self, url: str, model: str, *, max_tokens: int = 1_024) -> None:
+    One that `marks` sets cache markers as real clients do: at the end of the system prompt and of the last two messages
+    of the user's side.
+    """
+
+    def __init__(self, url: str, model: str, *, max_tokens: int = 1_024, marks: bool = False) -> None:
         place = urlsplit(url)
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
         self._fixed = {
             "model": model,
             "max_tokens": max_tokens,
-            "system": SYSTEM,
+            "system": [_mark({"type": "text", "text": SYSTEM})] if marks else SYSTEM,
             "tools": tool_specs("input_schema"),
         }
+        self._marks = marks
 
     def send(self, history: Wire) -> tuple[Wire, list[Call]]:
         headers = {"content-type": "application/json", "x-api-key": "demo", "anthropic-version": "2023-06-01"}
-        body = json.dumps({**self._fixed, "messages": history}).encode()
+        sent = _mark_history(history) if self._marks else history
+        body = json.dumps({**self._fixed, "messages": sent}).encode()
         self._connection.request("POST", "/v1/messages", body, headers)
         answer = self._connection.getresponse()
         value = json.loads(answer.read())
@@ -189,6 +195,21 @@ class DemoClient:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _mark(block: dict[str, Any]) -> dict[str, Any]:
+    return {**block, "cache_control": {"type": "ephemeral"}}
+
+
+def _mark_history(history: Wire) -> Wire:
+    """The same messages with a marker at the end of the last two of the user's side."""
+    places = [place for place, message in enumerate(history) if message["role"] == "user"][-2:]
+    marked = list(history)
+    for place in places:
+        content = marked[place]["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        marked[place] = {**marked[place], "content": [*blocks[:-1], _mark(blocks[-1])]}
+    return marked
 
 
 class DemoBill(NamedTuple):

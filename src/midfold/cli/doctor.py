@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from midfold.cli.options import with_config
 from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError
+
+if TYPE_CHECKING:
+    from midfold.store.usage import WindowBounds
 
 PATIENCE = 10.0
 EXTRAS = {"gateway": "starlette", "models": "httpx2", "postgres": "psycopg", "tokens": "splintr"}
@@ -27,14 +33,31 @@ MARKS = {"ok": "✓", "note": "•", "problem": "✗"}
     is_flag=True,
     help="Ask the summary model for a few words, upstreams whether they answer, and a running gateway how it is.",
 )
+@click.option(
+    "--client",
+    type=click.Choice(["claude", "codex", "opencode"]),
+    help="Start this client as `midfold run` does, and see whether its request arrives; it is sent nowhere.",
+)
+@click.option(
+    "--forget-windows", is_flag=True, help="Forget what refusals have taught gateways about the windows of models."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 @click.pass_context
-def command(context: click.Context, config: str | None, model: str | None, probe: bool, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    config: str | None,
+    model: str | None,
+    probe: bool,
+    client: str | None,
+    forget_windows: bool,
+    as_json: bool,
+) -> None:
     """Check settings, store and upstreams, say who would summarise, and prove a compaction from end to end.
 
-    Nothing is sent anywhere without --probe. Exit code 1 if something is wrong.
+    Without --probe nothing is sent: only the names of upstreams are looked up. Exit code 1 if something is wrong.
     """
-    found = [*_installation(), *_settings(config, model, probe=probe)]
+    checked = _settings(config, model, probe=probe, forget_windows=forget_windows)
+    found = [*_installation(), *checked, *_client(client, config)]
     if as_json:
         from midfold.cli.terminal import emit_json
 
@@ -72,7 +95,7 @@ def _installation() -> list[Check]:
     ]
 
 
-def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Check]:
+def _settings(path: str | None, model: str | None, *, probe: bool, forget_windows: bool) -> list[Check]:
     from midfold.config import load
     from midfold.errors import ConfigError
 
@@ -84,15 +107,19 @@ def _settings(path: str | None, model: str | None, *, probe: bool) -> list[Check
     notes = [Check("settings", "note", text) for text in loaded.notices]
     found = [Check("settings", "ok", source), *notes, *_engine(loaded.config)]
     found += [*_summaries(loaded.config, model, probe=probe), *_server(loaded.config, probe=probe)]
+    found += _windows(loaded.config, forget=forget_windows)
     return [*found, _compaction(loaded.config)]
 
 
 def _engine(config: Config) -> list[Check]:
+    from midfold.engine_tools import EngineTools
     from midfold.plugins import configured_engine
 
     found = configured_engine(config)
     if found.fell_back:
         return [Check("engine", "problem", text) for text in found.notices]
+    if faults := EngineTools(found.engine, ()).notices:
+        return [Check("engine", "problem", text) for text in faults]
     notes = [Check("engine", "note", text) for text in found.notices]
     return [Check("engine", "ok", f"{config.context.engine} ({found.source})"), *notes]
 
@@ -129,10 +156,24 @@ def _probe(endpoint: Any) -> Check:
     return Check("probe", "ok", f"{endpoint.place} answered, {answer.tokens.completion_tokens} tokens")
 
 
+def _client(name: str | None, path: str | None) -> Iterator[Check]:
+    """Whether requests of a client come through a gateway that `midfold run` makes."""
+    if name is None:
+        return
+    from midfold.cli.client_probe import probe_client
+    from midfold.config import load
+
+    try:
+        is_heard, told = probe_client(name, load(path).config)
+    except MidfoldError as error:
+        is_heard, told = False, str(error)
+    yield Check("client", "ok" if is_heard else "problem", told)
+
+
 def _compaction(config: Config | None) -> Check:
     """A fold of a made-up conversation: legal, smaller, and every original can be unfolded. No model is asked."""
     from midfold.api import compact
-    from midfold.fold.redact import redact
+    from midfold.engine.guard import ENGINE_FAILED
     from midfold.plugins import engine_for
     from midfold.transcript.laws import violations
 
@@ -143,11 +184,10 @@ def _compaction(config: Config | None) -> Check:
             {"role": "user", "content": f"Result {number}: " + "all is well here. " * 30},
         ]
     engine = engine_for(config)
-    try:
-        result = compact(steps, context_length=8_000, engine=engine, force=True)
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything; that is what is asked here
-        told = f"the engine {engine.name} failed: {type(error).__name__}: {redact(str(error))[:300]}"
-        return Check("compaction", "problem", told)
+    when, result = (compact(steps, context_length=8_000, engine=engine, force=force) for force in (False, True))
+    for told in (*when.receipt.notices, *result.receipt.notices):
+        if told.startswith(ENGINE_FAILED):
+            return Check("compaction", "problem", told)
     if not result.changed and engine.name != "compressor":
         return Check("compaction", "note", f"the engine {engine.name} folded nothing: {result.receipt.reason}")
     if result.receipt.status != "compacted" or violations(result.transcript):
@@ -167,8 +207,7 @@ class Check(NamedTuple):
 
 def _server(config: Config, *, probe: bool) -> Iterator[Check]:
     """Only what is configured is looked at; only with `probe` is anything sent."""
-    if config.store.url is not None:
-        yield _store(config)
+    yield from _store(config)
     if config.gateway.upstream is not None or config.upstreams:
         yield from _upstreams(config, probe=probe)
         yield _door(config)
@@ -176,26 +215,80 @@ def _server(config: Config, *, probe: bool) -> Iterator[Check]:
             yield _gateway(config)
 
 
-def _store(config: Config) -> Check:
-    """Opens it, which brings its schema up to date, and checks every invariant."""
+def _store(config: Config) -> Iterator[Check]:
+    """Checks every invariant of a store that is there; one that is not is not made."""
+    from midfold.config.load import store_url
     from midfold.service import open_sessions
+    from midfold.store.sqlstore import file_of
 
-    assert config.store.url is not None
     try:
-        with open_sessions(config.store.url, config=config) as sessions:
+        address = config.store.url or store_url(config, os.environ)
+        file = file_of(address)
+        if file is not None and not Path(file).exists():
+            if config.store.url is not None:
+                yield _new_store(Path(file))
+            return
+        with open_sessions(address, config=config) as sessions:
             broken = sessions.check()
             many = len(sessions.store.sessions(1_000))
     except MidfoldError as error:
-        return Check("store", "problem", str(error))
+        yield Check("store", "problem", str(error))
+        return
     if broken:
-        return Check("store", "problem", f"{len(broken)} invariants do not hold: midfold store check lists them")
-    return Check("store", "ok", f"{sessions.store.where}: {many:,} sessions, every invariant holds")
+        yield Check("store", "problem", f"{len(broken)} invariants do not hold: midfold store check lists them")
+    else:
+        yield Check("store", "ok", f"{sessions.store.where}: {many:,} sessions, every invariant holds")
+
+
+def _new_store(file: Path) -> Check:
+    """Whether the first session can make it."""
+    folder = next(folder for folder in file.absolute().parents if folder.exists())
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return Check("store", "note", f"{file} is not there yet; the first session makes it")
+    return Check("store", "problem", f"{file} cannot be made: nothing can be written in {folder}")
+
+
+def _windows(config: Config, *, forget: bool) -> list[Check]:
+    """What refusals have taught gateways about the windows of models; only of a store that is there already."""
+    from midfold.config.load import store_url
+    from midfold.service import open_sessions
+    from midfold.store.sqlstore import file_of
+    from midfold.store.usage import LearnedWindows
+
+    url = store_url(config, os.environ)
+    path = file_of(url)
+    if path is not None and not Path(path).exists():
+        return []
+    try:
+        with open_sessions(url, config=config) as sessions:
+            learned = LearnedWindows(sessions.store.database)
+            if forget:
+                return [Check("windows", "ok", f"{learned.forget():,} forgotten; running gateways follow in a minute")]
+            return [Check("window", "note", _describe_window(one)) for one in learned.all(int(time.time() * 1_000))]
+    except MidfoldError as error:
+        return [Check("windows", "problem", str(error))]
+
+
+def _describe_window(bounds: WindowBounds) -> str:
+    key = f", key {bounds.owner}" if bounds.owner else ""
+    beta = f", beta {bounds.beta}" if bounds.beta else ""
+    told = [
+        f"a refusal named {bounds.named:,}" if bounds.named else "",
+        f"{bounds.refused:,} were refused" if bounds.refused else "",
+        f"{bounds.fitted:,} were answered" if bounds.fitted else "",
+    ]
+    until = datetime.fromtimestamp(bounds.ends / 1_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"{bounds.model or 'no model'} at {bounds.upstream}{key}{beta}: {bounds.window:,} tokens are believed "
+        f"({', '.join(filter(None, told))}) until {until}; `midfold doctor --forget-windows` forgets it"
+    )
 
 
 def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
     if importlib.util.find_spec("starlette") is None:
         yield Check("gateway", "problem", "its packages are missing: pip install 'midfold[gateway]'")
         return
+    from midfold.cli.listening import lookup_problem
     from midfold.gateway.upstream import Upstreams
 
     try:
@@ -208,7 +301,9 @@ def _upstreams(config: Config, *, probe: bool) -> Iterator[Check]:
         if probe:
             yield _reach(upstream.base, upstream.place)
         else:
-            yield Check("upstream", "ok", f"{upstream.place}, wire {upstream.wire}, {key}")
+            problem = lookup_problem(upstream.base)
+            told = problem or f"{upstream.place}, wire {upstream.wire}, {key}"
+            yield Check("upstream", "problem" if problem else "ok", told)
 
 
 def _door(config: Config) -> Check:

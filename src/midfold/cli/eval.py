@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.outputs import check_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
 from midfold.lab.exams import recall_search
@@ -83,6 +84,7 @@ def command(
     what stands before a cut to each budget, and is judged by what the assistant wrote after it. A compactor of your own
     is a function (messages, target_tokens) -> messages.
     """
+    check_picture(plot)
     with progress_bar("cuts") as progress:
         result = evaluate(
             list(files_of(files)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -13,9 +14,24 @@ from midfold.api import Compaction
 from midfold.cli.terminal import make_table, make_text, visible
 from midfold.drawing import Markup, document, line, path, rect, text
 from midfold.fold.handoff import recognise
+from midfold.fold.receipt import Receipt
 from midfold.transcript.message import Transcript
 
 WIDTH = 72
+BASES = {
+    "estimated": "estimated",
+    "calibrated": "estimated from what the provider counted",
+    "reported": "counted by the provider",
+}
+"""What a number of tokens rests on."""
+SHORTENED = {
+    "digest": "old results in one line",
+    "duplicate": "results that stand elsewhere",
+    "placeholder": "old results left out",
+    "arguments": "calls with shortened arguments",
+    "spill": "long texts shown by their ends",
+    "media": "old pictures left out",
+}
 COLOURS = {"head": "green", "fold": "red", "kept": "yellow", "handoff": "magenta", "tail": "cyan"}
 SIGNS = {"head": "h", "fold": ".", "kept": "k", "handoff": "S", "tail": "t"}
 Segments = list[tuple[str, int, int]]
@@ -36,13 +52,14 @@ NARROW = 90
 TINY = 30
 
 
-def show_map(out: Console, result: Compaction) -> None:
+def show_map(out: Console, result: Compaction, *, preview: bool = False) -> None:
     receipt = result.receipt
     colour = {"compacted": "green", "pruned": "green", "aborted": "red"}.get(receipt.status, "yellow")
-    out.print(Text(receipt.status, style=f"bold {colour}") + Text(f": {visible(receipt.reason)}"))
+    what, why = outcome_words(receipt, preview=preview)
+    out.print(Text(what, style=f"bold {colour}") + Text(f": {visible(why)}"))
     out.print(
         f"{receipt.old_messages:,} messages, {receipt.old_tokens:,} tokens  ->  "
-        f"{receipt.new_messages:,} messages, {receipt.new_tokens:,} tokens ({receipt.token_basis})"
+        f"{receipt.new_messages:,} messages, {receipt.new_tokens:,} tokens ({BASES[receipt.token_basis]})"
     )
     out.print(f"threshold {receipt.threshold_tokens:,} of a {receipt.context_length:,}-token window")
     told = (*receipt.notices, *receipt.impossible, receipt.summary.done, receipt.summary.next)
@@ -57,12 +74,23 @@ def show_map(out: Console, result: Compaction) -> None:
     before, after = segments(result)
     most = max(sum(tokens for _, _, tokens in before), 1)
     out.print()
-    out.print(Text("before ") + _strip(before, most))
+    width = min(WIDTH, out.width - len("before "))
+    out.print(Text("before ") + _strip(before, most, width), overflow="crop", no_wrap=True)
     if result.changed:
-        out.print(Text("after  ") + _strip(after, most))
+        out.print(Text("after  ") + _strip(after, most, width), overflow="crop", no_wrap=True)
     out.print()
     out.print(_table(before, after))
-    _changes(out, result)
+    _tell_changes(out, result)
+
+
+def outcome_words(receipt: Receipt, *, preview: bool) -> tuple[str, str]:
+    """What a compaction did, or would do, and why."""
+    if not preview:
+        return receipt.status, receipt.reason
+    if receipt.status not in ("compacted", "pruned"):
+        return "would stay as it is", receipt.reason
+    why = receipt.reason.replace("were enough", "would be enough").removeprefix("folded, ")
+    return f"would be {receipt.status}", why
 
 
 def show_handoff(out: Console, result: Compaction) -> None:
@@ -70,23 +98,21 @@ def show_handoff(out: Console, result: Compaction) -> None:
     for message in result.transcript if result.receipt.status == "compacted" else ():
         found = recognise(message)
         if found is not None and found.kind == "fold":
+            title, body = f"handoff ({message.role})", Text(visible(found.body, lines=True))
             out.print()
-            out.print(
-                Panel(
-                    Text(visible(found.body, lines=True)),
-                    title=f"handoff ({message.role})",
-                    border_style=COLOURS["handoff"],
-                )
-            )
+            if out.is_terminal:
+                out.print(Panel(body, title=title, border_style=COLOURS["handoff"]))
+            else:
+                out.print(Text(f"{title}:\n") + body, soft_wrap=True)
 
 
 def segments(result: Compaction) -> tuple[Segments, Segments]:
     """Head, fold and tail before, and what stands there now."""
-    before = _before(result)
-    return before, _after(result) if result.changed else before
+    before = _sizes(result, _before(result))
+    return before, _sizes(result, _after(result)) if result.changed else before
 
 
-def _before(result: Compaction) -> Segments:
+def _before(result: Compaction) -> list[tuple[str, Transcript]]:
     boundary = result.receipt.boundary
     if boundary is None:
         return []
@@ -94,41 +120,46 @@ def _before(result: Compaction) -> Segments:
     messages = result.before
     fold = tuple(messages[i] for i in range(boundary.start, boundary.end) if i not in pinned)
     return [
-        _segment(result, "head", messages[: boundary.start]),
-        _segment(result, "fold", fold),
-        _segment(result, "kept", tuple(messages[index] for index in boundary.pinned)),
-        _segment(result, "tail", messages[boundary.end :]),
+        ("head", messages[: boundary.start]),
+        ("fold", fold),
+        ("kept", tuple(messages[index] for index in boundary.pinned)),
+        ("tail", messages[boundary.end :]),
     ]
 
 
-def _after(result: Compaction) -> Segments:
+def _after(result: Compaction) -> list[tuple[str, Transcript]]:
     boundary, messages = result.receipt.boundary, result.transcript
     if boundary is None:
         return []
     if result.receipt.status == "pruned":
         return [
-            _segment(result, "head", messages[: boundary.start]),
-            _segment(result, "fold", messages[boundary.start : boundary.end]),
-            _segment(result, "tail", messages[boundary.end :]),
+            ("head", messages[: boundary.start]),
+            ("fold", messages[boundary.start : boundary.end]),
+            ("tail", messages[boundary.end :]),
         ]
     ours = [index for index, message in enumerate(messages) if recognise(message) is not None]
     start = ours[0] if ours else 0
     end = ours[-1] + 1 if ours else 0
-    return [
-        _segment(result, "head", messages[:start]),
-        _segment(result, "handoff", messages[start:end]),
-        _segment(result, "tail", messages[end:]),
-    ]
+    return [("head", messages[:start]), ("handoff", messages[start:end]), ("tail", messages[end:])]
 
 
-def _segment(result: Compaction, name: str, messages: Transcript) -> tuple[str, int, int]:
-    return name, len(messages), result.meter.count(messages).tokens
+def _sizes(result: Compaction, parts: list[tuple[str, Transcript]]) -> Segments:
+    """What each part adds to those before it: rounded so, they add up to the whole."""
+    meter, units, count, before = result.meter, 0, 0, 0
+    sized: Segments = []
+    for name, messages in parts:
+        units += sum(map(meter.units, messages))
+        count += len(messages)
+        whole = meter.tokens(units, count)
+        sized.append((name, len(messages), whole - before))
+        before = whole
+    return sized
 
 
-def _strip(segments: Segments, most: int) -> Text:
+def _strip(segments: Segments, most: int, width: int) -> Text:
     strip = Text()
     for name, count, tokens in segments:
-        cells = max(round(tokens / most * WIDTH), 1 if count else 0)
+        cells = max(round(tokens / most * width), 1 if count else 0)
         strip.append(SIGNS[name] * cells, style=f"{COLOURS[name]} reverse")
     return strip
 
@@ -145,13 +176,11 @@ def _table(before: Segments, after: Segments) -> Table:
     return table
 
 
-def _changes(out: Console, result: Compaction) -> None:
+def _tell_changes(out: Console, result: Compaction) -> None:
     receipt = result.receipt
-    kinds: dict[str, int] = {}
-    for digest in receipt.digests:
-        kinds[digest.kind] = kinds.get(digest.kind, 0) + 1
-    pieces = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in kinds.items()]
-    pieces += [f"{len(receipt.repairs)} repair(s)"] if receipt.repairs else []
+    kinds = Counter(digest.kind for digest in receipt.digests)
+    pieces = [f"{SHORTENED[kind]}: {count:,}" for kind, count in kinds.items()]
+    pieces += [f"repairs: {len(receipt.repairs):,}"] if receipt.repairs else []
     if pieces:
         out.print("\n" + ", ".join(pieces))
     if receipt.handles:

@@ -10,7 +10,17 @@ import click
 
 from midfold.api import budget_for
 from midfold.cli.options import read_conversations, settings, with_conversation, with_dialect
-from midfold.cli.terminal import bar, console, emit_json, has_unicode, make_table, make_text, visible
+from midfold.cli.terminal import (
+    bar,
+    console,
+    emit_json,
+    has_unicode,
+    make_table,
+    make_text,
+    progress_bar,
+    show_work,
+    visible,
+)
 from midfold.config import Config
 from midfold.models import Belief, look_up
 from midfold.transcript.breakdown import FREE, RESERVE, ContextShare, by_kind, context_breakdown, largest
@@ -73,10 +83,16 @@ def command(
     documents = read_conversations(file, dialect, conversation, strict=strict)
     known = settings(config)
     if len(documents) == 1:
-        shown = describe(documents[0], model, exact=exact, config=known, prompt_tokens=prompt_tokens)
+        with show_work("counting"):
+            shown = describe(documents[0], model, exact=exact, config=known, prompt_tokens=prompt_tokens)
         emit_json(shown) if as_json else _show_conversation(console(), shown)
         return
-    rows = [describe(document, model, exact=exact, config=known) for document in documents]
+    rows = []
+    with progress_bar("conversations") as progress:
+        for number, document in enumerate(documents, 1):
+            rows.append(describe(document, model, exact=exact, config=known))
+            if progress is not None:
+                progress(number, len(documents))
     both = {"conversations": rows, "totals": _totals(rows)}
     emit_json(both) if as_json else _show_collection(console(), both)
 

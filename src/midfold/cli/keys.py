@@ -6,10 +6,12 @@ import re
 
 import click
 
+from midfold.cli.groups import HelpfulGroup
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-@click.group(name="keys")
+@click.group(cls=HelpfulGroup, name="keys")
 def command() -> None:
     """Keys that clients show to the gateway.
 

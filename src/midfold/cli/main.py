@@ -1,4 +1,5 @@
-"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2."""
+"""The `midfold` command: finds the file of the command asked for, and turns our errors into one line and exit 2, an
+interrupt into one line and exit 130."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import sys
 import click
 
 from midfold import __version__
+from midfold.cli.groups import HelpfulGroup
 from midfold.errors import MidfoldError
 
 COMMANDS = {
@@ -23,12 +25,15 @@ COMMANDS = {
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
     "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
+    "install": "Let another agent use midfold: show the change to its files, make it, take it back.",
     "keys": "Make keys that clients show to the gateway.",
+    "mcp": "Let an agent search and unfold kept sessions by the Model Context Protocol.",
     "models": "Show what is believed about models: windows, tokenizers, prices.",
     "pages": "Look at stored sessions in a browser: how full, what was saved, before and after.",
     "probes": "Measure what a reader knows who sees only a compacted context.",
     "plugins": "List context engines and choose one.",
     "replay": "Play recorded sessions again under other policies, and see what they cost and keep.",
+    "run": "Run Claude Code, Codex, opencode or any command with a gateway of its own.",
     "serve": "Run the gateway between agents and providers.",
     "sessions": "Look into stored sessions: list, view, search, unfold, undo, export, delete.",
     "store": "Look after a store of sessions: migrate, check, back up.",
@@ -37,7 +42,10 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+INTERRUPTED = 130
+
+
+class LazyGroup(HelpfulGroup):
     """Imports `midfold.cli.<name>` and takes its `command` when `<name>` is run, so that --help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -66,12 +74,20 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        main(prog_name="midfold")
+        sys.exit(main(prog_name="midfold", standalone_mode=False))
     except MidfoldError as error:
         _tell(str(error))
         sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt) as stopped:
+        is_no = isinstance(stopped, click.Abort) and not isinstance(stopped.__cause__, KeyboardInterrupt)
+        _tell("nothing was done" if is_no else "interrupted")
+        sys.exit(1 if is_no else INTERRUPTED)
     except OSError as error:
-        _tell(str(error.strerror or error))
+        where = f"{error.filename}: " if error.filename else ""
+        _tell(f"{where}{error.strerror or error}")
         os._exit(1)  # the interpreter would try to flush the broken stream once more, and say so
 
 

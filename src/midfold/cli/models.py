@@ -18,6 +18,7 @@ from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride,
 LABELS = {
     "context_window": "context window",
     "max_output": "maximum output",
+    "max_input": "maximum input, if below the window",
     "tokenizer": "tokenizer",
     "factor": "tokens against o200k",
     "message_overhead": "added per message",
@@ -28,18 +29,23 @@ LABELS = {
     "cache_write_5m": "cache write 5m, x input",
     "cache_write_1h": "cache write 1h, x input",
 }
+FITTING = ((86, 8), (66, 6), (0, 5))
+"""So many columns fit into a terminal that is so wide: the prices of caches are left out first."""
 COLUMNS = ("pattern", "window", "output", "$ in", "$ out", "read x", "write x", "1h x")
 
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--filter", "part", metavar="TEXT", default="", help="Only rows whose pattern or source has this in it.")
 @click.option("--config", "path", metavar="FILE", help="Read overrides from FILE instead of the usual config.yaml.")
 @with_json
-def command(name: str | None, path: str | None, as_json: bool) -> None:
+def command(name: str | None, part: str, path: str | None, as_json: bool) -> None:
     """Show what is believed about the model NAME and why, or the whole table and your overrides."""
+    if name is not None and part:
+        raise click.UsageError("NAME and --filter exclude each other")
     overrides = settings(path).models
     if name is None:
-        _show_table(overrides, as_json)
+        _show_table(overrides, part.casefold(), as_json)
         return
     belief = look_up(name, overrides)
     if as_json:
@@ -65,10 +71,14 @@ def heading(model: Model) -> tuple[str, str]:
     return f"{model.source}, {model.as_of}", f"{tokens}{assumed}"
 
 
-def groups() -> Iterator[tuple[str, str, list[Model]]]:
-    """The table, row after row, under the headings its rows share."""
-    for (source, tokens), rows in groupby(TABLE, heading):
+def groups(part: str = "") -> Iterator[tuple[str, str, list[Model]]]:
+    """The table, row after row, under the headings its rows share; `part` is in the pattern or the source of a row."""
+    for (source, tokens), rows in groupby((row for row in TABLE if _has(row, part)), heading):
         yield source, tokens, list(rows)
+
+
+def _has(model: Model, part: str) -> bool:
+    return part in model.pattern.casefold() or part in model.source.casefold()
 
 
 def cells(model: Model) -> tuple[str, ...]:
@@ -85,23 +95,26 @@ def cells(model: Model) -> tuple[str, ...]:
     return (model.pattern, *("-" if value is None else number(value) for value in values))
 
 
-def _show_table(overrides: Mapping[str, ModelOverride], as_json: bool) -> None:
+def _show_table(overrides: Mapping[str, ModelOverride], part: str, as_json: bool) -> None:
+    overrides = {pattern: override for pattern, override in overrides.items() if part in pattern.casefold()}
     if as_json:
         emit_json(
             {
-                "models": msgspec.to_builtins(TABLE),
+                "models": msgspec.to_builtins([row for row in TABLE if _has(row, part)]),
                 "default": msgspec.to_builtins(DEFAULT),
                 "overrides": {pattern: set_fields(override) for pattern, override in overrides.items()},
             }
         )
         return
     out = console()
-    for source, tokens, rows in groups():
+    for source, tokens, rows in groups(part):
         table = make_table(header_style="dim")
-        for index, column in enumerate(COLUMNS):
-            table.add_column(column, justify="right" if index else "left", min_width=0 if index else 26)
+        shown = COLUMNS[: next(count for width, count in FITTING if out.width >= width)]
+        for index, column in enumerate(shown):
+            roomy = 26 if shown == COLUMNS else 0
+            table.add_column(column, justify="right" if index else "left", min_width=0 if index else roomy)
         for row in rows:
-            table.add_row(*map(Text, cells(row)))
+            table.add_row(*map(Text, cells(row)[: len(shown)]))
         out.print(Text(source, style="bold"))
         out.print(Text(tokens, style="dim"))
         out.print(table)

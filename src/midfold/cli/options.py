@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from midfold.cli.terminal import notice
+from midfold.cli.terminal import notice, show_work
 from midfold.config import Config, Loaded, load, locate
-from midfold.errors import ConfigError, StoreError, TranscriptError
+from midfold.errors import ConfigError, NotStored, StoreError, TranscriptError
 from midfold.plugins import configured_engine
 from midfold.transcript.document import Document, read_many
 
 if TYPE_CHECKING:
     from midfold.service import Sessions
     from midfold.session import Session
+
+LAST = "last"
+SHORT = 8
+MOST_SESSIONS = 10_000
+MOST_NAMED = 5
+_HASHED = re.compile(r"(?:^|-)([0-9a-f]{6,})((?:[~+.][0-9a-z~+.]*)?)\Z")
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 with_config = click.option("--config", metavar="FILE", help="Read settings from this file.")
@@ -43,7 +51,7 @@ with_dialect = click.option(
     "--dialect", type=click.Choice(["openai-chat", "openai-responses", "anthropic"]), help="Do not guess."
 )
 with_conversation = click.option(
-    "--conversation", type=int, metavar="N", help="In a file of many conversations, show this one (from 1)."
+    "--conversation", type=int, metavar="N", help="In a file of many conversations, this one (from 1)."
 )
 
 
@@ -98,7 +106,9 @@ def name_of(file: str) -> str:
 
 def read_conversations(file: str, dialect: str | None, number: int | None, *, strict: bool = False) -> list[Document]:
     """The conversations of a file; with a number, that one."""
-    documents = read_many(read_file(file), dialect=dialect, strict=strict, name=name_of(file))
+    data = read_file(file)
+    with show_work("reading"):
+        documents = read_many(data, dialect=dialect, strict=strict, name=name_of(file))
     if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
         raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
     if number is None:
@@ -106,6 +116,14 @@ def read_conversations(file: str, dialect: str | None, number: int | None, *, st
     if not 1 <= number <= len(documents):
         raise TranscriptError(f"{name_of(file)} holds {len(documents)} conversation(s), there is no number {number}")
     return [documents[number - 1]]
+
+
+def read_conversation(file: str, dialect: str | None, number: int | None) -> Document:
+    """The one conversation of a file, or the one of a number."""
+    found = read_conversations(file, dialect, number)
+    if len(found) != 1:
+        raise TranscriptError(f"{name_of(file)} holds {len(found)} conversations: --conversation N chooses one")
+    return found[0]
 
 
 def _is_conversation(document: Document) -> bool:
@@ -155,6 +173,35 @@ def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
         yield sessions
 
 
+def short_id(name: str) -> str:
+    """The part of a session's name that tells it from others: `79d03d` of `20261116-2310-79d03d`."""
+    found = _HASHED.search(name)
+    return f"{found[1][:SHORT]}{found[2]}" if found else name
+
+
+def full_name(sessions: Sessions, asked: str) -> str:
+    """The name of the session that was meant: by its name, the beginning of it or of its short id, or `last`."""
+    if sessions.store.info(asked) is not None:
+        return asked
+    names = [info.name for info in sessions.all(MOST_SESSIONS)]
+    if asked == LAST and names:
+        return names[0]
+    matching = [name for name in names if asked == short_id(name)]
+    matching = matching or [name for name in names if asked and _begins(name, asked)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        shown = ", ".join(matching[:MOST_NAMED]) + (" and others" if len(matching) > MOST_NAMED else "")
+        raise NotStored(f"{asked} is the beginning of {len(matching)} sessions: {shown}")
+    near = get_close_matches(asked, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`midfold sessions list` shows those there are"
+    raise NotStored(f"there is no session {asked}; {hint}")
+
+
+def _begins(name: str, asked: str) -> bool:
+    """By its name, its short id, or an id of the client's that stands in it."""
+    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name
+
+
 def stored_session(sessions: Sessions, name: str) -> Session:
-    sessions.store.must(name)
-    return sessions.session(name)
+    return sessions.session(full_name(sessions, name))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from midfold.cli.listening import listen
 from midfold.cli.options import with_store
 from midfold.cli.terminal import notice
-from midfold.errors import MidfoldError, MissingExtra
+from midfold.errors import MissingExtra
 from midfold.service import Sessions
 
 PORT = 8788
@@ -25,18 +26,10 @@ def command(sessions: Sessions, port: int) -> None:
         import uvicorn
     except ModuleNotFoundError:
         raise MissingExtra("midfold pages", "gateway") from None
-    import socket
-
     from midfold.pages import app
 
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(("127.0.0.1", port))
-    except OSError as error:
-        raise MidfoldError(f"port {port} cannot be used: {error.strerror}; --port 0 takes a free one") from error
+    [listening] = listen("127.0.0.1", port, hint="--port 0 takes a free one")
     config = uvicorn.Config(app(sessions, config=sessions.config), log_level="warning", access_log=False)
     with listening:
-        listening.listen()
         notice(f"http://127.0.0.1:{listening.getsockname()[1]}/ shows {sessions.store.where}; Ctrl-C ends it")
         uvicorn.Server(config).run(sockets=[listening])

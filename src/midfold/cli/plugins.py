@@ -13,6 +13,7 @@ import msgspec
 from rich.text import Text
 
 from midfold import config
+from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import load_settings, locate_config, with_config_path, with_json
 from midfold.cli.terminal import console, echo, emit_json, make_table, notice, pad_rows, visible
 from midfold.errors import ConfigError, PluginError
@@ -37,7 +38,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return [info for info in self.engines if info.name == name]
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=HelpfulGroup, invoke_without_command=True)
 @with_config_path("use")
 @with_json
 @click.pass_context
@@ -79,6 +80,15 @@ def _list(state: State, as_json: bool) -> None:
         for line in pad_rows([_cells(info) for info in state.engines]):
             echo(line)
     _warn(state)
+
+
+@command.command(name="list")
+@with_config_path("use")
+@with_json
+@click.pass_obj
+def list_(parent: Path | None, file: Path | None, as_json: bool) -> None:
+    """List the engines, and which one is active; the same as `midfold plugins` alone."""
+    _list(_state(file or parent), as_json)
 
 
 def _cells(info: EngineInfo) -> tuple[str, str, str, str]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
+from midfold.cli.outputs import check_picture
 from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
 from midfold.lab.recorded_sessions import Split
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
@@ -93,6 +94,7 @@ def command(
     if not transcripts:
         raise click.UsageError("no transcripts were given, only policies")
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
+    check_picture(plot)
     with progress_bar("transcripts") as progress:
         result = replay(
             list(files_of(transcripts)),

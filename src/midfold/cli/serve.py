@@ -6,22 +6,34 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
 from midfold.cache.breakpoints import SIGN, caching_applies, provider_of, status_line
-from midfold.cli.options import engine_settings, with_config
+from midfold.cli.listening import listen, lookup_problem
+from midfold.cli.options import engine_settings, short_id, with_config
 from midfold.cli.terminal import notice
 from midfold.config import Config
 from midfold.config.load import store_url
-from midfold.errors import MissingExtra
+from midfold.errors import MissingExtra, StoreError
 from midfold.model.endpoint import resolve
 from midfold.service import Sessions, open_sessions
 
+if TYPE_CHECKING:
+    import uvicorn
+
+    from midfold.gateway.exchange import RequestAccount
+    from midfold.gateway.private_door import GuardedGateway
+    from midfold.gateway.server import GatewayApplication
+    from midfold.pages import Recorder
+
+FOLDS = frozenset(("compacted", "pruned", "recovered"))
 OWN_PATHS = (
     "/",
     *("/api/cache", "/api/openapi.json", "/api/overview", "/api/search", "/api/sessions"),
@@ -45,71 +57,138 @@ LATER_IMPORTED = ("aiohttp", "jinja2", "starlette")
 @click.option(
     "--store", "url", metavar="URL", help="Where folded conversations are kept: sqlite:///PATH, postgresql://..."
 )
+@click.option("-q", "--quiet", is_flag=True, help="Do not tell each fold.")
 @with_config
 def command(
-    config: str | None, url: str | None, upstream: str | None, port: int | None, host: str | None, mode: str | None
+    config: str | None,
+    url: str | None,
+    upstream: str | None,
+    port: int | None,
+    host: str | None,
+    mode: str | None,
+    quiet: bool,
 ) -> None:
     """Run the gateway: point OPENAI_BASE_URL or ANTHROPIC_BASE_URL at it.
 
     Requests are passed to the upstream as they are, and answers as they arrive. A conversation that comes near its
     model's context length is folded before it is sent; the next request of the same conversation gets the same fold.
-    Originals stay in the store: `midfold sessions` shows them.
+    Each fold is told in a line. Originals stay in the store: `midfold sessions` shows them.
     """
     given = {"gateway.upstream": upstream, "gateway.port": port, "gateway.host": host, "gateway.mode": mode}
     known = engine_settings(config, {key: value for key, value in given.items() if value is not None})
     try:
-        from midfold.gateway import create_app
-        from midfold.gateway.operating import Operations, check_door
-        from midfold.gateway.server import LateRoutes
+        from midfold.gateway.operating import check_door
         from midfold.pages import Recorder
 
-        run = make_server(known)
+        server_of = make_server(known)
     except ImportError:
         raise MissingExtra("midfold serve", "gateway") from None
-    if any(find_spec(name) is None for name in LATER_IMPORTED):
-        raise MissingExtra("midfold serve", "gateway")
+    check_packages("midfold serve")
     check_door(known)
+    sockets = listen(known.gateway.host, known.gateway.port)
     address = url or store_url(known, os.environ)
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
-        operations, recorder = Operations(known, sessions), Recorder(sessions)
-        told = "Requests that the pages lack, because the store was too slow."
-        operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
-        pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(known, sessions)])
-        app = create_app(known, sessions=sessions, later=pages)
-        if known.gateway.record == "all":
-            app.gateway.watchers.append(recorder.see)
-        else:
-            app.gateway.accountants.append(recorder)
+        recorder = Recorder(sessions)
+        app, door = guarded_gateway(known, sessions, recorder)
+        teller = FoldTeller(sessions)
+        if not quiet:
+            app.gateway.accountants.append(teller)
         for text in app.gateway.recall.engine_tools.notices if app.gateway.recall is not None else ():
             notice(text)
         _greet(known, sessions)
-        # uvicorn finishes its streams on SIGTERM and then sends itself the signal again: that one is ours to ignore.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Thread(target=_tell_unknown_names, args=(known,), daemon=True).start()
+        signal.signal(signal.SIGTERM, partial(_stop, app))
         try:
-            run(operations.around(app))
+            server_of(door).run(sockets=sockets)
         finally:
             recorder.close()
+            teller.close()
 
 
-def make_server(config: Config) -> Callable[[Any], None]:
+def _stop(app: GatewayApplication, number: int, frame: object) -> None:
+    """SIGTERM before the gateway serves ends it. uvicorn ends its streams first, and then sends the signal again."""
+    if not app.has_begun:
+        app.must_stop = True  # an exception is lost where Python cannot raise it: in a finalizer, for one
+        raise SystemExit(0)
+
+
+class FoldTeller:
+    """One line for each fold. What it says is read from the store, so a thread of its own says it."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+        self._thread = ThreadPoolExecutor(1, "midfold-folds")
+
+    def __call__(self, account: RequestAccount) -> None:
+        if account.action in FOLDS and account.session is not None:
+            self._thread.submit(self._tell, account.session, account.tokens_before, account.tokens_after)
+
+    def close(self) -> None:
+        """Says what is still to be said."""
+        self._thread.shutdown()
+
+    def _tell(self, name: str, before: int | None, after: int | None) -> None:
+        title, why = "", ""
+        try:
+            info = self.sessions.store.must(name)
+            title = self.sessions.title(info)
+            why = next(
+                (row.receipt.reason for row in self.sessions.store.records(name) if row.seq == info.compaction), ""
+            )
+        except StoreError as error:
+            why = type(error).__name__
+        named = f"{short_id(name)} ({title})" if title else short_id(name)
+        notice(f"folded {named}: {before or 0:,} -> {after or 0:,} tokens{f'; {why}' if why else ''}")
+
+
+def check_packages(command: str) -> None:
+    """What is imported late must be there before anything listens."""
+    if any(find_spec(name) is None for name in LATER_IMPORTED):
+        raise MissingExtra(command, "gateway")
+
+
+def guarded_gateway(config: Config, sessions: Sessions, recorder: Recorder) -> GuardedGateway:
+    """A gateway with its pages, its figures and its record, behind its door."""
+    from midfold.gateway import create_app
+    from midfold.gateway.operating import Operations
+    from midfold.gateway.private_door import GuardedGateway
+    from midfold.gateway.server import LateRoutes
+
+    operations = Operations(config, sessions)
+    told = "Requests that the pages lack, because the store was too slow."
+    operations.figures.gauge("midfold_unrecorded_requests", told, lambda: recorder.dropped)
+    pages = LateRoutes(OWN_PATHS, lambda: [*operations.routes(), *_pages(config, sessions)])
+    app = create_app(config, sessions=sessions, later=pages)
+    if config.gateway.record == "all":
+        app.gateway.watchers.append(recorder.see)
+    else:
+        app.gateway.accountants.append(recorder)
+    return GuardedGateway(app, operations.around(app))
+
+
+def make_server(config: Config) -> Callable[[Any], uvicorn.Server]:
     """How uvicorn runs the gateway: headers are the upstream's own, and nothing is logged that was said."""
     import uvicorn
 
     from midfold.gateway.server import PatientProtocol
 
-    return partial(
-        uvicorn.run,
-        http=PatientProtocol,
-        host=config.gateway.host,
-        port=config.gateway.port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=30,
-    )
+    def server_of(app: Any) -> uvicorn.Server:
+        settings = uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            host=config.gateway.host,
+            port=config.gateway.port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=30,
+        )
+        return uvicorn.Server(settings)
+
+    return server_of
 
 
 def _pages(config: Config, sessions: Sessions) -> list[Any]:
@@ -138,10 +217,9 @@ def _writer(config: Config) -> str:
 def _caching_lines(config: Config) -> Iterator[str]:
     """Whether requests are marked for the caches of the upstreams, and why or why not: each line once."""
     settings = config.prompt_caching
-    bases = [config.gateway.upstream, *(row.base_url for row in config.upstreams.values())]
     passed = config.gateway.mode == "passthrough"
     lines: dict[str, None] = {}
-    for base in filter(None, bases):
+    for base in _bases(config):
         provider = provider_of(base)
         dialect = "" if provider else "anthropic"
         # Which models will be asked for is not known yet: Claude where it would be marked.
@@ -153,6 +231,17 @@ def _caching_lines(config: Config) -> Iterator[str]:
         yield f"{sign}Prompt caching: DISABLED (gateway.mode is passthrough)"
         return
     yield from (f"{sign}{line.removeprefix(SIGN)}" for line in lines)
+
+
+def _tell_unknown_names(config: Config) -> None:
+    """A name may lead somewhere later, so the gateway goes on; whoever mistyped one reads it at once."""
+    for base in _bases(config):
+        if problem := lookup_problem(base):
+            notice(f"upstream {base}: {problem}; requests to it fail until it can be")
+
+
+def _bases(config: Config) -> list[str]:
+    return [*filter(None, [config.gateway.upstream, *(row.base_url for row in config.upstreams.values())])]
 
 
 def _greet(config: Config, sessions: Sessions) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -17,8 +17,23 @@ from rich.table import Table
 from rich.text import Text
 
 from midfold.cache.health import Health
-from midfold.cli.options import name_of, read_file, stored_session, with_json, with_store
-from midfold.cli.terminal import ask, console, echo, emit_exact, emit_json, make_table, make_text, notice, visible
+from midfold.cli.fold_picture import BASES
+from midfold.cli.groups import HelpfulGroup
+from midfold.cli.options import full_name, name_of, read_file, short_id, stored_session, with_json, with_store
+from midfold.cli.outputs import STANDARD, check_output, with_overwrite, write_output
+from midfold.cli.terminal import (
+    ask,
+    console,
+    echo,
+    emit_exact,
+    emit_json,
+    make_line,
+    make_table,
+    make_text,
+    notice,
+    show_work,
+    visible,
+)
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
@@ -26,7 +41,7 @@ from midfold.fold.render import brief
 from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
-from midfold.transcript.message import RESULT, Message
+from midfold.transcript.message import RESULT, Message, ToolCall
 from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -36,12 +51,13 @@ SEEN = 10 * LONGEST_LINE
 """Characters that are redacted before a line is cut: a secret that begins inside it is still one."""
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def command() -> None:
     """Look into stored sessions and change what may be changed: compactions can be undone, sessions deleted.
 
     Messages are never rewritten. A session's name is what the host called it; branches are NAME~1, continuations
-    NAME+1.
+    NAME+1. Where a command takes a NAME, the id that list shows will do, or the beginning of either; `last` is the
+    session used last.
     """
 
 
@@ -52,7 +68,7 @@ def command() -> None:
 def list_(sessions: Sessions, limit: int, as_json: bool) -> None:
     """List sessions, those used last first."""
 
-    rows = [session_facts(info) for info in sessions.all(limit)]
+    rows = [session_facts(info, sessions.title(info)) for info in sessions.all(limit)]
     emit_json(rows) if as_json else sessions_table(rows)
 
 
@@ -65,7 +81,8 @@ def show(sessions: Sessions, name: str, as_json: bool) -> None:
 
     session = stored_session(sessions, name)
     size = session.size
-    facts = session_facts(sessions.store.must(name))
+    info = sessions.store.must(session.name)
+    facts = session_facts(info, sessions.title(info))
     view = session.view()
     facts |= {"view_messages": len(view), "view_tokens": size.tokens, "token_basis": size.basis}
     facts |= {"system_prompt": view.system is not None, "tools": len(view.tools)}
@@ -117,16 +134,21 @@ def search(
 ) -> None:
     """Search the originals, folded or not.
 
-    All words must occur: parts of paths and of identifiers count as words. "In quotes" means literally, beginning*
-    means any word that begins so. Where no message has all of the words, the nearest ones are shown. A hit's handle can
-    be given to unfold.
+    Hits with most of the words come first; a call is found together with its result. Parts of paths and of identifiers
+    count as words, other forms of a word too. "In quotes" means literally, beginning* means any word that begins so. A
+    hit's handle can be given to unfold.
     """
 
     def when(age: str | None) -> int | None:
         return None if age is None else int((sessions.clock() - seconds(age)) * 1000)
 
-    hits = sessions.search(query, session=name, role=role, since=when(since), until=when(until), limit=limit)
-    emit_json([msgspec.to_builtins(hit) for hit in hits]) if as_json else hits_table(hits)
+    only = None if name is None else full_name(sessions, name)
+    hits = sessions.search(query, session=only, role=role, since=when(since), until=when(until), limit=limit)
+    if as_json:
+        emit_json([msgspec.to_builtins(hit) for hit in hits])
+        return
+    found = {hit.session for hit in hits} if only is None else set()
+    hits_table(hits, titles={name: sessions.title(sessions.store.must(name)) for name in found})
 
 
 @command.command()
@@ -154,7 +176,7 @@ def undo(sessions: Sessions, name: str, as_json: bool) -> None:
     if as_json:
         emit_json({"undone": record.seq, "view_messages": count})
     else:
-        echo(f"compaction {record.seq} of {name} is undone; the view has {count:,} messages")
+        echo(f"compaction {record.seq} of {session.name} is undone; the view has {count:,} messages")
 
 
 @command.command()
@@ -171,19 +193,17 @@ def receipts(sessions: Sessions, name: str, as_json: bool) -> None:
 @command.command()
 @with_name
 @with_store
-@click.option("-o", "--output", metavar="OUT", help="Write here instead of standard output.")
-def export(sessions: Sessions, name: str, output: str | None) -> None:
+@click.option("-o", "--output", metavar="OUT", default=STANDARD, help="Write here instead of standard output.")
+@with_overwrite
+def export(sessions: Sessions, name: str, output: str, overwrite: bool) -> None:
     """Write a session as JSON lines: messages byte for byte, compactions, state."""
-    if output is None:
+    name = full_name(sessions, name)
+    if output == STANDARD:
         for line in sessions.export(name):
             emit_exact(line)
         return
-    target = Path(output)
-    if target.exists():
-        raise StoreError(f"{output} exists already; choose another name, so that nothing is lost")
-    target.touch(mode=0o600)
-    with target.open("wb") as file:
-        file.writelines(line + b"\n" for line in sessions.export(name))
+    target = check_output(output, overwrite=overwrite)
+    write_output(target, (line + b"\n" for line in sessions.export(name)))
 
 
 @command.command(name="import")
@@ -194,7 +214,8 @@ def import_(sessions: Sessions, file: str, name: str | None) -> None:
     """Load what export wrote; `-` reads standard input."""
     lines = read_file(file).split(b"\n")
     try:
-        loaded = sessions.load(lines, name=name)
+        with show_work("loading"):
+            loaded = sessions.load(lines, name=name)
     except StoreError as error:
         raise StoreError(f"{name_of(file)}: {error}") from error
     echo(f"{loaded}: {sessions.store.must(loaded).count:,} messages")
@@ -228,7 +249,8 @@ def prune(sessions: Sessions, older_than: str, dry_run: bool, yes: bool) -> None
 @with_store
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(sessions: Sessions, name: str, yes: bool) -> None:
-    """Delete a session, and every original that no other session refers to."""
+    """Delete a session, and every original that no other session refers to. With --yes NAME is the whole name."""
+    name = name if yes else full_name(sessions, name)
     count = sessions.store.must(name).count
     _confirm(f"delete {name} and its {count:,} messages", yes)
     sessions.delete(name)
@@ -252,10 +274,12 @@ def seconds(age: str) -> float:
     return float(int(match[1]) * UNITS[match[2]])
 
 
-def session_facts(info: SessionInfo) -> dict[str, Any]:
+def session_facts(info: SessionInfo, title: str) -> dict[str, Any]:
     """A session as plain values."""
     return {
         "name": info.name,
+        "id": short_id(info.name),
+        "title": title,
         "kind": info.kind,
         "parent": info.parent,
         "model": info.model,
@@ -289,20 +313,25 @@ def moment(milliseconds: int) -> str:
 
 
 def sessions_table(rows: list[dict[str, Any]]) -> None:
-    table = make_table("session", "kind", "model", ">messages", ">compactions", "used")
+    """On a terminal by short ids; a script gets whole names."""
+    known, out = Counter(row["id"] for row in rows), console()
+    table = make_table("session", "used", ">messages", ">folds", "model", no_wrap=True)
+    table.add_column("title")
     for row in rows:
-        numbers = (f"{row['messages']:,}", str(row["compactions"]))
-        table.add_row(*map(make_text, (row["name"], row["kind"], row["model"] or "", *numbers, row["used"])))
-    _print(table, rows, "no sessions")
+        name = row["id"] if out.is_terminal and known[row["id"]] == 1 else row["name"]
+        kind = "" if row["kind"] == "root" else f"({row['kind']}) "
+        cells = (name, row["used"][:-3], f"{row['messages']:,}", str(row["compactions"]), row["model"] or "")
+        table.add_row(*map(make_text, cells), make_line(f"{kind}{row['title']}"))
+    out.print(table if rows else "no sessions")
 
 
 def session_page(facts: dict[str, Any]) -> None:
     out = console()
-    out.print(make_text(facts["name"], "bold"))
+    out.print(make_text(facts["name"], "bold") + make_text(f"  {facts['title']}", "default"))
     family = f"{facts['kind']} of {facts['parent']}" if facts["parent"] else facts["kind"]
     out.print(make_text(f"{family}, {facts['dialect']}, model {facts['model'] or 'not named'}"))
     out.print(f"{facts['messages']:,} messages, of which the model sees {facts['view_messages']:,}: ", end="")
-    out.print(f"{facts['view_tokens']:,} tokens ({facts['token_basis']})")
+    out.print(f"{facts['view_tokens']:,} tokens ({BASES[facts['token_basis']]})")
     if facts["system_prompt"] or facts["tools"]:
         out.print(
             f"with {'a' if facts['system_prompt'] else 'no'} system prompt and {facts['tools']} tools beside them"
@@ -339,23 +368,28 @@ def receipts_table(records: list[CompactionRecord]) -> None:
 def view_table(view: View) -> None:
     """One line per message; redacted, as everything that is shown."""
     meter = Meter()
-    table = make_table(">#", ">position", "role", ">tokens", "")
+    table = make_table(">#", ">position", "role", ">tokens", no_wrap=True)
+    table.add_column("")
     for place, item in enumerate(view.items):
         ours = recognise(item.message)
         where = "handoff" if ours and ours.kind == "fold" else "" if item.position is None else str(item.position)
-        line = redact(_beginning(item.message)).replace("\n", " ")[:LONGEST_LINE]
-        cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}", line)
-        table.add_row(*map(make_text, cells))
+        line = " ".join(redact(_beginning(item.message)).split())[:LONGEST_LINE]
+        cells = (str(place), where, item.message.role, f"{meter.units(item.message):,}")
+        table.add_row(*map(make_text, cells), make_line(line))
     _print(table, view.items, "no messages")
 
 
 def _beginning(message: Message) -> str:
-    """The first words of a message; of a result that is JSON, what it says first."""
+    """The first words of a message; of a result that is JSON, what it says first; of calls alone, what they ask for."""
     texts = islice(message.texts(), LONGEST_LINE)
-    return "\n".join(brief(text, SEEN) if message.kinds & RESULT else text[:SEEN] for text in texts)[:SEEN]
+    words = "\n".join(brief(text, SEEN) if message.kinds & RESULT else text[:SEEN] for text in texts)[:SEEN]
+    if words.strip():
+        return words
+    calls = (part for part in message.parts if isinstance(part, ToolCall))
+    return "; ".join(f"{call.name} {call.arguments[:SEEN]}" for call in islice(calls, LONGEST_LINE))[:SEEN]
 
 
-def hits_table(hits: list[Hit], *, named: bool = True) -> None:
+def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, named: bool = True) -> None:
     """Hits as they are ranked; those that show the same lines as one before them stand in a line below it."""
     out = console()
     if hits and not hits[0].has_every_word:
@@ -366,6 +400,8 @@ def hits_table(hits: list[Hit], *, named: bool = True) -> None:
     for text, (first, *others) in alike.items():
         head = make_text(_place(first, named), "bold")
         out.print(head + Text(f"  {first.role}  {moment(first.at)}  {first.handle}", style="default"))
+        if title := (titles or {}).get(first.session):
+            out.print(make_line(f"  {title}", "bright_black"))
         for line in dedent(text).splitlines():
             out.print(Text(f"  {visible(line)}"))
         if others:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
+from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import settings, with_config, with_json, with_store, with_url
-from midfold.cli.terminal import echo, emit_json, progress_bar
+from midfold.cli.outputs import check_output
+from midfold.cli.terminal import echo, emit_json, progress_bar, show_work
 from midfold.config.load import store_url
 from midfold.service import Sessions
 from midfold.store import open_database
+from midfold.store.sqlstore import file_of
 from midfold.store.upkeep import migrate as apply
 from midfold.store.upkeep import pending
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def command() -> None:
     """Look after a store of sessions."""
 
@@ -31,7 +35,9 @@ def migrate(url: str | None, config: str | None, dry_run: bool, as_json: bool) -
 
     A store that a newer midfold has written is refused.
     """
-    database = open_database(url or store_url(settings(config), os.environ))
+    address = url or store_url(settings(config), os.environ)
+    file = file_of(address)
+    database = open_database("memory:" if dry_run and file and not Path(file).exists() else address)
     try:
         with progress_bar("indexing") as progress:
             done = pending(database) if dry_run else apply(database, progress)
@@ -55,7 +61,8 @@ def check(sessions: Sessions, deep: bool, as_json: bool) -> None:
     Every message is in a view or covered by a compaction, every handle leads to its originals, chains are whole, and no
     row belongs to nothing.
     """
-    problems = sessions.check(deep=deep)
+    with show_work("checking"):
+        problems = sessions.check(deep=deep)
     if as_json:
         emit_json({"problems": problems})
     else:
@@ -74,7 +81,7 @@ def reindex(sessions: Sessions, as_json: bool) -> None:
     """
     with progress_bar("indexing") as progress:
         count = sessions.reindex(progress)
-    emit_json({"indexed": count}) if as_json else echo(f"{count:,} different messages are indexed")
+    emit_json({"indexed": count}) if as_json else echo(f"{count:,} messages are indexed")
 
 
 @command.command()
@@ -82,5 +89,7 @@ def reindex(sessions: Sessions, as_json: bool) -> None:
 @with_store
 def backup(sessions: Sessions, target: str) -> None:
     """Copy a SQLite store while it is used; PostgreSQL has pg_dump."""
-    sessions.backup(target)
+    checked = check_output(target)
+    with show_work("copying"):
+        sessions.backup(str(checked))
     echo(target)

@@ -17,16 +17,20 @@ from midfold.agent import events as told
 from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
 from midfold.cache.breakpoints import SIGN, status_line
-from midfold.cli.options import engine_settings
+from midfold.cli.fold_picture import BASES, outcome_words
+from midfold.cli.options import engine_settings, full_name
 from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
 from midfold.config import Config
-from midfold.errors import NotStored
+from midfold.conversation import ChatPartner
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
 from midfold.fold.render import outline
 from midfold.model import local_summarizer
-from midfold.model.endpoint import UNNAMED, Endpoint, endpoint_for
+from midfold.model.endpoint import UNNAMED, Endpoint, Wire, endpoint_for
+from midfold.session import memory_of
 from midfold.transcript.breakdown import by_kind, context_breakdown
+from midfold.transcript.message import Message
+from midfold.transcript.wrappers import user_words
 
 OPTIONS = (
     click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
@@ -38,7 +42,11 @@ OPTIONS = (
     click.option(
         "--context-length", type=click.IntRange(min=1_000), metavar="N", help="The window; default: the model's."
     ),
-    click.option("--resume", metavar="ID", help="Go on with this session; `last` is the one used last."),
+    click.option(
+        "--resume",
+        metavar="ID",
+        help="Go on with this session, by its id or a beginning of it; `last`: the newest.",
+    ),
     click.option("--folder", metavar="DIR", default=".", help="The working directory; default: this one."),
     click.option("--local", is_flag=True, help="Make summaries without a model, whatever the settings say."),
     click.option(
@@ -70,6 +78,36 @@ class Talk(NamedTuple):
         return endpoint_for(self.config, os.environ, model=model, provider=provider)
 
 
+class ModelOptions(NamedTuple):
+    """Whom to talk to, as far as the command line says."""
+
+    model: str | None
+    provider: str | None
+    base_url: str | None
+    wire: Wire | None
+    window: int | None
+
+    def with_partner(self, before: ChatPartner | None) -> ModelOptions:
+        """What is not said is as it was before: a session goes on with whom it was held. Another provider or address
+        begins anew; another model keeps an address, but not the window."""
+        if before is None or self.provider is not None or self.base_url is not None:
+            return self
+        if self.model not in (None, before.model):
+            return self._replace(base_url=before.base_url, wire=self.wire or before.wire)
+        return ModelOptions(
+            model=before.model,
+            provider=None if before.provider == UNNAMED else before.provider,
+            base_url=before.base_url,
+            wire=self.wire or before.wire,
+            window=self.window or before.window,
+        )
+
+    def endpoint(self, config: Config) -> Endpoint:
+        return endpoint_for(
+            config, os.environ, model=self.model, provider=self.provider, base_url=self.base_url, wire=self.wire
+        )
+
+
 def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
     """The shared options; the command is given a `Talk`."""
 
@@ -89,30 +127,28 @@ def with_talk(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         hide_own_environment()
         known = engine_settings(config)
-        endpoint = endpoint_for(known, os.environ, model=model, provider=provider, base_url=base_url, wire=wire)
+        asked = ModelOptions(model=model, provider=provider, base_url=base_url, wire=wire, window=context_length)
+        if resume is None:
+            asked.endpoint(known)
         summarizer = local_summarizer if local else None
-        workshop = Workshop(folder, known, os.environ, store=store, window=context_length, summarizer=summarizer)
-        for text in workshop.engine_tools.notices:
-            notice(text)
-        with workshop:
-            return command(Talk(workshop, endpoint, _session_name(workshop, resume), known), **rest)
+        with Workshop(folder, known, os.environ, store=store, summarizer=summarizer) as workshop:
+            for text in workshop.engine_tools.notices:
+                notice(text)
+            name = None if resume is None else full_name(workshop.sessions, resume)
+            chosen = asked.with_partner(workshop.partner_of(name) if name is not None else None)
+            workshop.window = chosen.window
+            return command(Talk(workshop, chosen.endpoint(known), name, known), **rest)
 
     for option in reversed(OPTIONS):
         run = option(run)
     return run
 
 
-def _session_name(workshop: Workshop, resume: str | None) -> str | None:
-    if resume != "last":
-        return resume
-    newest = workshop.sessions.all(1)
-    if not newest:
-        raise NotStored("there is no session to resume yet")
-    return newest[0].name
-
-
 class Screen:
     """Draws what an agent tells. `out` may be standard error, for scripts that want only the answer."""
+
+    is_chat = True
+    """Whether there is somebody to type a command."""
 
     def __init__(self, out: Console) -> None:
         self.out = out
@@ -134,6 +170,8 @@ class Screen:
                 self._show_result(event)
             case told.Folded():
                 self._show_fold(event)
+            case told.EngineFault(why=why):
+                self._line(Text(visible(why), style="red"))
             case told.Preparing():
                 self._line(Text(f"{self._sign('◇', '-')} preparing a fold in the background", style="bright_black"))
             case told.Retrying(why=why, seconds=seconds):
@@ -147,6 +185,7 @@ class Screen:
     def caching(self, config: Config, endpoint: Endpoint) -> None:
         """Whether prompts are marked for the provider's cache, and why or why not."""
         settings, provider = config.prompt_caching, caching_provider(endpoint)
+        provider = endpoint.place if provider == UNNAMED else provider
         line = status_line(provider, endpoint.model, settings.cache_ttl, settings.enabled, endpoint.dialect)
         self.say(line if self._unicode else line.removeprefix(SIGN))
 
@@ -192,14 +231,15 @@ class Screen:
             Text(f"{self._sign('◆', '#')} folded ", style="magenta"),
             f"{event.old_tokens:,} {self._sign('→', '->')} {event.new_tokens:,} tokens, "
             f"{event.old_messages:,} {self._sign('→', '->')} {event.new_messages:,} messages",
-            Text(f"  ({how}; /undo takes it back)", style="bright_black"),
+            Text(f"  ({how}{'; /undo takes it back' if self.is_chat else ''})", style="bright_black"),
         )
 
     def _show_end(self, how: str, why: str) -> None:
         self._end_text()
         if how == "interrupted":
             self._interrupted = True
-            self._line(Text("interrupted", style="yellow"), Text("  (/quit or Ctrl-D leaves)", style="bright_black"))
+            hint = "  (/quit or Ctrl-D leaves)" if self.is_chat else ""
+            self._line(Text("interrupted", style="yellow"), Text(hint, style="bright_black"))
         elif how in ("failed", "steps"):
             self._line(make_text(why, "red"))
 
@@ -214,13 +254,15 @@ class Screen:
         size, setup = agent.room.size, agent.session.setup
         share = size.tokens / max(setup.window, 1)
         colour = "red" if share >= 0.85 else "yellow" if size.tokens >= setup.budget.threshold_tokens else "green"
-        self._line(
+        full = Text.assemble(
             make_text(agent.model.endpoint.model, "bold"),
             "  ",
             Text(self._fill_bar(share, BAR), style=colour),
             f" {size.tokens:,} of {setup.window:,} ({share:.0%})",
-            Text(f"  {self._cache(agent)}  {_compactions(agent)}", style="bright_black"),
         )
+        more = f"{self._cache(agent)}  {_compactions(agent)}"
+        fits = full.cell_len + 2 + len(more) <= self.out.width
+        self._line(full, "  " if fits else "\n  ", Text(more, style="bright_black"))
 
     def _fill_bar(self, share: float, width: int) -> str:
         full = bar(share, width, ascii_only=not self._unicode)
@@ -253,7 +295,7 @@ class Screen:
         self._line(strip)
         self._line(
             Text(f"{size.tokens:,}", style="bold"),
-            f" of {setup.window:,} tokens ({size.basis}); a fold begins at {setup.budget.threshold_tokens:,}. ",
+            f" of {setup.window:,} tokens ({BASES[size.basis]}); a fold begins at {setup.budget.threshold_tokens:,}. ",
             f"{len(view):,} messages are shown of {len(session.history()) if session.info else 0:,}.",
         )
         self.out.print()
@@ -274,16 +316,17 @@ class Screen:
     def receipt(self, receipt: Receipt, *, preview: bool = False) -> None:
         """What a compaction did, or would do."""
         colour = "green" if receipt.status in GOOD else "yellow"
-        what = f"would be {receipt.status}" if preview and receipt.status in GOOD else receipt.status
-        self._line(Text(what, style=f"bold {colour}"), f": {visible(receipt.reason)}")
+        what, why = outcome_words(receipt, preview=preview)
+        self._line(Text(what, style=f"bold {colour}"), f": {visible(why)}")
         arrow = self._sign("→", "->")
         rows: list[tuple[str, Any]] = [
             ("messages", f"{receipt.old_messages:,} {arrow} {receipt.new_messages:,}"),
-            ("tokens", f"{receipt.old_tokens:,} {arrow} {receipt.new_tokens:,} ({receipt.token_basis})"),
+            ("tokens", f"{receipt.old_tokens:,} {arrow} {receipt.new_tokens:,} ({BASES[receipt.token_basis]})"),
         ]
         if receipt.boundary is not None and receipt.status in GOOD:
-            end = receipt.boundary.end
-            rows.append(("folded", f"messages {receipt.boundary.start:,} to {max(end - 1, receipt.boundary.start):,}"))
+            start, end = receipt.boundary.start, receipt.boundary.end
+            which = f"messages {start:,} to {max(end - 1, start):,}"
+            rows.append(("to fold" if preview else "folded", which))
         if receipt.fold and not preview:
             rows.append(("handle", receipt.fold))
         for name, value in rows:
@@ -300,6 +343,13 @@ class Screen:
         if len(about) > LONGEST_SHOWN:
             self._line(Text(f"    and {len(about) - LONGEST_SHOWN:,} more characters that are not shown", style="red"))
 
+    def words(self, message: Message) -> None:
+        """What was said earlier, as it looked then; a long text by its beginning."""
+        text = redact(user_words(message) or message.text).strip()
+        shown = text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}…"
+        prompt = Text("> ", style="bright_black") if message.role == "user" else Text()
+        self._line(prompt + Text(visible(shown, lines=True), style="default"))
+
     def say(self, text: str, style: str = "") -> None:
         self._line(make_text(text, style))
 
@@ -311,6 +361,8 @@ def _cut_line(text: str) -> str:
 
 def _compactions(agent: Agent) -> str:
     """Those in force: what was undone does not count."""
-    made = agent.session.receipts() if agent.session.info is not None else []
+    info = agent.session.info
+    made = agent.session.receipts() if info is not None else []
     count = sum(record.undone is None for record in made)
-    return f"{count} compaction{'' if count == 1 else 's'}"
+    undone = "; the last one undone, /compress folds" if info is not None and memory_of(info).undone else ""
+    return f"{count} compaction{'' if count == 1 else 's'}{undone}"

@@ -20,7 +20,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAR_WIDTH = 32
+PIPED_WIDTH = 100_000
+"""No line of what is piped is broken in two."""
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+PATIENCE = 1.0
+"""Seconds that nobody minds to wait for."""
 QUIET = 0.15
 """Seconds without a byte after which nothing more of a paste is to be expected."""
 LONGEST_WAIT = 30.0
@@ -93,7 +98,7 @@ def console() -> Console:
     """Standard output: coloured on a terminal, plain and never cut when piped."""
     if sys.stdout.isatty():
         return harmless_console()
-    return harmless_console(no_color=True, width=110)
+    return harmless_console(no_color=True, width=PIPED_WIDTH)
 
 
 def harmless_console(*, stderr: bool = False, width: int | None = None, no_color: bool | None = None) -> Console:
@@ -137,13 +142,21 @@ def make_text(text: str, style: str = "") -> Text:
     return Text(visible(text), style=style)
 
 
-def make_table(*columns: str, header_style: str = "bold", show_header: bool = True) -> Table:
+def make_line(text: str, style: str = "") -> Text:
+    """The same where a narrow terminal may cut it."""
+    line = make_text(text, style)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def make_table(*columns: str, header_style: str = "bold", show_header: bool = True, no_wrap: bool = False) -> Table:
     """An empty table without lines, which cuts nothing; a column whose name begins with `>` stands at the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style=header_style, show_header=show_header)
     for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if name.startswith(">") else "left"
+        table.add_column(name.removeprefix(">"), justify=justify, overflow="fold", no_wrap=no_wrap)
     return table
 
 
@@ -188,6 +201,29 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     try:
         yield report
     finally:
+        shown.stop()
+
+
+@contextmanager
+def show_work(what: str) -> Iterator[None]:
+    """Says what takes long, and for how long already; what is done at once says nothing."""
+    if not _is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    shown = Progress(*columns, console=Console(stderr=True), transient=True)
+    shown.add_task(what, total=None)
+    soon = Timer(PATIENCE, shown.start)
+    soon.daemon = True
+    soon.start()
+    try:
+        yield
+    finally:
+        soon.cancel()
+        soon.join()
         shown.stop()
 
 

@@ -14,6 +14,7 @@ import click
 import msgspec
 from rich.text import Text
 
+from midfold.cli.groups import HelpfulGroup
 from midfold.cli.options import settings as load_config
 from midfold.cli.terminal import emit_json, harmless_console, make_table, make_text, notice, visible
 from midfold.lab.trajectory_files import STANDARD, replace_file
@@ -30,7 +31,7 @@ MOST_TROUBLED = 200
 COLOURS = {"calm": "bright_black", "good": "green", "warn": "yellow", "bad": "red"}
 
 
-@click.group(name="trajectories")
+@click.group(cls=HelpfulGroup, name="trajectories")
 def command() -> None:
     """Compress recorded runs of agents, for training and evaluation."""
 

@@ -260,8 +260,12 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         doc("compact at 85 % of the context length (hygiene), at compression.threshold (manage), or never"),
     ] = "hygiene"
     recall: Annotated[
-        Literal["off", "on"], doc("whether models are offered context_search and context_unfold, run by the gateway")
-    ] = "off"
+        Literal["auto", "on", "off"],
+        doc(
+            "whether models are offered tools that look into what was folded, run by the gateway: from the first fold "
+            "of a conversation on where its client has tools (auto), from its first turn on (on), or never"
+        ),
+    ] = "auto"
     record: Annotated[
         Literal["all", "folded"],
         doc(

@@ -25,13 +25,14 @@ from midfold.engine.finish import (
 )
 from midfold.engine.job import Job
 from midfold.engine.planner import LONGEST_SUMMARY, SMALLEST_GAIN
-from midfold.engine.previews import LONG, SHORT, Ends, first_unread, shorten, smallest, spill_results
+from midfold.engine.previews import LONG, SHORT, Ends, newest_batch, shorten, smallest, spill_results
 from midfold.fold.archive import PREFIX, Archive, fold_id, handle_of, with_own_handles
-from midfold.fold.audit import Audit, audited, local_audit, trusted
+from midfold.fold.audit import Audit, audit_summary, local_audit, trust_summary
 from midfold.fold.boundary import Plan
 from midfold.fold.handoff import SYSTEM_NOTE, filler, handoff, recognise
 from midfold.fold.receipt import Digest, SummaryFacts, account
 from midfold.fold.request import CompactionState, Outcome, SummaryAnswer, SummaryAsk
+from midfold.fold.step_handles import can_unfold, short_handle, with_step_handles
 from midfold.transcript.jsonio import whole
 from midfold.transcript.laws import Repair
 from midfold.transcript.message import Message, Role, Text, ToolCall, ToolResult, Transcript
@@ -50,7 +51,7 @@ class Spill:
         self.total = job.total(messages)
         self.digests: dict[int, Digest] = {}
         self.places = {id(message): place for place, message in enumerate(view)}
-        self.newest = first_unread(messages)
+        self.newest = newest_batch(messages)
         self.sizes = sorted(_sizes(messages), key=lambda item: (-item[0], item[1]))
 
     def original(self, index: int) -> Message:
@@ -63,6 +64,14 @@ class Spill:
                 return
             if newest == (index >= self.newest):
                 self.spill(index, size, preview)
+
+    def restore(self, goal: int) -> None:
+        """Results that fit after all, because a larger one had to go: the smallest first."""
+        for _, index in reversed(self.sizes):
+            grown = self.total + self.job.size(self.messages[index]) - self.job.size(self.out[index])
+            if index in self.digests and grown <= goal:
+                self.out[index], self.total = self.messages[index], grown
+                del self.digests[index]
 
     def spill(self, index: int, size: int, preview: int) -> None:
         message, handle = self.messages[index], self.handle(index)
@@ -151,8 +160,8 @@ def _length(message: Message) -> int:
 # Makes a view as small as it must be: large results are spilled, in the order in which that hurts least.
 #
 # Only if the view is too large, and then until it is clearly below the threshold, or the next turn would do it again:
-# the largest old ones go, with a long preview, then with a short one, and last the newest batch, which nobody has
-# worked with yet.
+# the largest old ones go, with a long preview, then with a short one, and last the newest batch. What
+# fits then comes back.
 
 
 def shrink_results(
@@ -166,6 +175,7 @@ def shrink_results(
     for newest in (False, True):
         work.until(goal, LONG, newest=newest)
         work.until(goal, preview, newest=newest)
+    work.restore(goal)
     if ends is not None:
         squeeze(work, job.limit, ends)
     originals |= {digest.handle: (work.original(index),) for index, digest in work.digests.items()}
@@ -212,6 +222,8 @@ def _impossible(job: Job, messages: Transcript, total: int) -> tuple[str, ...]:
     return tuple(reasons)
 
 
+LEAST_ROOM = 0.1
+"""Of the threshold: a fold that leaves less until the next one hardly helps."""
 HIGH = 0.75
 """Of the threshold: from here on the receipt says how soon the next fold comes."""
 
@@ -220,10 +232,12 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
     """The outcome of a fold."""
     audit = _audit(job, ask, answer)
     body = _own(job, ask, clip_tokens(audit.text, ask.budget_tokens))
+    if ask.handle_tokens:
+        body = _with_handles(job, plan, ask, body)
     job.notices += answer.notes
     originals: dict[str, tuple[Message, ...]] = {}
     system, view = _with_note(job)
-    messages, repairs = _repair(job, _join(view, plan, body, ask), view)
+    messages, repairs = _repair(job, _join(job, view, plan, body, ask), view)
     messages, repairs = let_user_open(_seamless(messages, ask), repairs, ask.fold)
     messages, spills, impossible = shrink_results(job, plan, messages, view, originals)
     new_tokens, threshold = job.total(messages), job.request.budget.threshold_tokens
@@ -253,7 +267,8 @@ def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Ou
         persistence="in_place_archive",
         trail=ask.trail,
     )
-    state = _next_state(job, ask, answer, body, helps=helps, size=new_tokens)
+    lasts = is_asked(job.request) or new_tokens <= threshold * (1 - LEAST_ROOM)
+    state = _next_state(job, ask, answer, body, helps=helps and lasts, size=new_tokens)
     return make_outcome(job, messages, receipt, state, Archive(originals), system)
 
 
@@ -269,12 +284,21 @@ def _repair(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcrip
 def _audit(job: Job, ask: SummaryAsk, answer: SummaryAnswer) -> Audit:
     if answer.source == "local":
         return local_audit(ask, answer)
-    return audited(ask, answer.text) if job.request.options.verify else trusted(ask, answer.text)
+    return audit_summary(ask, answer.text) if job.request.options.verify else trust_summary(ask, answer.text)
 
 
 def _own(job: Job, ask: SummaryAsk, body: str) -> str:
     """The summary without handles that somebody made up, and without halves of characters that clients cut in two."""
     return with_own_handles(whole(body), lambda handle: handle == PREFIX + ask.fold or job.is_handle(handle))
+
+
+def _with_handles(job: Job, plan: Plan, ask: SummaryAsk, body: str) -> str:
+    """A handle leads to an original if whoever keeps them says so; without one, if the fold archives it."""
+    folded = tuple(job.messages[index] for index in plan.fold() if index not in job.ours)
+    archived = {short_handle(message) for message in folded} if job.request.keeper is None else frozenset()
+    return with_step_handles(
+        body, ask, folded, job.state.summary, lambda handle: handle in archived or job.is_handle(handle)
+    )
 
 
 def _why(job: Job) -> str:
@@ -346,15 +370,17 @@ def with_note(system: Message) -> Message:
     return system.with_parts((*system.parts, Text(SYSTEM_NOTE)))
 
 
-def _join(view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
-    """Head, what is pinned, handoff, tail."""
+def _join(job: Job, view: Transcript, plan: Plan, body: str, ask: SummaryAsk) -> Transcript:
+    """Head, what is pinned and the client's instructions in their order, handoff, tail."""
     out: list[Message] = []
-    for segment in (view[: plan.head_end], *(view[group.start : group.stop] for group in plan.pinned)):
+    kept = {group.start: view[group.start : group.stop] for group in plan.pinned}
+    kept |= {place: (job.standing.stays[place],) for place in plan.partial}
+    for segment in (view[: plan.head_end], *(kept[place] for place in sorted(kept))):
         _append(out, segment, ask)
     tail = view[plan.tail_start :]
     last = next((message.role for message in reversed(out) if message.role != "system"), None)
     role = handoff_role(last, tail[0].role if tail else None)
-    _append(out, (handoff(body, ask.fold, role, terse=ask.dense),), ask)
+    _append(out, (handoff(body, ask.fold, role, terse=ask.dense, unfolds=can_unfold(job.request)),), ask)
     _append(out, tail, ask)
     return tuple(out)
 

@@ -112,11 +112,13 @@ def _slack(job: Job, plan: Plan) -> float:
 
 def _most_gain(message: Message, size: int, scale: float) -> float:
     """What digests and shorter arguments can take off a message at most."""
-    if not _is_prunable(message):
-        return 0.0
-    if any(isinstance(part, ToolCall) and len(part.arguments) > LONG_ARGUMENTS for part in message.parts):
-        return size
-    results = sum(isinstance(part, ToolResult) and _is_long(part) for part in message.parts)
+    results = 0
+    for part in message.parts if _is_prunable(message) else ():
+        if isinstance(part, ToolCall):
+            if len(part.arguments) > LONG_ARGUMENTS:
+                return size
+        elif isinstance(part, ToolResult):
+            results += _is_long(part)
     return max(size - results * SMALLEST_DIGEST * scale, 0.0) if results else 0.0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from midfold.decide import Decision, paused_words
-from midfold.engine.contract import ContextEngine
 from midfold.engine.job import Job
 from midfold.errors import FailureKind
 from midfold.fold.archive import Archive, handle_of
@@ -21,9 +20,9 @@ from midfold.fold.receipt import (
     SummaryFacts,
     account,
 )
-from midfold.fold.request import CompactionRequest, CompactionState, Flow, Outcome, SummaryAnswer
+from midfold.fold.request import CompactionState, Outcome, SummaryAnswer
 from midfold.fold.trail import Trail
-from midfold.transcript.laws import Repair, may_open, sanitize
+from midfold.transcript.laws import Repair, first_turn, may_open, sanitize
 from midfold.transcript.message import Message, Transcript
 
 
@@ -110,7 +109,7 @@ def decline(job: Job, decision: Decision) -> Outcome:
     told = account(kind, kept=True, left=decision.pause)._asdict()
     job.notices.append(paused_words(kind, decision.pause))
     receipt = make_receipt(job, "aborted", decision.reason, summary=SummaryFacts(failure=kind, **told))
-    return make_outcome(job, job.messages, receipt, job.request.state)
+    return decision.settle(make_outcome(job, job.messages, receipt, job.request.state))
 
 
 def abort(job: Job, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> Outcome:
@@ -122,12 +121,11 @@ def abort(job: Job, failure: FailureKind, answer: SummaryAnswer, plan: Plan) -> 
     return make_outcome(job, job.messages, receipt, msgspec.structs.replace(job.state, failure=failure))
 
 
-def carry_out(engine: ContextEngine, request: CompactionRequest, decision: Decision) -> Flow:
-    """A compaction as it was decided: the engine's, or a receipt that says why there is none."""
-    if not decision.fold:
-        return decline(Job(request), decision)
-    outcome = yield from engine.compress(decision.apply(request))
-    return decision.settle(outcome.with_recovery(request.messages))
+def fail(job: Job, reason: str) -> Outcome:
+    """The engine failed. That is a strike: it is not tried again before there is something new to fold."""
+    left = leave(job, reason, strike=True)
+    receipt = msgspec.structs.replace(left.receipt, status="aborted", notices=(reason, *left.receipt.notices))
+    return msgspec.structs.replace(left, receipt=receipt)
 
 
 def make_legal(job: Job, messages: Transcript, view: Transcript) -> tuple[Transcript, tuple[Repair, ...]]:
@@ -147,8 +145,8 @@ def let_user_open(
     messages: Transcript, repairs: tuple[Repair, ...], fold: str
 ) -> tuple[Transcript, tuple[Repair, ...]]:
     """After the system prompt a user speaks first, if only a short generated message does."""
-    first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-    if first is None or may_open(messages[first]):
+    first = first_turn(messages)
+    if first == len(messages) or may_open(messages[first]):
         return messages, repairs
     opened = (*messages[:first], filler(fold, "user"), *messages[first:])
     return opened, (*repairs, Repair(-1, "let a user message come first"))

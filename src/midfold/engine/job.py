@@ -10,7 +10,7 @@ import msgspec
 from midfold.engine.previews import ALL, EXACT, LADDER, WHOLE_TEXTS, Ends, shorten, spill_results
 from midfold.fold.archive import DIGITS, PREFIX, fold_id, framed_handles, handle_of, handles_in
 from midfold.fold.boundary import Plan
-from midfold.fold.handoff import HEAD, Generated, generated_messages, newest_handoff
+from midfold.fold.handoff import HEAD, Generated, find_generated, newest_handoff, without_summary
 from midfold.fold.media import MediaReduction, replace_historical_media
 from midfold.fold.request import (
     TRAIL_SHARE,
@@ -20,6 +20,8 @@ from midfold.fold.request import (
     SummaryAsk,
     told_tokens,
 )
+from midfold.fold.standing import MOST_TOKENS, SHARE, Standing, standing_instructions
+from midfold.fold.step_handles import can_unfold, handle_tokens, without_step_handles
 from midfold.fold.trail import Trail, follow, parse, render
 from midfold.transcript.laws import legal_cuts
 from midfold.transcript.message import (
@@ -108,10 +110,14 @@ def characters(parts: tuple[Part, ...]) -> int:
 
 SAMPLE_HANDLE = PREFIX + "0" * DIGITS
 LOWEST_SCALE, HIGHEST_SCALE = 0.25, 4.0
-STAYING_OF_TARGET = 0.15
+HEAD_OF_TARGET = 0.04
+"""Of a size that was asked for: what the first exchange may take, and what instructions of the client may."""
+STAYING_OF_TARGET = 0.2
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
+MOST_OF_FOLD, FEWEST_TOKENS = 0.6, 200
+"""Of what is folded: a summary that takes more hardly helps. Tokens of the smallest one."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
@@ -129,6 +135,8 @@ class Job:
         self.notices: list[str] = list(request.budget.notices)
         self._short_sizes: dict[tuple[int, Ends], int] = {}
         target = request.target_tokens
+        self.limit = request.budget.threshold_tokens - 1 if target is None else target
+        """The largest size the view should have: the one that was asked for, else just below the threshold."""
         self.budget = request.budget if target is None else request.budget.aiming_at(max(target - self.fixed_tokens, 1))
 
     @cached_property
@@ -141,13 +149,13 @@ class Job:
         return legal_cuts(self.messages)
 
     @cached_property
-    def _fixed(self) -> FixedSize:
-        return self.request.meter.fixed_size(self.request.system, self.request.tools)
+    def _fixed_size(self) -> FixedSize:
+        return self.request.meter.fixed_size(self.request.system, (*self.request.tools, *self.request.late_tools))
 
     @cached_property
     def fixed_tokens(self) -> int:
         """The system prompt beside the messages, and the tool definitions: they count, and no fold can shrink them."""
-        return self.request.meter.tokens(*self._fixed)
+        return self.request.meter.tokens(*self._fixed_size)
 
     @cached_property
     def prompt_tokens(self) -> int:
@@ -156,7 +164,8 @@ class Job:
 
     @cached_property
     def estimated_tokens(self) -> int:
-        return self.request.meter.request(sum(self._units), len(self.messages), self._fixed)
+        sent = self.request.meter.fixed_size(self.request.system, self.request.tools)
+        return self.request.meter.request(sum(self._units), len(self.messages), sent)
 
     @property
     def basis(self) -> Basis:
@@ -204,14 +213,25 @@ class Job:
         return round(meter.tokens(meter.units(message), 1) * self.scale)
 
     @cached_property
-    def ours(self) -> dict[int, Generated]:
-        """The messages we wrote in earlier compactions, by their places."""
+    def _generated_messages(self) -> tuple[dict[int, Generated], dict[int, Generated]]:
+        """The messages we wrote in earlier compactions, and summaries of clients beside the user's words."""
         protection = self.request.options.protection
         head, known = max(protection.protect_first_n_messages, HEAD), self.request.state.folds
-        found = generated_messages(self.messages, head, known, protection.protect_last_n)
+        found, beside = find_generated(self.messages, head, known, protection.protect_last_n)
         if not any(map(self._is_known, found.values())):
-            return found
-        return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}
+            return found, beside
+        return {index: ours for index, ours in found.items() if ours.kind != "fold" or self._is_known(ours)}, {}
+
+    @property
+    def ours(self) -> dict[int, Generated]:
+        """The messages we wrote in earlier compactions, by their places; and clients, where that is all they say."""
+        return self._generated_messages[0]
+
+    @cached_property
+    def _previous(self) -> tuple[int, Generated] | None:
+        """The summary so far, and its place."""
+        ours, beside = map(newest_handoff, self._generated_messages)
+        return max(filter(None, (ours, beside)), default=None)
 
     def _is_known(self, ours: Generated) -> bool:
         """Whether this is of a fold of this conversation, and says what was written then."""
@@ -232,10 +252,10 @@ class Job:
         if handle.removeprefix(PREFIX) in self.state.folds:
             return True
         keeper = self.request.keeper
-        return handle in self._framed if keeper is None else keeper.has_handle(handle)
+        return handle in self._framed_handles if keeper is None else keeper.has_handle(handle)
 
     @cached_property
-    def _framed(self) -> set[str]:
+    def _framed_handles(self) -> set[str]:
         """Handles that the messages name as we do, and those of the summary so far."""
         parts = (part for message in self.messages for part in message.parts)
         texts = (part.text for part in parts if isinstance(part, Text | ToolResult) and "unfold" in part.text)
@@ -244,7 +264,7 @@ class Job:
     @cached_property
     def state(self) -> CompactionState:
         """The state that belongs to these messages: of the handoff in them, or of the lineage the caller says."""
-        given, found, lineage = self.request.state, newest_handoff(self.ours), self.request.lineage
+        given, found, lineage = self.request.state, self._previous, self.request.lineage
         fresh = msgspec.structs.replace(given, lineage=lineage, count=0, summary="", folds=(), trail=Trail())
         if found is None:
             if not given.summary or (lineage and lineage == given.lineage):
@@ -265,13 +285,31 @@ class Job:
         trail = parse(handoff.body)
         return msgspec.structs.replace(fresh, count=1, summary=handoff.body, folds=(handoff.fold,), trail=trail)
 
+    @cached_property
+    def standing(self) -> Standing:
+        """The instructions of the client, as far as they may stay."""
+        share = SHARE if self.request.target_tokens is None else HEAD_OF_TARGET
+        bound = min(int(self.limit * share), MOST_TOKENS)
+        found = standing_instructions(self.messages, bound)
+        if found.left_out:
+            self.notices.append(
+                f"{found.left_out:,} tokens of the client's instructions do not stay for good: with them it would be "
+                f"more than {bound:,}"
+            )
+        return found
+
     def new_turns(self, plan: Plan) -> Transcript:
-        """The raw messages to summarise: what is folded, less what we wrote ourselves."""
-        return tuple(self.messages[index] for index in plan.fold() if index not in self.ours)
+        """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
+        turns = ((index, self.messages[index]) for index in plan.fold() if index not in self.ours)
+        left = ((index, self.standing.rest.get(index, message)) for index, message in turns)
+        return tuple(
+            without_summary(message) if index in self._generated_messages[1] else message
+            for index, message in left
+            if message is not None
+        )
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        previous = newest_handoff(self.ours)
-        ends, start = self.ends(plan), previous[0] if previous else 0
+        ends, start = self.ends(plan), self._previous[0] if self._previous else 0
         done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in self.ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, self._behind(plan)))
@@ -282,16 +320,17 @@ class Job:
             budget_tokens=budget,
             fold=fold_id(tuple(self.messages[index] for index in plan.fold())),
             redact=self.request.redact,
-            previous=self.state.summary,
+            previous=without_step_handles(self.state.summary),
             focus=self.request.focus,
             prompt_characters=self._prompt_characters(plan),
             prefix=self._prefix(plan),
-            before=self.messages[: plan.head_end],
+            before=self._before(plan),
             after=after,
             trail=trail,
             trail_lines=render(trail, int(budget * TRAIL_SHARE)),
             folded_trail=folded,
             dense=self.request.target_tokens is not None,
+            handle_tokens=handle_tokens(budget) if can_unfold(self.request) else 0,
             shown_results=ends.results if ends.results < ALL else 0,
             shown_texts=ends.texts if ends.texts < ALL else 0,
         )
@@ -299,16 +338,23 @@ class Job:
     def _prompt_characters(self, plan: Plan) -> int:
         """What a prompt of one piece may take: what fits the window beside the answer, by this fold's own rate."""
         read = sum(characters(self.messages[index].parts) for index in plan.fold())
-        size = sum(map(self.sizes.__getitem__, plan.fold()))
+        size = self._folded_tokens(plan)
         room = self.budget.effective_input_window * PROMPT_OF_WINDOW - self.summary_budget(plan) * 1.5
         return max(int(room * min(max(read / max(size, 1), FEWEST_PER_TOKEN), MOST_PER_TOKEN)), 8_000)
 
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
         if self.request.target_tokens is None:
-            return self.budget.summary_tokens(sum(self.sizes[index] for index in plan.fold()))
+            folded = self._folded_tokens(plan)
+            return min(self.budget.summary_tokens(folded), max(int(folded * MOST_OF_FOLD), FEWEST_TOKENS))
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
+
+    def _folded_tokens(self, plan: Plan) -> int:
+        return sum(map(self.sizes.__getitem__, plan.fold())) - self._partial_tokens(plan)
+
+    def _partial_tokens(self, plan: Plan) -> int:
+        return sum(self.size(self.standing.stays[place]) for place in plan.partial)
 
     @cached_property
     def _frame_tokens(self) -> int:
@@ -320,7 +366,7 @@ class Job:
         """Tokens of a request with what a plan keeps, without a summary, what is long shown by its ends."""
         fold = set(plan.fold())
         stays = (index for index in range(len(self.messages)) if index not in fold)
-        fixed = round(self.fixed_tokens * self.scale)
+        fixed = round(self.fixed_tokens * self.scale) + self._partial_tokens(plan)
         if ends is EXACT:
             return fixed + sum(self.sizes[index] for index in stays)
         return fixed + sum(self._short_size(index, ends) for index in stays)
@@ -345,8 +391,14 @@ class Job:
 
     def _behind(self, plan: Plan) -> list[int]:
         """The places of what stays after the handoff."""
-        pinned = [index for group in plan.pinned for index in group]
+        pinned = [index for group in plan.pinned for index in group if index not in self.standing.whole]
         return [index for index in (*pinned, *range(plan.tail_start, len(self.messages))) if index not in self.ours]
+
+    def _before(self, plan: Plan) -> Transcript:
+        """The head, and instructions of the client that stay on their own."""
+        pinned = (index for group in plan.pinned for index in group if index in self.standing.whole)
+        stays = (self.standing.stays[place] for place in sorted((*pinned, *plan.partial)))
+        return (*self.messages[: plan.head_end], *stays)
 
     def _prefix(self, plan: Plan) -> PrefixRequest | None:
         write = self.request.cached_prefix
@@ -355,15 +407,9 @@ class Job:
         shown = self.messages[: plan.tail_start]
         return lambda instruction, wire: write(shown, instruction, wire)
 
-    @property
-    def limit(self) -> int:
-        """The largest size the view should have: the one that was asked for, else just below the threshold."""
-        target = self.request.target_tokens
-        return self.request.budget.threshold_tokens - 1 if target is None else target
-
     def total(self, messages: Transcript) -> int:
         """The size of a request with these messages."""
-        return round(self.fixed_tokens * self.scale) + sum(map(self.size, messages))
+        return round(self.request.meter.count(messages, self._fixed_size).tokens * self.scale)
 
 
 def with_size(request: CompactionRequest) -> CompactionRequest:

@@ -18,7 +18,7 @@ from bisect import bisect_left
 
 import msgspec
 
-from midfold.engine.job import FRAME_TOKENS, STAYING_OF_TARGET, Job
+from midfold.engine.job import FRAME_TOKENS, HEAD_OF_TARGET, STAYING_OF_TARGET, Job
 from midfold.engine.previews import EXACT, WHOLE_TEXTS, Ends
 from midfold.fold.boundary import SMALLEST_FLOOR, Layout, Plan, head_length, split_for_partial_compaction
 from midfold.fold.handoff import newest_handoff
@@ -27,7 +27,6 @@ SMALLEST_GAIN = 0.9
 """What stays of a view: with more of it a fold hardly helps."""
 LONGEST_SUMMARY = 1.1
 """Times its budget; what is longer is cut."""
-HEAD_OF_TARGET = 0.04
 
 
 def plan_whole(job: Job) -> Plan:
@@ -86,14 +85,16 @@ def _layout(job: Job) -> Layout:
         earliest=earliest,
         cuts=job.cuts,
         ours=job.ours,
+        standing=job.standing,
     )
 
 
 def _head_is_small(job: Job) -> bool:
     """Whether the first exchange takes no more than its share of a size that was asked for."""
-    end = head_length(job.messages, job.cuts, job.request.options.protection, job.state.count)
-    sizes = [size for size, message in zip(job.sizes[:end], job.messages, strict=False) if message.role != "system"]
-    return sum(sizes) <= job.limit * HEAD_OF_TARGET
+    fixed = job.standing.whole
+    end = head_length(job.messages, job.cuts, job.request.options.protection, job.state.count, fixed)
+    said = [index for index in range(end) if job.messages[index].role != "system" and index not in fixed]
+    return sum(map(job.sizes.__getitem__, said)) <= job.limit * HEAD_OF_TARGET
 
 
 def _whole(job: Job, layout: Layout) -> Plan:
@@ -123,13 +124,17 @@ def _give_way(job: Job, layout: Layout, protected: Plan) -> Plan:
     place = bisect_left(cuts, True, key=fits)
     if place < len(cuts):
         plan = layout.plan_from(cuts[place], room=layout.room)
-        why = f"with the ones before them the view would not be below the threshold of {job.limit + 1:,} tokens"
+        why = "with the ones before them"
     else:
         plan = layout.plan_from(cuts[-1]) if cuts else protected
-        why = f"the view would not be below the threshold of {job.limit + 1:,} tokens with any more"
+        why = "even without the ones before them"
     kept = count - plan.tail_start
     if kept < min(floor, count - layout.first):
-        job.notices.append(f"the last {kept} messages stay, not the {floor} of protect_last_n: {why}")
+        limit = f"the view would not be below the threshold of {job.limit + 1:,} tokens"
+        job.notices.append(
+            f"the last {kept} messages stay, not the {floor} of protect_last_n: "
+            f"{why} and with a summary of full length {limit}"
+        )
     return plan
 
 

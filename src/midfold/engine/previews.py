@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from midfold.fold.digest.digest import shrink_arguments
 from midfold.fold.steps import HARDLY_SHORTER, SHORT_TEXT
-from midfold.transcript.message import Message, Part, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import CALL, Message, Part, Text, ToolCall, ToolResult, Transcript
 
 LONG, SHORT = 800, 150
 """Characters kept at each end of a spilled result."""
@@ -87,10 +87,7 @@ def smallest(preview: int) -> int:
     return 3 * preview
 
 
-def first_unread(messages: Transcript) -> int:
-    """From where on nobody has worked with the results yet: the assistant has not spoken since."""
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].role == "assistant":
-            waits = any(isinstance(part, ToolCall) for part in messages[index].parts)
-            return index if waits else len(messages)
-    return 0
+def newest_batch(messages: Transcript) -> int:
+    """Where the newest calls stand, which the newest results follow."""
+    places = range(len(messages) - 1, -1, -1)
+    return next((index for index in places if messages[index].kinds & CALL), len(messages))

@@ -14,12 +14,33 @@ from midfold.transcript.message import Message, Transcript, plain
 
 PREFIX = "mf-"
 DIGITS = 12
+UNFOLD_TOOL = "context_unfold"
+"""What the tool is called with which a model has originals shown."""
+FEWEST_DIGITS = 6
+"""Of a short handle."""
 BATCH = 64
 
 
 def handle_of(message: Message) -> str:
     """The handle of one message: its content, so the same message has the same handle everywhere."""
     return PREFIX + message.digest.hex()[:DIGITS]
+
+
+def short_handles(handles: Iterable[str]) -> list[str]:
+    """Handles of messages in their order, each as short as no earlier one begins.
+
+    A beginning means the first message whose handle begins so: what was written once keeps its meaning.
+    """
+    taken: dict[str, str] = {}
+    made = []
+    for handle in handles:
+        size = len(PREFIX) + FEWEST_DIGITS
+        while size < len(handle) and taken.get(handle[:size], handle) != handle:
+            size += 1
+        for end in range(len(PREFIX) + FEWEST_DIGITS, len(handle) + 1):
+            taken.setdefault(handle[:end], handle)
+        made.append(handle[:size])
+    return made
 
 
 def fold_id(messages: Transcript) -> str:

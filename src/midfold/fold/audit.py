@@ -2,7 +2,7 @@
 
     rejection(text, ask)    why a text is no summary at all, or ""
     lacking(text, ask)      what a summary must have and this one has not, or ""
-    audited(ask, text)      the summary with its claims grounded, its orders quoted, and what it forgot added
+    audit_summary(ask, text)      the summary with its claims grounded, its orders quoted, and what it forgot added
 
 Rules of this file:
 1. Refusals, error pages, empty texts and summaries longer than their source are failures, never summaries. So is one
@@ -23,7 +23,6 @@ from typing import NamedTuple
 import msgspec
 
 from midfold.errors import FailureKind
-from midfold.fold.boundary import speaks
 from midfold.fold.handoff import bare_summary
 from midfold.fold.hostile import Identifier, Source, ground, harmless, identifiers, quote_orders
 from midfold.fold.local import Book, count_names
@@ -37,14 +36,12 @@ from midfold.fold.summary import (
     sections_text,
 )
 from midfold.fold.trail import without_trail
-from midfold.transcript.message import TEXT, Message, Text, ToolCall, ToolResult
+from midfold.transcript.message import Message, Text, ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from midfold.transcript.wrappers import user_words
 
 SCANNED_FOR_MODEL = 150_000
 """Characters read for the receipt's account of what a model's summary has."""
-FEWEST_READ = 150
-"""Characters of a text that are read at least; where that is too much in all, older messages are not read."""
 SHORTEST_SOURCE = 400
 """Tokens; a shorter fold may well have a summary as long as itself."""
 WARRANTING = 2_000
@@ -125,7 +122,7 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
     return length // 4
 
 
-def audited(ask: SummaryAsk, text: str) -> Audit:
+def audit_summary(ask: SummaryAsk, text: str) -> Audit:
     """The summary as it may be trusted."""
     known = (*ask.before, *ask.messages, *ask.after)
     written = ask.redact(_without_added(without_trail(bare_summary(text))))
@@ -133,11 +130,11 @@ def audited(ask: SummaryAsk, text: str) -> Audit:
     certain, doubted = mark_doubts(checked.text, ask)
     quiet = quote_orders(_with_task(parse_summary(certain), ask).render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
-    added = _forgotten(ask, f"{quiet.text}\n{trail}")
+    added = _omissions(ask, f"{quiet.text}\n{trail}")
     room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
-    summary = _with_lines(_fitted(parse_summary(quiet.text), room), ask.trail_lines)
+    summary = _with_lines(_fit_into(parse_summary(quiet.text), room), ask.trail_lines)
     body = "\n\n".join(filter(None, [summary.render(), added]))
-    book = count_names(_newest(ask), body, SCANNED_FOR_MODEL)
+    book = count_names(ask, body, SCANNED_FOR_MODEL)
     return Audit(ask.redact(harmless(body)), checked.marked + doubted, checked.removed, quiet.lines, book)
 
 
@@ -158,7 +155,19 @@ HEDGE = re.compile(
     r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?",
     re.I,
 )
+_HINTS = (
+    "probabl", "likely", "perhaps", "maybe", "might", "may be", "could be", "seem", "appear", "presumabl", "i think",
+    "not ", "unsure", "unverif", "untest", "unclear", "unconfirm", "assum", "suspect", "guess", "possibl", "apparent",
+    "should be", "?",
+)  # fmt: skip
+"""What a text has in which the pattern finds something: to look for these costs a tenth of it."""
 _SPAN = re.compile(r"`([^`\n]{3,80})`")
+
+
+def is_hedged(text: str) -> bool:
+    """Whether a text says that it is not certain."""
+    low = text.lower()
+    return any(hint in low for hint in _HINTS) and HEDGE.search(text) is not None
 
 
 def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
@@ -167,7 +176,7 @@ def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
     certain = {
         place: names
         for place, line in enumerate(lines)
-        if not line.startswith("#") and (names := _names(line)) and not HEDGE.search(line)
+        if not line.startswith("#") and (names := _names(line)) and not is_hedged(line)
     }
     doubts = _doubts(ask, set().union(*certain.values()))
     marked = 0
@@ -185,10 +194,11 @@ def _doubts(ask: SummaryAsk, names: set[str]) -> dict[str, frozenset[str]]:
     for message in (*ask.messages, *ask.after)[-MOST_TURNS:]:
         for part in message.parts if message.role == "assistant" else ():
             text = part.text[:LONGEST_READ] if isinstance(part, Text) else ""
-            for sentence in _SENTENCE.split(text) if HEDGE.search(text) else [text]:
-                words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence).lower())) if HEDGE.search(sentence) else ()
+            near = [name for name in names if name in text] if text and (found or is_hedged(text)) else []
+            for sentence in _SENTENCE.split(text) if near else ():
+                words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence).lower())) if is_hedged(sentence) else ()
                 if len(words) >= FEWEST_WORDS:
-                    found.update((name, frozenset(words)) for name in names if name in sentence)
+                    found.update((name, frozenset(words)) for name in near if name in sentence)
                 else:
                     found = {name: doubt for name, doubt in found.items() if name not in sentence}
     return found
@@ -224,7 +234,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|\n+")
 _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 
 
-def _forgotten(ask: SummaryAsk, told: str) -> str:
+def _omissions(ask: SummaryAsk, told: str) -> str:
     """What the user said and a text has not, and names of the last steps that it lacks, in a section of their own.
 
     Demands come first, then the newest. Room that the text leaves may be used, more than its share is never taken.
@@ -232,7 +242,7 @@ def _forgotten(ask: SummaryAsk, told: str) -> str:
     left = min(ask.budget_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
     words = set(_WORDS.findall(told.lower()))
-    said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _said(ask))]))
+    said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _user_sentences(ask))]))
     kept: set[int] = set()
     for place in sorted(range(len(said)), key=lambda place: (not DEMAND.search(said[place]), -place)):
         cost = estimate_text(said[place]) + 1
@@ -254,7 +264,7 @@ def _without_added(text: str) -> str:
 
 def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
     """A task that no user ever spoke of gives way to what the user said last."""
-    said = [words for message in (*ask.messages, *ask.after) if speaks(message) and (words := user_words(message))]
+    said = list(filter(None, map(user_words, (*ask.messages, *ask.after))))
     spoken = set(_WORDS.findall(" ".join([*said, ask.previous, *map(_text_of, ask.before)]).lower()))
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
     if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
@@ -269,13 +279,13 @@ def _is_told(sentence: str, words: set[str]) -> bool:
     return sum(word in words for word in own) >= ENOUGH_WORDS * len(own)
 
 
-def _said(ask: SummaryAsk) -> Iterator[str]:
+def _user_sentences(ask: SummaryAsk) -> Iterator[str]:
     """What the user typed: short messages whole, of longer ones the sentences that demand something.
 
     What is longer still was pasted: a document of somebody else's.
     """
     for message in ask.messages:
-        words = user_words(message) if speaks(message) else ""
+        words = user_words(message)
         if not words or len(words) > PASTED:
             continue
         text = ask.redact(words)
@@ -334,7 +344,7 @@ def _with_lines(summary: StructuredSummary, lines: Mapping[str, Sequence[str]]) 
 LEFT_OUT = "- […]"
 
 
-def _fitted(summary: StructuredSummary, room: int) -> StructuredSummary:
+def _fit_into(summary: StructuredSummary, room: int) -> StructuredSummary:
     """A summary that keeps to its room: the longest sections lose lines, those of work done their oldest."""
     sizes = {section.key: estimate_text(getattr(summary, section.key)) for section in SECTIONS}
     over = estimate_text(summary.render()) - room
@@ -368,20 +378,7 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
     return "\n".join([LEFT_OUT, *reversed(kept)] if oldest else [*kept, LEFT_OUT])
 
 
-def _newest(ask: SummaryAsk) -> SummaryAsk:
-    """The part of a very long fold that is read for facts: its newest messages, and whatever a user said."""
-    left = SCANNED_FOR_MODEL
-    start = len(ask.messages)
-    while start and left > 0:
-        start -= 1
-        left -= FEWEST_READ * max(len(ask.messages[start].parts), 1)
-    if start == 0:
-        return ask
-    users = (message for message in ask.messages[:start] if message.role == "user" and message.kinds & TEXT)
-    return msgspec.structs.replace(ask, messages=(*users, *ask.messages[start:]))
-
-
-def trusted(ask: SummaryAsk, text: str) -> Audit:
+def trust_summary(ask: SummaryAsk, text: str) -> Audit:
     """A summary as its author wrote it, for callers who check their summaries themselves."""
     return Audit(ask.redact(harmless(bare_summary(text))))
 

@@ -10,8 +10,10 @@ Rules of this file:
    grows to hold them if that is cheap, otherwise their group stays on its own, an ask with its direct reply. What stays
    on its own stands before the handoff, which tells what came after it.
 5. System messages in the middle stay as far as there is room: what they say still holds.
-6. Messages we generated are neither human turns nor answers.
-7. The same transcript and options give the same plan.
+6. Instructions of the client are no part of the conversation (`standing`): they are never folded, they stand before the
+   handoff, and the head is counted without them. A message that holds other things, too, stays by them alone.
+7. Messages we generated are neither human turns nor answers.
+8. The same transcript and options give the same plan.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import msgspec
 
 from midfold.fold.handoff import generated_messages
 from midfold.fold.media import newest_picture
-from midfold.transcript.laws import is_human, legal_cuts
+from midfold.fold.standing import NONE, Standing
+from midfold.transcript.laws import first_turn, is_human, legal_cuts
 from midfold.transcript.message import (
     OPAQUE,
     Message,
@@ -60,6 +63,8 @@ class Plan(NamedTuple):
     head_end: int
     tail_start: int
     pinned: tuple[range, ...] = ()
+    partial: tuple[int, ...] = ()
+    """Places of what is folded but for the instructions in it."""
 
     def fold(self) -> list[int]:
         """The places of what is folded."""
@@ -67,20 +72,26 @@ class Plan(NamedTuple):
         return [index for index in range(self.head_end, self.tail_start) if index not in pinned]
 
 
-def head_length(messages: Transcript, cuts: Sequence[int], protection: Protection, compactions: int) -> int:
-    """How many messages at the beginning stay."""
-    system = _system_length(messages)
+def head_length(
+    messages: Transcript,
+    cuts: Sequence[int],
+    protection: Protection,
+    compactions: int,
+    instructions: Container[int] = (),
+) -> int:
+    """How many messages at the beginning stay; those of `instructions` are not counted."""
+    system = first_turn(messages)
     if system and not protection.protect_system_prompt:
         return 0
     if compactions and protection.decay_head_after_first_compaction:
         return system
     # The count includes a system prompt, also one that stands beside the messages.
     wanted = max(system, protection.protect_first_n_messages - (0 if system else 1))
-    return max(system, cuts[bisect_right(cuts, wanted) - 1])
-
-
-def _system_length(messages: Transcript) -> int:
-    return next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+    end = system
+    while end < len(messages) and wanted > system:
+        wanted -= end not in instructions
+        end += 1
+    return max(system, cuts[bisect_right(cuts, end) - 1])
 
 
 def select_tail_by_budget(
@@ -123,15 +134,16 @@ class Layout:
         earliest: int = 0,
         cuts: Sequence[int] | None = None,
         ours: Container[int] | None = None,
+        standing: Standing = NONE,
     ) -> None:
-        self.messages, self.sizes, self.protection = messages, sizes, protection
+        self.messages, self.sizes, self.protection, self.standing = messages, sizes, protection, standing
         self.tail_tokens, self.earliest = tail_tokens, earliest
         self.cuts = legal_cuts(messages) if cuts is None else cuts
         self.ours = generated_messages(messages) if ours is None else ours
         self.room = int(tail_tokens * protection.soft_ceiling_ratio) // 4
         kept = msgspec.structs.replace(protection, protect_system_prompt=True)
-        end = head_length(messages, self.cuts, kept, compactions)
-        system = _system_length(messages)
+        end = head_length(messages, self.cuts, kept, compactions, standing.whole)
+        system = first_turn(messages)
         folds_system = system > 0 and not protection.protect_system_prompt
         self.head_end = 0 if folds_system else end
         self.opening = range(system, end) if folds_system else range(0)
@@ -139,7 +151,11 @@ class Layout:
         self.asks, self.anchors = self._anchors(room_for_picture)
         self._size_from = [*accumulate(reversed(sizes), initial=0)][::-1]
         self._signed = [index for index, message in enumerate(messages) if _is_signed(message)]
-        self._told = [index for index in range(self.first, len(messages)) if messages[index].role == "system"]
+        self._told = [
+            index
+            for index in range(self.first, len(messages))
+            if messages[index].role == "system" and standing.rest.get(index, messages[index]) is not None
+        ]
 
     def plan(self, floor: int | None = None) -> Plan:
         """The plan for the whole tail budget and so many messages at least; `protect_last_n` unless told."""
@@ -183,7 +199,12 @@ class Layout:
                 start = group.start
             else:
                 pinned.append(group)
-        return Plan(self.head_end, start, _merge(pinned, start))
+        known = {index for group in pinned for index in group}
+        places = [place for place in self.standing.stays if self.head_end <= place < start and place not in known]
+        alone = [range(place, place + 1) for place in places if place in self.standing.whole]
+        alone = [group for group in alone if self._group(group.start, start, 0) == group]
+        partial = tuple(place for place in places if range(place, place + 1) not in alone)
+        return Plan(self.head_end, start, _merge([*pinned, *alone], start), partial)
 
     def _group(self, anchor: int, start: int, room: int) -> range:
         """The messages that stay with an anchor: its batch of calls, and the direct reply to an ask."""

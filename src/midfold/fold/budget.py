@@ -6,7 +6,8 @@ Rules of this file (the specification documents, and the project's decisions whe
 2. The threshold is `ratio` of that window, but at least the minimum-context floor. A floor that reaches the window
    would forbid folding for ever: then the threshold is 85 % of the window.
 3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it stands for, at least 2,000 tokens,
-   at most 5 % of the context length and 12,000; the maximum beats the minimum.
+   at most 5 % of the context length and 12,000; the minimum beats the maximum, but
+   is no more than a fifth of the threshold.
 4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
    much.
 """
@@ -23,6 +24,8 @@ SUMMARY_RATIO = 0.20
 SUMMARY_MINIMUM = 2_000
 SUMMARY_MAXIMUM = 12_000
 SUMMARY_SHARE_OF_CONTEXT = 0.05
+MINIMUM_OF_THRESHOLD = 0.2
+"""The least budget of a summary, in windows in which 2,000 tokens would leave no room for anything else."""
 SOFT_RATIO = 0.8
 TAIL_OF_TARGET = 0.1
 """Of a size that was asked for: verbatim messages at the end. More of them, and fewer lines of the whole fold, kept
@@ -49,11 +52,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     threshold_tokens: int
     tail_tokens: int
     summary_maximum: int
+    summary_minimum: int = SUMMARY_MINIMUM
     notices: tuple[str, ...] = ()
 
     def summary_tokens(self, folded: int) -> int:
         """How long the summary of `folded` tokens may be."""
-        return min(max(int(folded * SUMMARY_RATIO), SUMMARY_MINIMUM), self.summary_maximum)
+        return max(min(int(folded * SUMMARY_RATIO), self.summary_maximum), self.summary_minimum)
 
     def pressure(self, prompt_tokens: int) -> Pressure:
         return pressure_of(prompt_tokens, self.threshold_tokens)
@@ -116,5 +120,6 @@ def plan_budget(
         threshold_tokens=threshold,
         tail_tokens=max(1, int(threshold * target_ratio)),
         summary_maximum=max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM)),
+        summary_minimum=max(1, min(SUMMARY_MINIMUM, int(threshold * MINIMUM_OF_THRESHOLD))),
         notices=(notice,) if notice else (),
     )

@@ -26,6 +26,8 @@ NAMED = 10.0
 SPEECH = (Kind.USER, Kind.SAID)
 LINE_TOKENS = 1.0
 """A line break and what stands before a line."""
+LEAST_LEFT = 3
+"""Tokens; with no more left, nothing is told any more."""
 UNBOUND = 0.4
 MOST_ALIKE = 3
 """Lines that differ in nothing but their numbers."""
@@ -39,6 +41,8 @@ OLDEST_SPEECH, NEWEST_SPEECH = 0.85, 1.15
 """What the age of a step makes of its worth; of what was said, less."""
 SHORT_ASK = 600
 """Characters; a longer message of the user's is told by its beginning and by what it demands."""
+LONGEST_CALL = 120
+"""Characters of a sentence that announces a call."""
 CANDIDATES_PER_TOKEN = 1.0
 PER_TOKEN = {"ask": 0.2, "demand": 0.08, "answer": 0.03, "finding": 0.045, "said": 0.012, "intent": 0.0}
 HEADS = {
@@ -51,7 +55,7 @@ HEADS = {
     "shell": 0.1,
     "web": 0.06,
 }
-ADDED, ERROR, DEFINES = 0.12, 0.15, 0.12
+ADDED, ERROR, DEFINES, REFUSES, VALUE = 0.008, 0.05, 0.06, 0.04, 0.02
 ON_TOPIC = 1.0
 """For each token of a line that is about what was asked to be kept."""
 
@@ -61,7 +65,9 @@ DEMAND = re.compile(
 _INTENT = re.compile(
     r"(?:(?:ok|okay|good|great|perfect|excellent|interesting|now|next|first|then|so|also|and)[,!.]? ){0,2}"
     r"(?:let me|let's|i'll|i will|i need to (?:see|check|look|find|read|understand|verify)|i'm going to|i am going to|"
-    r"checking|looking|here's what i'll|i want to|i should)\b",
+    r"checking|looking|here's what i'll|i want to|i should|"
+    r"(?<=now )(?:add|update|create|write|run|fix|check|verify|edit|change|remove|read|look|i need|for|the)|"
+    r"(?<=next, )(?:add|update|create|write|run|fix|check|verify))\b",
     re.I,
 )
 _DOUBT = re.compile(r"(?:but wait|wait|actually|hmm|maybe|perhaps)\b|.*\?\s*\Z", re.I)
@@ -78,6 +84,15 @@ _ERROR = re.compile(r"error|fail|exception|denied|not found|no such|cannot|unabl
 _TWO_WORDS = re.compile(r"[A-Za-z]{3}(?![A-Za-z])[^\n]{0,80}?[^A-Za-z][A-Za-z]{3}")
 _DEFINES = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b[^=:]{0,30}[=:]\s*[\"'`0-9]")
 """A constant and its value."""
+_REFUSES = re.compile(
+    r"(?:error|exception|fail|fatal|panic|raise|throw|warn|reject)\w{0,20}+[(!:]? ?.{0,40}?[\"'`][^\"'`]{12}", re.I
+)
+"""A message that a program gives up with, as its code has it or as it was printed."""
+_LITERAL = re.compile(r"[\"'`][^\"'`\n]{3,}[\"'`]|[=:(,] ?[0-9][0-9_.]*\b")
+"""A value: what nobody can guess from the names around it."""
+_IMPORTS = re.compile(
+    r"(?:import|from|use|using|#include|require|export \* from)\b.*|[\w.]{0,20} ?[\"'][\w@./-]+[\"'][,;)]?"
+)
 _DIGITS = re.compile(r"[0-9]+")
 _LINE_NUMBER = re.compile(r"[0-9]{1,7}(?:→|[:-])\s*")
 _FIELD = re.compile(r"(?:\+ )?[\w$]{1,80}\??:\s{0,8}[A-Za-z_!$][\w.?!$]{0,120}[,;]|[-dl][-rwxst]{9}.{1,240}")
@@ -107,7 +122,7 @@ class Choice:
         """The lines of each step that is told."""
         self._told = Counter(key for line in told.split("\n") for key in {line.lstrip("-*# "), _skeleton(line)})
         self._topic = frozenset(subwords(reading.ask.focus or ""))
-        lines = self._candidates(steps, budget)
+        lines = self._candidates(steps, budget) if budget > LEAST_LEFT else []
         if not only_names:
             self._run([line for line in lines if line.step.kind is Kind.USER and line.first == 0], budget * ASKS_SHARE)
             self._run([line for line in lines if line.step.kind in SPEECH], self._speech_left)
@@ -128,24 +143,27 @@ class Choice:
             if step.head:
                 head = Line(step, -1, -1, step.head_names)
                 head.base = _head_base(step) * age
+                head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
                 found.append(head)
             length = sum(map(len, step.rows)) if step.kind is Kind.USER else 0
             for line in step.lines:
                 line.base = _base(line, length) * age
                 found.append(line)
+        most = int(budget * CANDIDATES_PER_TOKEN) + 50
+        if len(found) > most and not self._topic:
+            worthy = [line for line in found if self._gain(line) > 0]
+            found = worthy if len(worthy) > most else found
         for line in found:
-            line.cost = estimate_text(line.text) + LINE_TOKENS
+            line.cost = line.cost or estimate_text(line.text) + LINE_TOKENS
             if self._topic and not self._topic.isdisjoint(subwords(line.text)):
                 line.base += ON_TOPIC * line.cost
         if len(found) > budget * CANDIDATES_PER_TOKEN:
-            found = nlargest(
-                int(budget * CANDIDATES_PER_TOKEN) + 50, found, key=lambda line: self._gain(line) / line.cost
-            )
+            found = nlargest(most, found, key=lambda line: self._gain(line) / line.cost)
         for line in found:
             if line.step.kind is Kind.CALL and line.first >= 0:
                 self._widen(line)
             elif line.step.kind is Kind.SAID:
-                line.binds = _INTENT.match(line.text) is None
+                line.binds = not _is_intent(line)
             elif line.step.kind is Kind.USER:
                 line.binds = binds(line.text) and not _FIELD.fullmatch(line.text)
         return found
@@ -153,7 +171,8 @@ class Choice:
     def _widen(self, line: Line) -> None:
         """Takes the line before or behind along where a line does not say what its names are."""
         rows, place = line.step.rows, line.first
-        if _FIELD.fullmatch(_without_number(rows[place])):
+        bare = _without_number(rows[place])
+        if _FIELD.fullmatch(bare) or _IMPORTS.fullmatch(bare):
             line.binds = False
         if not line.binds or binds(rows[place]):
             return
@@ -165,8 +184,10 @@ class Choice:
         line.binds = False
 
     def _gain(self, line: Line) -> float:
-        covered, worths = self.covered, self.worths
-        named = sum(worths[entry] for entry in line.names if entry not in covered)
+        covered, named = self.covered, 0.0
+        for entry in line.names:
+            if entry not in covered:
+                named += self.worths[entry]
         has_base = self._speech_left > 0 or line.step.kind is not Kind.SAID
         base = line.base if has_base and not self._only_names else 0.0
         return base + NAMED * (named if line.binds else named * UNBOUND)
@@ -176,7 +197,7 @@ class Choice:
         gain, cost = self._gain(line), line.cost
         step = line.step
         if step.head and line.first >= 0 and step not in self.chosen:
-            cost += estimate_text(step.head) + LINE_TOKENS
+            cost += step.head_cost
             gain += 0.0 if self._only_names else _head_base(step)
         return gain, cost
 
@@ -186,7 +207,7 @@ class Choice:
         heapify(heap)
         over: list[Line] = []
         end = max(self.left - room, 0.0)
-        while heap and self.left > end + 3:
+        while heap and self.left > end + LEAST_LEFT:
             promised, number = heappop(heap)
             line = lines[number]
             gain, cost = self._price(line)
@@ -239,6 +260,13 @@ def _skeleton(text: str) -> str:
     return _DIGITS.sub("0", _without_number(text))
 
 
+def _is_intent(line: Line) -> bool:
+    """Whether a sentence only announces the call behind it."""
+    text, step = line.text, line.step
+    is_last = line.last == len(step.rows) - 1 and not step.is_answer
+    return _INTENT.match(text) is not None or (is_last and text.endswith(":") and len(text) < LONGEST_CALL)
+
+
 def _head_base(step: StoryStep) -> float:
     action = step.action
     if action is None:
@@ -264,14 +292,20 @@ def _base(line: Line, length: int) -> float:
     if step.kind is Kind.SAID:
         if _EMPTY.fullmatch(text):
             return 0.0
-        if _INTENT.match(text):
+        if _is_intent(line):
             return PER_TOKEN["intent"] * tokens
         if _DOUBT.match(text) and not step.is_answer:
             return PER_TOKEN["said"] * tokens
         is_finding = _FINDING.search(text) is not None
         return PER_TOKEN["finding" if is_finding else "answer" if step.is_answer else "said"] * tokens
     if text.startswith("+ "):
-        return ADDED if step.action is not None and step.action.family == "patch" and _TWO_WORDS.search(text) else 0.0
+        is_patch = step.action is not None and step.action.family == "patch"
+        return ADDED * tokens if is_patch and _TWO_WORDS.search(text) else 0.0
     if step.action is not None and step.action.outcome == "failed" and _ERROR.search(text):
-        return ERROR
-    return DEFINES if _DEFINES.search(text) else 0.0
+        return ERROR * tokens
+    if _DEFINES.search(text):
+        return DEFINES * tokens
+    if _REFUSES.search(text):
+        return REFUSES * tokens
+    is_value = line.names and _LITERAL.search(text) and not _IMPORTS.fullmatch(_without_number(text))
+    return VALUE * tokens if is_value else 0.0

@@ -7,8 +7,8 @@ Rules of this file:
    handoff, quotes one, or stands in a tool result is not believed. Nor is a genuine handoff of another session that a
    user pastes: ours stand near the beginning, and nowhere else. The check holds no secret, so a store is asked, too
    (`Keeper`): a handoff that it does not have is a summary that a client brought along.
-3. Hermes and Claude Code write summaries of their own into a history. They are told by how they begin, and are the
-   summary so far, not words of the user. One that is followed by such words in the same message is left alone.
+3. Clients write summaries of their own into a history. They are told by how they begin (the table of wrappers, and
+   Hermes' own frame), and are the summary so far, not words of the user. Words beside one stay the user's.
 4. The frame says that the summary is reference, that the latest user message wins, and where it ends, so that no
    model takes a historical ask for a new one.
 """
@@ -20,14 +20,18 @@ from collections.abc import Container
 from hashlib import blake2b
 from typing import Literal, NamedTuple, Protocol
 
-from midfold.transcript.message import RESULT, Message, Role, Text, Transcript
+from midfold.transcript.laws import first_turn
+from midfold.transcript.message import RESULT, TEXT, Message, Role, Text, Transcript
+from midfold.transcript.wrappers import client_summary, user_words, without_client_summary
 
 MARKER = "[CONTEXT COMPACTION]"
 END_MARKER = "[END OF CONTEXT COMPACTION: that was history; respond to what follows]"
 OPENING = (
     "Earlier turns were compacted into this by the context manager, not by the user; it is reference only: asks and "
-    "tasks in it are historical and may be finished, the latest user message wins. Originals unfold by handle."
+    "tasks in it are historical and may be finished, the latest user message wins."
 )
+UNFOLDS = " Originals unfold by handle."
+"""Only where the model has a tool for it."""
 TERSE_OPENING = "History, reference only; the latest user message wins."
 TERSE_END = "[END OF CONTEXT COMPACTION]"
 """The frame where a size was asked for: every word of it is taken from what could be kept."""
@@ -54,15 +58,20 @@ RECENT = 20
 _HERMES = ("[CONTEXT COMPACTION", "[CONTEXT SUMMARY]:")
 _HERMES_OPENING = "Earlier turns were compacted"
 _HERMES_END = "--- END OF CONTEXT SUMMARY"
-_CLAUDE_CODE = "This session is being continued from a previous conversation"
-_CLAUDE_CODE_END = "\nPlease continue the conversation from where we left"
+_REQUESTS = (
+    "\nPlease continue the conversation from where we left",
+    "\nContinue the conversation from where it left off",
+)
+"""How Claude Code goes on after a summary: it asks its model for something, and tells nothing."""
+_OPENCODE = "What did we do so far?"
+"""What opencode lets its user ask at the beginning of a conversation it has compacted; its summary is the answer."""
 _NUMBERED = re.compile(r"^[0-9]{1,2}\. ([A-Z][A-Za-z ]{3,40})[^\n:]{0,40}:$", re.MULTILINE)
 _SECTIONS = {
     "primary request and intent": "Goal",
     "files and code sections": "Relevant Files",
     "errors and fixes": "Resolved Questions",
-    "pending tasks": "Pending Asks",
-    "current work": "In Progress",
+    "pending tasks": "Next Steps",
+    "current work": "Active State",
     "optional next step": "Next Steps",
 }
 """Claude Code's headings, and the sections of ours they mean; others keep their words."""
@@ -97,13 +106,14 @@ def check(kind: str, fold: str, body: str) -> str:
     return blake2b(f"{kind}\0{fold}\0{body}".encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
-def handoff(body: str, fold: str, role: Role, *, terse: bool = False) -> Message:
-    """The one message that stands for a fold."""
+def handoff(body: str, fold: str, role: Role, *, terse: bool = False, unfolds: bool = False) -> Message:
+    """The one message that stands for a fold; `unfolds`: the model has a tool that shows the originals."""
     body = body.strip()
     mark = f" (midfold fold {fold} {check('fold', fold, body)})"
     if terse:
         return Message(role, (Text(f"{MARKER} {TERSE_OPENING}{mark}\n{body}\n{TERSE_END}"),))
-    return Message(role, (Text(f"{MARKER} {OPENING}{mark}\n\n{body}\n\n{END_MARKER}"),))
+    opening = OPENING + UNFOLDS if unfolds else OPENING
+    return Message(role, (Text(f"{MARKER} {opening}{mark}\n\n{body}\n\n{END_MARKER}"),))
 
 
 def filler(fold: str, role: Role, *, terse: bool = False) -> Message:
@@ -120,7 +130,7 @@ def recognise(message: Message) -> Generated | None:
     part = message.parts[0]
     if not isinstance(part, Text) or not part.text.startswith(MARKER):
         return None
-    mark = _MARK.search(part.text, 0, len(MARKER) + len(OPENING) + 100)
+    mark = _MARK.search(part.text, 0, len(MARKER) + len(OPENING + UNFOLDS) + 100)
     if mark is None:
         return None
     kind, fold, seen = mark.groups()
@@ -140,21 +150,42 @@ def recognise(message: Message) -> Generated | None:
     return Generated(kind, fold, body)  # type: ignore[arg-type]
 
 
-def recognise_foreign(message: Message) -> Generated | None:
-    """A summary that Hermes or Claude Code wrote; None for everything else, also for what looks like one of ours."""
-    if message.role not in ("user", "assistant") or len(message.parts) != 1:
+def recognise_foreign(message: Message) -> tuple[Generated, bool] | None:
+    """A summary that a client wrote, and whether the user speaks beside it; None for what looks like one of ours."""
+    if message.role not in ("user", "assistant") or message.kinds != TEXT:
         return None
-    part = message.parts[0]
-    text = part.text.strip() if isinstance(part, Text) and part.text.lstrip()[:1] in ("[", "T") else ""
-    body = ""
-    if text.startswith(_CLAUDE_CODE) and message.role == "user":
-        body = text.partition("\n")[2].partition(_CLAUDE_CODE_END)[0]
-        body = _NUMBERED.sub(_section, body.partition("\nSummary:\n")[2] or body)
-    elif text.startswith(_HERMES) and not any(end in text for end in ENDS):
-        body, ended, after = text.partition(_HERMES_END)
-        body = "" if ended and "\n" in after else _without_hermes_opening(body)
+    if (found := _hermes_summary(message)) is not None:
+        body, words = found
+    else:
+        body = client_summary(message)
+        body, words = body and _without_requests(body), user_words(message) if body else ""
     body = body.strip()
-    return Generated("fold", "", body if "# " in body else f"## Goal\n{body}") if body else None
+    return (Generated("fold", "", body if "# " in body else f"## Goal\n{body}"), bool(words)) if body else None
+
+
+def without_summary(message: Message) -> Message:
+    """A message without the summary that a client put beside the user's words."""
+    if (found := _hermes_summary(message)) is not None:
+        return message.with_parts((Text(found[1]),))
+    return without_client_summary(message)
+
+
+def _hermes_summary(message: Message) -> tuple[str, str] | None:
+    """The summary of Hermes', and what is said behind it in the same message."""
+    part = message.parts[0]
+    text = part.text.strip() if len(message.parts) == 1 and isinstance(part, Text) else ""
+    if not text.startswith(_HERMES) or any(end in text for end in ENDS):
+        return None
+    body, _, after = text.partition(_HERMES_END)
+    return _without_hermes_opening(body), after.partition("\n")[2].strip()
+
+
+def _without_requests(text: str) -> str:
+    """A summary of a client's own without the sentence that introduces it, and without what it asks of its model."""
+    body = text.partition("\n")[2] or text
+    for request in _REQUESTS:
+        body = body.partition(request)[0]
+    return _NUMBERED.sub(_section, body.partition("\nSummary:\n")[2] or body)
 
 
 def _section(numbered: re.Match[str]) -> str:
@@ -202,16 +233,43 @@ def generated_messages(
 
     Summaries of clients count, too, but for those among the `recent` messages at the end.
     """
+    return find_generated(messages, head, known, recent)[0]
+
+
+def find_generated(
+    messages: Transcript, head: int = HEAD, known: Container[str] = (), recent: int = RECENT
+) -> tuple[dict[int, Generated], dict[int, Generated]]:
+    """The same, and the summaries of clients that stand in a message of the user's."""
     found: dict[int, Generated] = {}
+    beside: dict[int, Generated] = {}
+    found |= _opencode_summary(messages)
     others, old = 0, len(messages) - recent
     for index, message in enumerate(messages):
+        if index in found or message.kinds == RESULT:
+            continue
         is_early = others <= head + PINNED
-        ours = recognise(message) or (recognise_foreign(message) if is_early or index < old else None)
-        if ours is not None and (is_early or ours.fold in known or ours.kind != "fold" or ours.is_foreign):
+        ours = recognise(message)
+        foreign = recognise_foreign(message) if ours is None and (is_early or index < old) else None
+        if ours is not None and (is_early or ours.fold in known or ours.kind != "fold"):
             found[index] = ours
-        elif message.role != "system" and message.kinds != RESULT:
+        elif foreign is not None and not foreign[1]:
+            found[index] = foreign[0]
+        elif message.role != "system":
             others += 1
-    return found
+            if foreign is not None:
+                beside[index] = foreign[0]
+    return found, beside
+
+
+def _opencode_summary(messages: Transcript) -> dict[int, Generated]:
+    """The question and the answer that stand for what opencode has compacted, if the conversation begins with them."""
+    first = first_turn(messages)
+    question, *rest = messages[first : first + 2] or (None,)
+    if question is None or not rest or (question.role, question.text.strip()) != ("user", _OPENCODE):
+        return {}
+    answer = rest[0].text.strip() if (rest[0].role, rest[0].kinds) == ("assistant", TEXT) else ""
+    body = answer if "# " in answer else f"## Goal\n{answer}"
+    return {first: Generated("bridge", "", ""), first + 1: Generated("fold", "", body)} if answer else {}
 
 
 def newest_handoff(found: dict[int, Generated]) -> tuple[int, Generated] | None:

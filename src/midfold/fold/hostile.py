@@ -77,10 +77,11 @@ class Source:
     """What a summary may rest on. In a very long one only so many unknown identifiers are looked for to its end."""
 
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
-        said = [_bytes(piece) for message in messages for part in message.parts for piece in _texts(part)]
-        self._text = b"\n".join([*said, *map(_bytes, texts)]).lower().replace(b"\\/", b"/")
+        said = [piece for message in messages for part in message.parts for piece in _texts(part)]
+        self._text = b"\n".join([_bytes(text.replace("\\/", "/")) for text in (*said, *texts)]).lower()
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
-        self._known: dict[bytes, bool] = {}
+        self._places: dict[bytes, int] = {}
+        """Where each piece that was looked for stands first; -1 if nowhere."""
 
     def has(self, found: Identifier) -> bool:
         """Whether it stands in the source; beyond what may be read of a very long one, it is believed."""
@@ -97,7 +98,7 @@ class Source:
         pieces = [piece for piece in re.split(rb"[/*]+", text.strip(b"~./*")) if piece not in (b"", b".", b"..")]
         if not pieces or not self._stands(pieces[-1]):
             return False
-        if b"*" not in text and self._stands(b"/".join(pieces)):
+        if b"*" not in text and self._stands(b"/".join(pieces), pieces[-1]):
             return True
         if b"*" in text or (text[:1].isalnum() and not any(b"." in piece for piece in pieces)):
             return all(map(self._stands, pieces))
@@ -112,12 +113,13 @@ class Source:
                 return True
         return False
 
-    def _stands(self, piece: bytes) -> bool:
-        known = self._known.get(piece)
-        if known is None:
-            known = self._known[piece] = piece in self._text
-            self._searches -= not known
-        return known
+    def _stands(self, piece: bytes, end: bytes = b"") -> bool:
+        """Whether it stands anywhere; with an `end` that is known to stand, not before that."""
+        at = self._places.get(piece)
+        if at is None:
+            at = self._places[piece] = self._text.find(piece, max(self._places.get(end, 0) - len(piece), 0))
+            self._searches -= at < 0
+        return at >= 0
 
     def _stands_alone(self, tail: bytes, head: bytes, reach: int) -> bool:
         """Whether a path stands somewhere without another place before it; with a reach, near its own place."""
@@ -274,6 +276,10 @@ def _compile(words: Sequence[str], *others: str) -> re.Pattern[str]:
 _ORDER = _compile(_CERTAIN, _CHINESE)
 _MAYBE = _compile(_POSSIBLE, _TAGGED)
 _ANY = _compile([*_CERTAIN, *_POSSIBLE], _CHINESE, _TAGGED)
+_ANYWHERE = re.compile(
+    rf"[^a-z0-9_](?:(?={_BEGINNINGS})(?:{'|'.join([*_CERTAIN, *_POSSIBLE])})|(?<=<){_TAGGED.removeprefix('<')})"
+)
+"""Whether there may be one, for long texts: places inside of words are passed at once. Chinese is looked for alone."""
 _WORD = re.compile(r"[a-z]{4,30}+")
 _BULLETS = " \t-*•>#.0123456789"
 
@@ -355,6 +361,18 @@ def quote_orders(text: str, messages: Sequence[Message], redact: Redact = str) -
     return Quoted("\n".join(lines), count)
 
 
+class _Texts:
+    """Texts in which a phrase is looked for, whatever its case and the space between its words."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = [text.lower() for text in texts]
+
+    def has(self, phrase: str) -> bool:
+        """Whether a text has the phrase, which is in small letters; only texts with its longest word are read."""
+        word = max(phrase.split(), key=len, default="")
+        return any(word in text and (word == phrase or phrase in _flat(text)) for text in self._texts)
+
+
 class _Said:
     """Who said what in a fold."""
 
@@ -364,25 +382,24 @@ class _Said:
 
     def is_order(self, line: str, orderly: bool) -> bool:
         """Whether a line gives an order that nobody who may give one gave."""
-        if line.lstrip(_BULLETS).startswith(QUOTED) or self._is_users(line):
+        if line.lstrip(_BULLETS).startswith(QUOTED):
             return False
         plain = _plain(line).lower()
-        if _ORDER.search(plain):
-            return True
-        if any(self._is_data(_normal([match.group()])) for match in _MAYBE.finditer(plain)):
-            return True
-        return orderly and self._rests_on_order(plain)
+        is_certain, phrases = _ORDER.search(plain), [_normal([match.group()]) for match in _MAYBE.finditer(plain)]
+        if not (is_certain or phrases or orderly) or self._is_users(line):
+            return False
+        return bool(is_certain) or any(map(self._is_data, phrases)) or (orderly and self._rests_on_order(plain))
 
     def _rests_on_order(self, line: str) -> bool:
         """Whether a line, in small letters, is about what an order named, and nobody trusted ever spoke of that."""
         names = [item.text for item in identifiers(line) if item.kind in ("url", "path", "id")]
-        strange = [name for name in names if name not in self._trusted_text]
         words = _WORD.findall(line)
-        if not strange and len(words) < FEWEST_WORDS:
+        if not names and len(words) < FEWEST_WORDS:
             return False
         enough = 0.8 * len(words) if len(words) >= FEWEST_WORDS else len(words) + 1
         return any(
-            any(name in window for name in strange) or sum(word in window for word in words) >= enough
+            sum(word in window for word in words) >= enough
+            or any(name in window and not self._trusted_texts.has(name) for name in names)
             for window in self._windows
         )
 
@@ -395,7 +412,7 @@ class _Said:
         return not middle and any(ask.startswith(first) and ask.endswith(last) for ask in self._each_ask)
 
     def _is_data(self, phrase: str) -> bool:
-        return phrase not in self._trusted_text and phrase in self._results
+        return not self._trusted_texts.has(phrase) and self._results.has(phrase)
 
     @cached_property
     def _asks(self) -> str:
@@ -408,17 +425,17 @@ class _Said:
         return [_normal(_plain(self._redact(text)) for text in said) for said in texts]
 
     @cached_property
-    def _trusted_text(self) -> str:
+    def _trusted_texts(self) -> _Texts:
         parts = (part for message in self._messages for part in message.parts)
-        return _normal(
+        return _Texts(
             part.text if isinstance(part, Text) else part.arguments
             for part in parts
             if isinstance(part, Text | ToolCall)
         )
 
     @cached_property
-    def _results(self) -> str:
-        return _normal(_plain(part.text).replace("\\n", " ") for part in _results(self._messages))
+    def _results(self) -> _Texts:
+        return _Texts(_plain(part.text).replace("\\n", " ") for part in _results(self._messages))
 
     @cached_property
     def _windows(self) -> list[str]:
@@ -427,7 +444,9 @@ class _Said:
         room = max(MOST_SCANNED // max(sum(1 for _ in _results(self._messages)), 1), SMALLEST_SCANNED)
         for part in _results(self._messages):
             if len(found) < MOST_WINDOWS:
-                text = _plain(_ends(part.text, room)).lower()
+                text = f" {_plain(_ends(part.text, room)).lower()}"
+                if not _ANYWHERE.search(text) and "忽略" not in text:
+                    continue
                 found += [
                     text[max(match.start() - WINDOW // 4, 0) : match.end() + WINDOW]
                     for match, _ in zip(_ANY.finditer(text), range(4), strict=False)

@@ -50,7 +50,8 @@ FRESH_PLAN = 10
 OLD_PLAN = "(plan as last written; what was done later is not marked in it)"
 NOT_SHOWN = "(other open steps are not shown)"
 PLAN_KEYS = ("todos", "plan", "items", "steps", "tasks")
-MOST_TOOLS = 8
+MOST_TOOLS, TOKENS_PER_TOOL = 8, 500
+"""Tools whose calls are counted: one for so many tokens of the budget."""
 DONE = ("completed", "complete", "done", "finished")
 _TASK = re.compile(r"- \[([^\]\n]{1,40})\] (.+)")
 _TASK_NUMBER = re.compile(r"#([0-9]{1,6})\b")
@@ -71,7 +72,7 @@ def local_summary(ask: SummaryAsk) -> tuple[str, Book]:
     """The body of a handoff for the fold, and what it keeps of it."""
     reading = FoldReading(ask)
     old = parse_summary(_without_frame(ask.previous)) if ask.previous else StructuredSummary()
-    room = max(ask.budget_tokens - FRAME_TOKENS, 60)
+    room = max(ask.budget_tokens - FRAME_TOKENS - ask.handle_tokens, 60)
     state = WorkState(reading, old, room).sections()
     told, tools = _without_ask(state, reading).render(), "" if ask.dense else _tools_used(ask)
     steps = [*old_steps(old.critical, reading), *(step for step in reading.steps if not state_only(step, reading))]
@@ -85,7 +86,8 @@ def _tools_used(ask: SummaryAsk) -> str:
     """Which tools were called how often, with the id of the newest call of each."""
     calls = [part for message in ask.messages for part in message.parts if isinstance(part, ToolCall)]
     newest = {call.name: call.id for call in calls}
-    used = Counter(call.name for call in calls).most_common(MOST_TOOLS)
+    most = max(min(ask.budget_tokens // TOKENS_PER_TOOL, MOST_TOOLS), 1)
+    used = Counter(call.name for call in calls).most_common(most)
     names = (f"{name} x{count}" + (f" (newest {newest[name]})" if newest[name] else "") for name, count in used)
     return f"{TOOLS_USED}{', '.join(names)}" if calls else ""
 
@@ -99,14 +101,9 @@ def _without_ask(state: StructuredSummary, reading: FoldReading) -> StructuredSu
     return msgspec.structs.replace(state, task_snapshot=rest)
 
 
-def fallback_summary(ask: SummaryAsk) -> str:
-    """The body alone."""
-    return local_summary(ask)[0]
-
-
 def count_names(ask: SummaryAsk, text: str, scanned: int) -> Book:
     """How much of what the fold says a reader of this text, and of what stays, has."""
-    reading = FoldReading(ask, scanned)
+    reading = FoldReading(ask, scanned, only_names=True)
     return book_of(Choice(reading, reading.steps, 0, text, only_names=True))
 
 
@@ -273,8 +270,11 @@ class WorkState:
         return any(step.is_answer for step in self.reading.steps[place + 1 :])
 
     def _beginning(self, step: StoryStep, share: float) -> str:
-        """The first sentences of a message, as many as fit."""
+        """A message word for word, its first sentences where it is too long."""
         left = max(self.room * share, 2 * LEAST_ROOM)
+        whole = "\n\n".join(self.reading.safe(step, text).strip() for text in step.texts)
+        if step.rows and estimate_text(whole) <= left:
+            return "\n".join(line.lstrip("#").strip() for line in _lines(whole))
         kept: list[str] = []
         for line in step.rows:
             left -= estimate_text(line) + 1

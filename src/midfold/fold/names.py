@@ -207,17 +207,18 @@ class Census:
 
     def __init__(self) -> None:
         self.entries: dict[str, NameCounts] = {}
-        self._known: dict[str, NameCounts | None] = {}
+        self.known: dict[str, NameCounts | None] = {}
+        """What each chunk of text that was met is."""
 
     def find(self, chunk: str) -> NameCounts | None:
         """The entry of a chunk of text; None for words of prose."""
-        if chunk in self._known:
-            return self._known[chunk]
+        if chunk in self.known:
+            return self.known[chunk]
         name = judge_name(chunk)
         entry = None if name is None else self.entries.get(name.text)
         if name is not None and entry is None:
             entry = self.entries[name.text] = NameCounts(name)
-        self._known[chunk] = entry
+        self.known[chunk] = entry
         return entry
 
     def count(self, entries: set[NameCounts], index: int, who: int) -> None:

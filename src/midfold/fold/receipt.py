@@ -93,6 +93,18 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """What folding saves at this very call; negative while the prefix is warm."""
 
 
+class RecallCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What looking back costs a conversation whose model has tools for it."""
+
+    introduced_tokens: int = 0
+    """Tools and system prompt that the provider writes anew, once, because the tools come with this fold."""
+    rounds: int = 0
+    """Rounds before this fold in which a gateway ran the tools, kept from its client; and their tokens."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What was done and why: positions and sizes, and the artifact trail; nothing else of what a message says."""
 
@@ -126,6 +138,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent did so far, redacted: files, acts, what runs, the last checks. Only where something was folded."""
     timing: Timing | None = None
     """Why now, or why not yet, and the numbers behind it; only where folds are scheduled."""
+    recall: RecallCost | None = None
+    """Only where looking back costs something."""
     notices: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

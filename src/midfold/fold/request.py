@@ -73,6 +73,10 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     redact: Redactor
     system: Message | None = None
     tools: tuple[Tool, ...] = ()
+    late_tools: tuple[Tool, ...] = ()
+    """Tools that a fold brings along: no part of the prompt so far, and part of what it leaves."""
+    has_unfold_tool: bool = False
+    """Whether the model can have originals shown by a tool that is not among these."""
     usage: Usage | None = None
     prompt_tokens: int | None = None
     """The size of the request where the host knows it, and what that number rests on."""
@@ -129,6 +133,8 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the summary must make do with a size that was asked for: more verbatim lines, less told about them."""
     trail_lines: Mapping[str, Sequence[str]] = {}
     """What of the trail is added to the sections of a summary, as it is."""
+    handle_tokens: int = 0
+    """Tokens of the budget that stay free for handles of steps."""
     missing: str = ""
     """What an answer to the same question lacked; empty where it is asked for the first time."""
 
@@ -136,7 +142,7 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     def asked_tokens(self) -> int:
         """How long a model's answer should be: all of the budget but what is added to it."""
         trail = sum(estimate_text(line) + 1 for lines in self.trail_lines.values() for line in lines)
-        added = trail + int(self.budget_tokens * ADDED_SHARE)
+        added = trail + int(self.budget_tokens * ADDED_SHARE) + self.handle_tokens
         return max(self.budget_tokens - added, self.budget_tokens // 2)
 
     def prompt(self) -> str:

@@ -4,7 +4,8 @@ Rules of this file:
 1. A step is something the user said, something the agent said, or a call with its result. Nothing is rewritten: lines
    of results, added lines of edits and sentences of what was said stand as they stood, without the space around them.
 2. Every text is redacted before it is cut into lines, and read once. Very long folds are read by the beginning and the
-   end of each text.
+   end of each text; where that is too much, too, only the newest messages, and of the others those in which nothing
+   is called: what the user asked, and what the agent answered.
 3. Arguments of calls are told by the step's own line, not as facts; of files that were written, the lines are.
 4. A line of a result that may be taken for an order is not told.
 """
@@ -13,20 +14,32 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from midfold.fold.digest.actions import CONTENT_KEYS, NEW_KEYS, OLD_KEYS, command_of, patch_text, telling_part
+from midfold.fold.digest.actions import (
+    CONTENT_KEYS,
+    NEW_KEYS,
+    OLD_KEYS,
+    command_of,
+    editor,
+    patch,
+    patch_text,
+    telling_part,
+    write,
+)
 from midfold.fold.digest.digest import describe_look
 from midfold.fold.digest.look import Action, Look, identity, take_a_look
+from midfold.fold.digest.recognise import recognise
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import CALLED, CHUNK, RESULT, SAID, USER, Census, NameCounts, subwords
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
-from midfold.transcript.message import Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
 from midfold.transcript.wrappers import read_user_text
 
 SCANNED = 300_000
@@ -36,6 +49,8 @@ MARGIN = 256
 """Characters beyond a cut that are redacted with the rest: half of a credential is not recognised any more."""
 MOST_DESCRIBED = 400
 """Newest calls whose outcome is told; older ones are told by what was called."""
+MOST_REDACTED = 1_000
+"""Pieces of calls that are remembered as they were redacted: a call is told more than once."""
 LONGEST_LINE, LONGEST_SENTENCE = 240, 600
 LONGEST_COMMAND, SHORT_OUTPUT, LONGEST_PATH = 110, 200, 60
 CLOSINGS = ("search", "list", "other", "web", "process")
@@ -92,13 +107,15 @@ class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
-        "action", "at", "call", "head", "head_names", "is_answer", "kind", "lines", "look", "result", "rows", "texts",
+        "action", "at", "call", "head", "head_cost", "head_names", "is_answer", "kind", "lines", "look", "result",
+        "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
         self.kind = kind
         self.at = at
         self.head = ""
+        self.head_cost = 0.0
         self.head_names: list[NameCounts] = []
         self.rows: list[str] = []
         """Everything that can be told of it, in order."""
@@ -116,14 +133,18 @@ class StoryStep:
 class FoldReading:
     """The steps of a fold, and the census of its names."""
 
-    def __init__(self, ask: SummaryAsk, scanned: int = SCANNED) -> None:
+    def __init__(self, ask: SummaryAsk, scanned: int = SCANNED, *, only_names: bool = False) -> None:
         self.ask = ask
+        self._only_names = only_names
+        """Whether nothing is to be told of it: no lines are made."""
+        self._redact = lru_cache(MOST_REDACTED)(ask.redact)
         messages = (*ask.before, *ask.messages, *ask.after)
         self.length = len(messages)
         self.fold = range(len(ask.before), len(ask.before) + len(ask.messages))
         self.root = f"{ask.trail.root.rstrip('/')}/" if ask.trail.root else ""
         """The folder in which the work is done; paths are told from there."""
-        self.room = room_for(messages, scanned)
+        places = places_to_read(messages, scanned)
+        self.room = room_for([messages[at] for at in places], scanned)
         self.census = Census()
         self.inside: set[NameCounts] = set()
         """Names of the fold."""
@@ -132,7 +153,7 @@ class FoldReading:
         self.staying: set[str] = set()
         """Sentences and lines of texts that stay whole."""
         self.recent: set[str] = set()
-        self.steps = steps_of(messages)
+        self.steps = steps_of(messages, places)
         self._dirty = self._with_credentials()
         described = [step for step in self.steps if step.kind is Kind.CALL][-MOST_DESCRIBED:]
         for step in described:
@@ -166,15 +187,17 @@ class FoldReading:
 
     def _describe(self, step: StoryStep) -> None:
         call, result = step.call, step.result or ToolResult("", (), False, None)
-        is_long = any(len(text) > self.room for text in _texts(step))
-        look = take_a_look(call, result, self.ask.redact if is_long or step in self._dirty else identity)
+        is_safe = self._only_names or not (step in self._dirty or any(len(text) > self.room for text in _texts(step)))
+        look = take_a_look(call, result, identity if is_safe else self._redact)
         step.look = look
-        step.action = describe_look(look, call, result)
+        if not self._only_names or recognise(look) in (editor, patch, write):
+            step.action = describe_look(look, call, result)
 
     def _read(self, step: StoryStep) -> None:
         """Counts the names of a step's texts, and cuts them into lines."""
-        step.head = head_of(step, self.root)
-        step.head_names = self.names(step.head)
+        if not self._only_names:
+            step.head = head_of(step, self.root)
+            step.head_names = self.names(step.head)
         for who, text in self._texts(step):
             shown = text if step.at in self.fold else self._visible(step, text)
             entries = set(self.names(text)) if who == CALLED else self._cut(step, who, text, shown)
@@ -185,21 +208,24 @@ class FoldReading:
                 self.seen.update(entries if shown is text else self.names(shown))
             if step.at >= self.length - RECENT:
                 self.recent.update(subwords(text[:RECENT_CHARACTERS] + text[-RECENT_CHARACTERS:]))
-        if step.at in self.fold and step.look is not None:
+        if step.at in self.fold and step.look is not None and not self._only_names:
             for line in rows(self.safe(step, "\n".join(changes(step.look)[0]))):
                 self.add(step, f"+ {line}", self.names(line))
 
     def _cut(self, step: StoryStep, who: int, text: str, shown: str) -> set[NameCounts]:
         """Cuts a text into lines, and tells the names in it."""
+        if self._only_names and who == RESULT and GAP not in text and not _has_long_line(text):
+            return set(self.names(text))
         entries: set[NameCounts] = set()
         keeps_all = who != RESULT or text.count("\n") <= SHORT_RESULT
         is_whole = shown is text and step.at not in self.fold
+        is_told = not is_whole and not self._only_names
         for unit in rows(text) if who == RESULT else sentences(text):
             found = self.names(unit)
             entries.update(found)
             if is_whole:
                 self.staying.add(unit.lstrip("-*# "))
-            if not is_whole and unit not in step.head and (shown is text or who == USER or unit not in shown):
+            if is_told and unit not in step.head and (shown is text or who == USER or unit not in shown):
                 self.add(step, unit, found, keep=keeps_all)
         return entries
 
@@ -210,8 +236,11 @@ class FoldReading:
             step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
 
     def names(self, text: str) -> list[NameCounts]:
-        find = self.census.find
-        return [entry for chunk in dict.fromkeys(CHUNK.findall(text)) if (entry := find(chunk)) is not None]
+        known, find = self.census.known, self.census.find
+        found = CHUNK.findall(text)
+        if len(found) > 1:
+            found = list(dict.fromkeys(found))
+        return [entry for chunk in found if (entry := known[chunk] if chunk in known else find(chunk)) is not None]
 
     def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
         """The texts of a step, and who speaks in each."""
@@ -233,11 +262,12 @@ class FoldReading:
         return text if len(text) <= SHORT_TEXT else visible_part(text, self.ask.shown_texts)
 
 
-def steps_of(messages: Transcript) -> list[StoryStep]:
-    """What happened in messages, in order; a result belongs to its call."""
+def steps_of(messages: Transcript, places: Sequence[int]) -> list[StoryStep]:
+    """What happened in the messages at these places, in order; a result belongs to its call."""
     steps: list[StoryStep] = []
     calls: dict[str, StoryStep] = {}
-    for at, message in enumerate(messages):
+    for at in places:
+        message = messages[at]
         for part in message.parts:
             if isinstance(part, ToolCall):
                 steps.append(_call_step(part, at))
@@ -405,6 +435,10 @@ def rows(text: str) -> Iterator[str]:
             yield from (piece for piece in pieces if 8 < len(piece) <= LONGEST_LINE)
 
 
+def _has_long_line(text: str) -> bool:
+    return len(text) > LONGEST_LINE and max(map(len, text.split("\n"))) > LONGEST_LINE
+
+
 def _holds_order(line: str) -> bool:
     """Whether a line that is told by its pieces may give an order: a piece would not show it."""
     return any(is_suspicious(line[at : at + 2 * ORDER_REACH]) for at in range(0, len(line), ORDER_REACH))
@@ -425,17 +459,35 @@ def visible_part(text: str, shown: int) -> str:
     return text if not shown or len(text) <= 2 * shown + HARDLY_SHORTER else f"{text[:shown]}\n{text[-shown:]}"
 
 
-def room_for(messages: Transcript, scanned: int = SCANNED) -> int:
+def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
+    """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
+    lengths = [_text_lengths(message) for message in messages]
+    if sum(min(length, ROOMS[-1]) for own in lengths for length in own) <= scanned:
+        return range(len(messages))
+    found: list[int] = []
+    for at in range(len(messages) - 1, -1, -1):
+        if scanned > 0 or not any(isinstance(part, ToolCall | ToolResult) for part in messages[at].parts):
+            found.append(at)
+            scanned -= sum(length if length <= ROOMS[-1] + 2 * MARGIN else ROOMS[-1] for length in lengths[at])
+    return found[::-1]
+
+
+def room_for(messages: Sequence[Message], scanned: int) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = sorted(
-        len(part.arguments) if isinstance(part, ToolCall) else len(part.text)
-        for message in messages
-        for part in message.parts
-        if isinstance(part, Text | ToolResult | ToolCall)
-    )
+    lengths = sorted(length for message in messages for length in _text_lengths(message))
     before = list(accumulate(lengths, initial=0))
     for room in ROOMS:
         short = bisect_right(lengths, room)
         if before[-1] <= scanned or before[short] + room * (len(lengths) - short) <= scanned:
             return room
     return ROOMS[-1]
+
+
+def _text_lengths(message: Message) -> list[int]:
+    found: list[int] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            found.append(len(part.arguments))
+        elif isinstance(part, (Text, ToolResult)):
+            found.append(len(part.text))
+    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -114,6 +114,10 @@ STAYS = (
     "task and the present state are right, but do not repeat it. What is marked there as shown by its ends loses its "
     "middle: carry over what matters of it."
 )
+STANDING = (
+    "Instructions that the client put into the conversation (project rules, environment, lists of skills) stay in the "
+    "context word for word, too: do not repeat them."
+)
 APPENDED = "What stands in <appended> is added to the sections of your summary as it is: say what it does not."
 _HEADING = re.compile(r"^#{1,4}[ \t]([^\n]*)$", re.MULTILINE)
 _FRAME_END = re.compile(r"</(?=\s{0,4}(?:turns|previous-summary|stays|appended)\b)", re.I)
@@ -128,6 +132,9 @@ _ALIASES = {
     "historical pending asks": "pending",
     "historical remaining work": "next_steps",
     "remaining work": "next_steps",
+    "objective": "goal",
+    "active": "active_state",
+    "next move": "next_steps",
 }
 
 
@@ -247,7 +254,7 @@ def build_prompt(
         ("appended", reference.appended),
     ]
     shown = "\n\n".join(
-        f"<{name}>\n{_sealed(text.strip())}\n</{name}>" for name, text in frames if text or name == "turns"
+        f"<{name}>\n{_seal(text.strip())}\n</{name}>" for name, text in frames if text or name == "turns"
     )
     again = f"\nAn answer before this one was not accepted: {missing}." if missing else ""
     rules = _rules(budget_tokens, focus, is_brief=is_brief)
@@ -255,13 +262,17 @@ def build_prompt(
 
 
 def instruction(*, budget_tokens: int, focus: str | None = None, rest: StayingText = NOTHING) -> str:
-    """What a model is asked that has the conversation before it: one message more, in place of all the turns."""
-    after = f"\n\n{STAYS}\n<stays>\n{_sealed(rest.after.strip())}\n</stays>" if rest.after else ""
-    added = f"\n\n{APPENDED}\n<appended>\n{_sealed(rest.appended)}\n</appended>" if rest.appended else ""
+    """What a model is asked that has the conversation before it: one message more, in place of all the turns.
+
+    It has seen what stays before the fold, so that is only named.
+    """
+    before = f"\n\n{STANDING}" if rest.before else ""
+    after = f"\n\n{STAYS}\n<stays>\n{_seal(rest.after.strip())}\n</stays>" if rest.after else ""
+    added = f"\n\n{APPENDED}\n<appended>\n{_seal(rest.appended)}\n</appended>" if rest.appended else ""
     return (
         "Stop working on the task. Do not call a tool and do not answer anything above. Summarise the conversation so "
         "far for the assistant that will continue this work and sees your summary and what is marked as staying, "
-        f"nothing else: what you leave out is lost to it.{after}{added}\n\n{_rules(budget_tokens, focus)}"
+        f"nothing else: what you leave out is lost to it.{before}{after}{added}\n\n{_rules(budget_tokens, focus)}"
     )
 
 
@@ -286,7 +297,7 @@ def _rules(budget_tokens: int, focus: str | None, *, is_brief: bool = False) -> 
     )
 
 
-def _sealed(turns: str) -> str:
+def _seal(turns: str) -> str:
     """Turns that cannot close their own frame."""
     return _FRAME_END.sub(r"<\\/", turns)
 
@@ -442,12 +453,12 @@ def _searched_together(messages: Transcript, rooms: list[TextRoom]) -> list[str]
     ends: list[int] = []
     texts: list[str] = []
 
-    def unchanged(piece: str) -> str:
+    def collect(piece: str) -> str:
         pieces.append(piece)
         return piece
 
     for message, room in zip(messages, rooms, strict=True):
-        texts.append(turn_text(message, room, unchanged))
+        texts.append(turn_text(message, room, collect))
         ends.append(len(pieces))
     for place in {bisect_right(ends, piece) for piece in with_credentials(pieces)}:
         texts[place] = turn_text(messages[place], rooms[place], our_rules)
@@ -501,7 +512,7 @@ def chunks(messages: Transcript, redact: Redact, characters: int, most: int = MO
     for rung in ROOMS:
         room = rung.within(largest)
         if rung is ROOMS[-1] or lengths.total(room) <= characters * most:
-            pieces = _packed(_groups(messages, room, redact, characters), characters)
+            pieces = _pack(_groups(messages, room, redact, characters), characters)
             if len(pieces) <= most:
                 return [piece.text for piece in pieces]
     newest = pieces[1 - most :]
@@ -509,7 +520,7 @@ def chunks(messages: Transcript, redact: Redact, characters: int, most: int = MO
     return ["\n\n".join(older)[:characters], *(piece.text for piece in newest)]
 
 
-def _packed(pieces: Iterator[Piece], characters: int) -> list[Piece]:
+def _pack(pieces: Iterator[Piece], characters: int) -> list[Piece]:
     """Neighbours put together as long as they fit."""
     out: list[list[Piece]] = []
     size = 0
@@ -542,23 +553,22 @@ class _Lengths:
 
     def __init__(self, messages: Transcript) -> None:
         newest = len(messages) - len(messages) // NEWEST_SHARE
-        self.texts: tuple[list[int], list[int]] = ([], [])
-        self.others: tuple[list[int], list[int]] = ([], [])
+        found: tuple[list[int], ...] = ([], [], [], [])
         for index, message in enumerate(messages):
             for part in message.parts:
-                kinds = self.texts if isinstance(part, Text) else self.others
-                kinds[index >= newest].append(_length(part))
+                found[2 * (not isinstance(part, Text)) + (index >= newest)].append(_length(part))
+        self._lengths = [sorted(lengths) for lengths in found]
+        self._before = [list(accumulate(lengths, initial=0)) for lengths in self._lengths]
 
     def total(self, room: TextRoom) -> int:
         """What the texts take at most, where each has so much room."""
-        larger = room.larger
-        rows = [
-            (self.texts[0], room.text),
-            (self.texts[1], larger.text),
-            (self.others[0], room.other),
-            (self.others[1], larger.other),
-        ]
-        return sum(min(length, most) + FRAME for lengths, most in rows for length in lengths)
+        rooms = (room.text, room.larger.text, room.other, room.larger.other)
+        return sum(map(self._within, self._lengths, self._before, rooms))
+
+    @staticmethod
+    def _within(lengths: list[int], before: list[int], most: int) -> int:
+        short = bisect_right(lengths, most)
+        return before[short] + most * (len(lengths) - short) + FRAME * len(lengths)
 
 
 def _length(part: Part) -> int:

@@ -343,13 +343,13 @@ def presented_key(headers: list[Header]) -> tuple[str | None, list[Header]]:
     for wanted in (OWN_HEADER, b"x-api-key", b"authorization"):
         for name, value in headers:
             if name == wanted:
-                key = _key_in(value.decode("latin-1"))
+                key = key_in_header(value.decode("latin-1"))
                 gone = (OWN_HEADER,) if wanted == OWN_HEADER else (b"x-api-key", b"authorization")
                 return key, [pair for pair in headers if pair[0] not in gone]
     return None, headers
 
 
-def _key_in(text: str) -> str:
+def key_in_header(text: str) -> str:
     """The key in a header: bare, as a bearer token, or as the password that a browser asks for."""
     if text.lower().startswith(BEARER):
         return text[len(BEARER) :].strip()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from midfold.errors import TranscriptError
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.limits import Policy
-from midfold.gateway.measuring import ClientHistory, is_usable, qualified_name
+from midfold.gateway.measuring import ClientHistory, session_names
 from midfold.transcript.document import read
 from midfold.transcript.message import Usage
 
@@ -87,9 +87,7 @@ def conversation_of(body: bytes, dialect: str, policy: Policy) -> ClientHistory 
 
 
 def name_of(exchange: Exchange, conversation: ClientHistory | None) -> ConversationNames | None:
-    """As its header says, else by its first messages."""
+    """None where there is nothing to tell it by."""
     if conversation is None or not conversation.talk:
         return None
-    asked = exchange.options.session
-    own = (asked,) if asked is not None and is_usable(asked) else conversation.names
-    return ConversationNames(tuple(qualified_name(exchange.namespace, name) for name in own), len(conversation.talk))
+    return ConversationNames(session_names(exchange, conversation), len(conversation.talk))

@@ -14,39 +14,35 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from midfold.config import Config
-from midfold.errors import MidfoldError, TranscriptError, UpstreamError
-from midfold.gateway import limits as overflow
+from midfold.errors import GatewayFull, MidfoldError, TranscriptError, UpstreamError
+from midfold.gateway import overflows
 from midfold.gateway.answered import Watcher, answered_request
+from midfold.gateway.compacting import answer_compaction, expand_compactions, has_compactions, is_compacted_here
+from midfold.gateway.encodings import BodyTooLarge, decode_body, decode_request
 from midfold.gateway.exchange import JSON, ClientGone, Exchange, Receive, RequestAccount, Scope, Send, TooLarge
 from midfold.gateway.ids import RouteAccess
-from midfold.gateway.limits import ModelLimits
-from midfold.gateway.measuring import ClientHistory, MeasuredRequest, PreparedRequest
+from midfold.gateway.measuring import MeasuredRequest, PreparedRequest
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
 from midfold.gateway.rounds import RecallRounds
 from midfold.gateway.routes import encoding_of, route_of, to_client, to_upstream
 from midfold.gateway.server import GatewayApplication, LateRoutes, place_of
 from midfold.gateway.upstream import (
-    MOST_OF_ERRORS,
     Client,
     Upstream,
     UpstreamAnswer,
     Upstreams,
     UpstreamTarget,
     UsageTap,
-    decode_body,
 )
-from midfold.transcript import jsonio
-from midfold.transcript.document import read
 from midfold.transcript.jsonio import NotJSON
-from midfold.transcript.message import Transcript, Usage
-from midfold.transcript.splice import message_value
+from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -54,13 +50,11 @@ if TYPE_CHECKING:
     from midfold.service import Sessions
 
 
-# Requests the gateway answers itself: compaction on request, token counts nobody else makes, lists of models.
+# Requests the gateway answers itself: token counts nobody else makes, and lists of models.
 #
 # Rules:
-# 1. `/v1/responses/compact` gives readable items for every provider: the same messages, and a handoff that unfolds.
-#    What the provider keeps itself (`previous_response_id`) is the provider's to compact.
-# 2. A count is the provider's wherever it counts; else ours, and a header says so.
-# 3. Lists of several upstreams are joined. A client's own key is shown to nobody but the upstream it would go to
+# 1. A count is the provider's wherever it counts; else ours, and a header says so.
+# 2. Lists of several upstreams are joined. A client's own key is shown to nobody but the upstream it would go to
 #    anyway.
 
 
@@ -69,71 +63,7 @@ UNCOUNTED = frozenset((404, 405, 501))
 MOST_LISTED = 8_000_000
 """Bytes of an upstream's list of models."""
 MODELS = ("/v1/models", "/models")
-
-
-def is_compacted_here(exchange: Exchange, preparer: RequestPreparer) -> bool:
-    """Whether a request for a compaction is ours to answer."""
-    if exchange.route.kind != "compact" or exchange.options.bypass or exchange.peek is None:
-        return False
-    return preparer.policy.enabled and preparer.folder is not None and not exchange.peek.is_continued
-
-
-async def answer_compact(exchange: Exchange, preparer: RequestPreparer) -> None:
-    """Answers `/v1/responses/compact`."""
-    assert exchange.peek is not None
-    if exchange.is_crowded:
-        await exchange.refuse(413, f"the request has {CROWDED}")
-        return
-    limits = preparer.policy.limits_of(exchange)
-    measured = await preparer.in_thread(_measure, exchange, preparer, limits)
-    before = measured.size.tokens
-    again = await preparer.fold(exchange, measured, force=True)
-    if again.checkpoint is None:
-        exchange.account.action = "unchanged"
-    account = exchange.account
-    preparer.tell(exchange, again)
-    account.tokens_before = before
-    await exchange.answer(200, await preparer.in_thread(_compaction, again, before))
-
-
-def _measure(exchange: Exchange, preparer: RequestPreparer, limits: ModelLimits) -> MeasuredRequest:
-    document = read(exchange.body, dialect=exchange.route.dialect, name="the request")
-    conversation = ClientHistory(document, preparer.policy.redactor, exchange.owner.id)
-    if not conversation.talk:
-        raise TranscriptError("the request has no input to compact")
-    return preparer.measurer.look_up(conversation, preparer.measurer.name(exchange, conversation), limits)
-
-
-def _compaction(measured: MeasuredRequest, before: int) -> bytes:
-    """The answer; in a thread."""
-    conversation = measured.conversation
-    value = {
-        "id": f"cmp_{conversation.chains[-1].hex()[:24]}",
-        "object": "response.compaction",
-        "created_at": int(time.time()),
-        "output": _items(measured.view, conversation),
-        "usage": _usage(before, measured.size.tokens),
-    }
-    return jsonio.encode(value)
-
-
-def _items(view: Transcript, conversation: ClientHistory) -> list[Any]:
-    """Items that can be sent as input again."""
-    values = [message_value(message, conversation.dialect) for message in view]
-    return [
-        {"type": "message", **value} if isinstance(value, dict) and "role" in value and "type" not in value else value
-        for value in values
-    ]
-
-
-def _usage(before: int, after: int) -> dict[str, Any]:
-    return {
-        "input_tokens": before,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": after,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": before + after,
-    }
+CODING = b"content-encoding"
 
 
 async def answer_count(exchange: Exchange, preparer: RequestPreparer) -> None:
@@ -210,7 +140,9 @@ class Gateway:
         self.sessions = sessions
         self.preparer = RequestPreparer(config, sessions)
         self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
-        self.recall = RecallRounds(self) if self.settings.recall == "on" and sessions is not None else None
+        self.recall = RecallRounds(self) if self.settings.recall != "off" and sessions is not None else None
+        self._decoded = 0
+        """Bytes of requests in flight that came compressed."""
         self.admit: list[Admit] = []
         self.accountants: list[Accountant] = []
         self.watchers: list[Watcher] = []
@@ -258,10 +190,19 @@ class Gateway:
             return
         try:
             await exchange.read(self.settings.largest_body)
-        except TooLarge:
+            await self._serve_read(exchange)
+        except (TooLarge, BodyTooLarge):
             await exchange.refuse(413, f"the request is larger than {self.settings.largest_body:,} bytes")
-            return
+        finally:
+            self._decoded -= exchange.decoded
+
+    async def _serve_read(self, exchange: Exchange) -> None:
         route = exchange.route
+        if route.dialect is not None and not exchange.options.bypass and self.settings.mode != "passthrough":
+            await self._decode(exchange)
+        if has_compactions(exchange):
+            most = self.settings.largest_body
+            exchange.body = await self.preparer.in_thread(expand_compactions, exchange.body, most)
         if route.dialect is not None:
             await self._peek(exchange)
             if exchange.peek is not None and exchange.peek.is_overlong:
@@ -282,6 +223,19 @@ class Gateway:
             raise
         finally:
             stop()
+
+    async def _decode(self, exchange: Exchange) -> None:
+        """A compressed request as the bytes that it stands for: it is read, folded and sent on like any other."""
+        codings = [value.decode("latin-1").strip().lower() for name, value in exchange.headers if name == CODING]
+        if not codings:
+            return
+        if self._decoded > self.settings.largest_total:
+            raise GatewayFull
+        most, coding = self.settings.largest_body, ", ".join(codings)
+        exchange.body = await self.preparer.in_thread(decode_request, exchange.body, coding, most)
+        exchange.decoded = len(exchange.body)
+        self._decoded += exchange.decoded
+        exchange.headers = [pair for pair in exchange.headers if pair[0] != CODING]
 
     async def _peek(self, exchange: Exchange) -> None:
         """The fields that decide; what takes more than a moment is looked at in a thread."""
@@ -315,62 +269,65 @@ class Gateway:
 
     async def _forward(self, exchange: Exchange) -> None:
         if is_compacted_here(exchange, self.preparer):
-            await answer_compact(exchange, self.preparer)
+            await answer_compaction(exchange, self.preparer)
             return
         if lists_models(exchange, self.upstreams):
             await models(exchange, self.upstreams, self.client)
             return
-        if self.recall is not None and await self.recall.applies(exchange):
-            await self.recall.relay(exchange)
-            return
+        if self.recall is not None:
+            await self.recall.go_on_from_last(exchange)
         prepared = await self.preparer.prepare(exchange)
-        answer = await self.send(exchange, prepared.body)
+        if self.recall is not None and self.recall.applies(exchange):
+            await self.recall.relay(exchange, prepared)
+            return
+        prepared, answer = await self.fetch(exchange, prepared)
         if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
             answer.close()
             await answer_count(exchange, self.preparer)
             return
-        if exchange.route.kind == "generate" and overflow.may_be(answer.status):
-            again = await self._recover(exchange, prepared, answer)
-            if again is None:
-                return
-            prepared, answer = again
+        if self.recall is not None and self.recall.applies(exchange):
+            await self.recall.relay(exchange, prepared, answer)
+            return
         await self._relay(exchange, prepared, answer)
 
-    async def _recover(
-        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer
-    ) -> tuple[PreparedRequest, UpstreamAnswer] | None:
-        """A smaller request and its answer, after an overflow; None if the error has been handed on as it came."""
+    async def fetch(self, exchange: Exchange, prepared: PreparedRequest) -> tuple[PreparedRequest, UpstreamAnswer]:
+        """The answer to a request, from its first byte on. One that is too large is made smaller and sent once more."""
+        answer = await self.send(exchange, prepared.body)
+        small = len(prepared.body) < overflows.SMALLEST and answer.status == 200
+        if small or exchange.route.kind != "generate" or not self.preparer.looks_at(exchange):
+            return prepared, answer
         try:
-            head = await answer.head(MOST_OF_ERRORS)
-            told = decode_body(head, encoding_of(answer.headers), MOST_OF_ERRORS)
-            found = overflow.overflow_of(answer.status, told)
+            found = await overflows.find_overflow(answer)
             smaller = None if found is None else await self.preparer.recover(exchange, prepared, found)
-            if smaller is None:
-                await self._relay(exchange, prepared, answer, head)
-                return None
-        finally:
+        except BaseException:  # of a client that goes away, too: the connection must not stay open
             answer.close()
+            raise
+        if smaller is None:
+            return prepared, answer
+        answer.close()
         return smaller, await self.send(exchange, smaller.body)
 
     async def send(self, exchange: Exchange, body: bytes) -> UpstreamAnswer:
         """The request, with this body, to its upstream."""
         upstream = exchange.upstream
         assert upstream is not None
-        headers = to_upstream(exchange.headers, upstream.credential(exchange.route.wire))
+        sent = exchange.headers
+        if exchange.own_tools and exchange.peek is not None and exchange.peek.is_streaming:
+            # What is encoded cannot be read before its end.
+            sent = [*(pair for pair in sent if pair[0] != b"accept-encoding"), (b"accept-encoding", b"identity")]
+        headers = to_upstream(sent, upstream.credential(exchange.route.wire))
         body = await self.preparer.mark(exchange, body)
         exchange.document = None
         answer = await self.client.send(exchange.method, upstream, _target(exchange), headers, body)
         return self.reach.watch(exchange, answer)
 
-    async def _relay(
-        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer, head: bytes = b""
-    ) -> None:
-        """The answer as it arrives, with the tap beside it; `head` is what was read of it already."""
+    async def _relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer) -> None:
+        """The answer as it arrives, with the tap beside it."""
         tap = UsageTap(encoding_of(answer.headers))
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
-            async for chunk in _after(head, answer) if head else answer.chunks():
+            async for chunk in answer.chunks():
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)
@@ -412,12 +369,6 @@ def _target(exchange: Exchange) -> UpstreamTarget:
     """What is asked for at the upstream, with the path and the query as the client wrote them."""
     assert exchange.upstream is not None
     return exchange.upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
-
-
-async def _after(head: bytes, answer: UpstreamAnswer) -> AsyncIterator[bytes]:
-    yield head
-    async for chunk in answer.chunks():
-        yield chunk
 
 
 def create_app(

@@ -73,13 +73,14 @@ class Caching:
     def mark(self, exchange: Exchange, body: bytes) -> bytes:
         """The request with breakpoints where they save most; the very same bytes if there are none to set."""
         rules = self.rules(exchange)
-        if rules is None or (body is exchange.body and any(own in body for own in QUOTED_MARKERS)):
+        is_folded = exchange.account.receipt is not None
+        if rules is None or (not is_folded and any(own in body for own in QUOTED_MARKERS)):
             return body
         document = exchange.document
         if document is None or document.source is not body:
             document = read(body, dialect=exchange.route.dialect, name="the request")
         self._tools.put_into(document)
-        if body is exchange.body:
+        if not is_folded:
             document.surely_lacks(*QUOTED_MARKERS)
         settings = self.settings
         hints = plan_document(

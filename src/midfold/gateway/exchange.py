@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from midfold.fold.receipt import RecallCost
 from midfold.gateway.peek import Peek
 from midfold.gateway.routes import CREDENTIALS, Raw, RequestOptions, Route, error_body, request_options
 from midfold.transcript.document import Document
@@ -108,6 +109,8 @@ class RequestAccount(msgspec.Struct):
     tokens_before: int | None = None
     tokens_after: int | None = None
     receipt: str | None = None
+    hidden: RecallCost = RecallCost()
+    """The rounds before the client's own in which the gateway ran its tools; they are not in `usage`."""
     fault: str = ""
     """The kind of error because of which the request was not looked at; one of ours, or of the store's."""
 
@@ -125,6 +128,8 @@ class Exchange:
         self.headers: list[Raw] = scope["headers"]
         self.options: RequestOptions = request_options(self.headers)
         self.body = b""
+        self.decoded = 0
+        """Bytes of a body that came compressed."""
         self.peek: Peek | None = None
         self.is_crowded = False
         """Whether the body has more in it than anybody looks at."""
@@ -207,6 +212,8 @@ class Exchange:
             (b"x-midfold-tokens-before", account.tokens_before),
             (b"x-midfold-tokens-after", account.tokens_after),
             (b"x-midfold-receipt", account.receipt),
+            (b"x-midfold-hidden-rounds", account.hidden.rounds or None),
+            (b"x-midfold-hidden-tokens", account.hidden.prompt_tokens + account.hidden.output_tokens or None),
         ):
             if value is not None:
                 told.append((name, str(value).encode("latin-1", "replace")))

@@ -23,7 +23,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from midfold.errors import MidfoldError, TranscriptError
+from midfold.errors import Closed, MidfoldError, NotTheirs, TooMuch, TranscriptError
+from midfold.gateway.encodings import inflating
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.peek import structural_values
 from midfold.gateway.routes import Raw, encoding_of
@@ -253,7 +254,7 @@ class IssuedIds:
 
     def __init__(self, made: Made, *, is_stream: bool, encoding: str, keep: Keep) -> None:
         self._made, self._is_stream, self._keep = made, is_stream, keep
-        self._inflate = _inflating(encoding)
+        self._inflate = inflating(encoding, MOST_HELD + 1)
         self._plain = bytearray()
         self._events = EventReader()
         self._size = self._seen = 0
@@ -315,15 +316,6 @@ class IssuedIds:
                 self.look(event)
 
 
-def _inflating(encoding: str) -> Callable[[bytes], bytes]:
-    if encoding in ("", "identity"):
-        return bytes
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        return lambda chunk: b""
-    inflate = zlib.decompressobj(15 if encoding == "deflate" else 47)
-    return lambda chunk: inflate.decompress(chunk, MOST_HELD + 1)
-
-
 # Ids of a provider's things inside a request: files, stored responses, conversations, vector stores.
 #
 # Rules:
@@ -355,12 +347,6 @@ class Reference(NamedTuple):
 
     key: str
     id: str
-
-
-class TooMuch(MidfoldError):
-    """The request refers to ids of the provider, and has too many values to be checked for whose they are."""
-
-    status = 413
 
 
 class _Object(list[tuple[str, Any]]):
@@ -447,18 +433,6 @@ LARGEST_AT_ONCE = 65_536
 """Bytes of a request that are read for references where it is; a larger one is read in a thread."""
 PARTS_OF_ACCOUNT = frozenset((b"openai-organization", b"openai-project", b"x-goog-user-project"))
 """Headers that choose whose money is spent, and whose things are meant, among all that a key opens."""
-
-
-class Closed(MidfoldError):
-    """This route of the provider is closed to clients of the gateway."""
-
-    status = 403
-
-
-class NotTheirs(MidfoldError):
-    """There is no such thing that was made under this key of the gateway."""
-
-    status = 404
 
 
 class RouteAccess:

@@ -6,11 +6,12 @@ Rules of this file:
 2. `manage` acts at the engine's own threshold, and before it where folds are scheduled.
 3. A body with fewer than two bytes for each token of the trigger is not looked at. Text has three to five bytes a
    token; what is denser and overflows all the same is what the recovery is for.
-4. A limit that a provider's error names is believed as `learned` says.
+4. What a provider's refusals tell about a window is believed as `LearnedLimits` says.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,79 +22,173 @@ import msgspec
 from midfold.api import believe, budget_for
 from midfold.cache.schedule import CHEAP_FROM, COLD_FROM
 from midfold.config import Config
-from midfold.fold.archive import handle_of
-from midfold.fold.media import replace_historical_media
+from midfold.errors import MidfoldError
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
+from midfold.gateway.routes import betas
 from midfold.lru import LRU
-from midfold.model.refusals import LONGEST_READ, failure_of
+from midfold.model.refusals import overflow_phrases
 from midfold.models import SMALLEST_LIMIT, Belief, learn_limit
+from midfold.store import SqlStore
+from midfold.store.usage import MOST_WINDOWS, LearnedWindows, WindowBounds
 from midfold.transcript import jsonio
 from midfold.transcript.jsonio import elements, entries, first_byte
-from midfold.transcript.message import Transcript
 from midfold.transcript.tokens import Meter
 
-# Windows of models that turned out to be smaller than the table says, as providers' refusals name them.
+_log = logging.getLogger("midfold.gateway")
+
+# Windows of models that turned out to be smaller than the table says.
 #
 # Rules:
 # 1. A limit is believed from the shapes that providers give their errors, and only from words of the provider's own:
 #    an error that repeats what a client wrote teaches nothing by it.
-# 2. It holds for the owner, the upstream and the model of the request that was refused, for `LASTS` seconds, and is
-#    never below a prompt that the same three have had answered.
+# 2. A refusal that names no limit is an upper bound, the largest size that was answered a lower one. Sizes are those of
+#    prompt and answer together. Without a lower bound the window is believed to be well below what was refused.
+# 3. Both hold for the owner, the upstream, the model and the beta header of the request that was refused, for `LASTS`,
+#    and never below a prompt that the same have had answered.
+# 4. They are remembered in the store. What somebody forgets there is forgotten here soon after.
 
 
-LASTS = 3_600.0
-MOST = 10_000
+LASTS = 7 * 86_400_000
+"""Milliseconds."""
+REFRESHED_EVERY = 60.0
+"""Seconds after which the store is asked again."""
+DOUBT = 1.25
+"""A size that was refused is an estimate: a larger prompt that was answered contradicts it from so much on."""
+WORTH_SAVING = 1.02
+"""Times the lower bound: a larger answer is written down from so much on."""
 MOST_PHRASES = 8
 """Of an error that names a limit so often, nothing is believed."""
 PIECE, OVERLAP = 1 << 17, 400
+LONGEST_BETA = 300
+LONG_CONTEXT = "context-1m"
+"""What the name of Anthropic's beta for windows of a million tokens begins with."""
 _BESIDE = re.compile(r"[\W_]+")
 _ENVELOPES = ("error", "detail", "Error")
+_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error"))
+"""By which providers say, outside of every text, that a request was too large."""
 
 
 class LimitKey(NamedTuple):
-    """What a limit holds for."""
+    """What a limit holds for; `name` is a hash over whose it is and the rest."""
 
-    owner: str
-    upstream: str
-    model: str | None
+    name: str
+    owner: str = ""
+    upstream: str = ""
+    model: str = ""
+    beta: str = ""
 
 
-class _LimitRecord(NamedTuple):
-    limit: int = 0
-    until: float = 0.0
-    answered: int = 0
-    """Tokens of the largest prompt that was answered."""
+class _LargestAnswered(NamedTuple):
+    """The largest prompt that was answered, and the largest with the answer that was asked for."""
+
+    prompt: int = 0
+    both: int = 0
 
 
 class LearnedLimits:
-    """The newest of them."""
+    """The newest of them. Used on one event loop; `load` and `save` may run in threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: SqlStore | None = None, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._seen: LRU[LimitKey, _LimitRecord] = LRU(MOST)
-        self.is_any = False
-        """Whether there has ever been a limit: mostly there is none."""
+        self._rows = None if store is None else LearnedWindows(store.database)
+        self._answered: LRU[str, _LargestAnswered] = LRU(MOST_WINDOWS)
+        self._bounds: dict[str, WindowBounds] = {}
+        self._unsaved: dict[str, WindowBounds] = {}
+        self._loaded = 0.0
+        self.load()
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything was ever refused: mostly nothing was."""
+        return bool(self._bounds)
 
     def window(self, whose: LimitKey) -> int:
         """The size that was learned; 0 without one."""
-        seen = self._seen.get(whose)
-        return seen.limit if seen is not None and self._clock() < seen.until else 0
+        seen = self._bounds.get(whose.name)
+        return seen.window if seen is not None and self._now < seen.ends else 0
 
     def learn(self, whose: LimitKey, limit: int) -> bool:
-        """Whether this is believed."""
-        seen = self._seen.get(whose) or _LimitRecord()
-        if limit <= seen.answered:
+        """A refusal named this limit; says whether it is believed."""
+        if limit <= self._largest(whose).prompt:
             return False
-        self._seen.put(whose, seen._replace(limit=limit, until=self._clock() + LASTS))
-        self.is_any = True
+        self._put(self._bounds_of(whose), named=limit, ends=self._now + LASTS)
         return True
 
-    def note_answer(self, whose: LimitKey, tokens: int) -> None:
-        """A prompt of this size was answered, so the window is not smaller."""
-        seen = self._seen.peek(whose) or _LimitRecord()
-        if tokens > seen.answered:
-            self._seen.put(whose, seen._replace(answered=tokens, limit=seen.limit if seen.limit > tokens else 0))
+    def refuse(self, whose: LimitKey, tokens: int) -> bool:
+        """A request of this size was refused without a word on what would fit; says whether that is believed."""
+        seen, answered = self._bounds_of(whose), self._largest(whose)
+        if answered.prompt > tokens * DOUBT:
+            return False
+        refused = max(min(tokens, seen.refused or tokens), answered.prompt + 1)
+        fitted = max((size for size in (*answered, seen.fitted) if size < refused), default=0)
+        self._put(seen, refused=refused, fitted=fitted, ends=self._now + LASTS)
+        return True
+
+    def note_answer(self, whose: LimitKey, prompt: int, output: int = 0) -> None:
+        """A prompt of this size was answered, so the window is not smaller; whether the answer counts is not known."""
+        before = self._largest(whose)
+        self._answered.put(whose.name, _LargestAnswered(max(prompt, before.prompt), max(prompt + output, before.both)))
+        seen = self._bounds.get(whose.name)
+        if seen is None:
+            return
+        named, refused = (bound if bound > prompt else 0 for bound in (seen.named, seen.refused))
+        fitted = prompt + output if prompt + output < refused else prompt
+        if (named, refused) != (seen.named, seen.refused) or fitted > seen.fitted * WORTH_SAVING:
+            self._put(seen, named=named, refused=refused, fitted=max(fitted, seen.fitted))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is time to ask the store again."""
+        return self.is_any and self._clock() >= self._loaded + REFRESHED_EVERY
+
+    @property
+    def is_saved(self) -> bool:
+        return not self._unsaved
+
+    def load(self) -> None:
+        """What the store remembers; one that does not answer changes nothing."""
+        self._loaded = self._clock()
+        if self._rows is None:
+            return
+        try:
+            rows = {row.name: row for row in self._rows.all(self._now)}
+        except MidfoldError as error:
+            _log.warning("what is known about windows was not read: %s", type(error).__name__)
+            return
+        self._bounds = rows | self._unsaved
+
+    def save(self) -> None:
+        """Writes down what is new."""
+        while self._unsaved and self._rows is not None:
+            name, bounds = self._unsaved.popitem()
+            try:
+                if bounds.window:
+                    self._rows.put(bounds, self._now)
+                else:
+                    self._rows.forget(name)
+            except MidfoldError as error:
+                _log.warning("what was learned about a window was not stored: %s", type(error).__name__)
+
+    def _bounds_of(self, whose: LimitKey) -> WindowBounds:
+        seen = self._bounds.get(whose.name)
+        return seen if seen is not None and self._now < seen.ends else WindowBounds(*whose)
+
+    def _largest(self, whose: LimitKey) -> _LargestAnswered:
+        return self._answered.get(whose.name) or _LargestAnswered()
+
+    def _put(self, seen: WindowBounds, **changes: int) -> None:
+        bounds = msgspec.structs.replace(seen, **changes)
+        self._bounds.pop(bounds.name, None)
+        if len(self._bounds) >= MOST_WINDOWS:
+            del self._bounds[next(iter(self._bounds))]
+        self._bounds[bounds.name] = bounds
+        if self._rows is not None:
+            self._unsaved[bounds.name] = bounds
+
+    @property
+    def _now(self) -> int:
+        return int(self._clock() * 1_000)
 
 
 def is_telling(tokens: int) -> bool:
@@ -103,22 +198,36 @@ def is_telling(tokens: int) -> bool:
 
 def named_limit(error: bytes, request: bytes) -> int:
     """The size of the context that a provider's error names in its own words; 0 if it names none. In a thread."""
-    said: list[str] = []
-    tried = 0
+    return learn_limit(_error_text(_value(error)), is_quoted=_Quotes(request)) or 0
 
-    def is_quoted(phrase: str) -> bool:
-        nonlocal tried
-        tried += 1
+
+def is_own_refusal(error: bytes, request: bytes) -> bool:
+    """Whether a provider says in its own words, or by a code, that a request was too large. In a thread."""
+    value = _error_value(_value(error))
+    if isinstance(value, Mapping) and _CODES & {str(value.get("code")), str(value.get("type"))}:
+        return True
+    is_quoted = _Quotes(request)
+    return any(not is_quoted(phrase) for phrase in overflow_phrases(_error_text(value)))
+
+
+class _Quotes:
+    """Whether a phrase of an error is one of the request's, repeated."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._said: list[str] = []
+        self._tried = 0
+
+    def __call__(self, phrase: str) -> bool:
+        self._tried += 1
         essence = _essence(phrase)
-        if tried > MOST_PHRASES or len(essence) > OVERLAP:
+        if self._tried > MOST_PHRASES or len(essence) > OVERLAP:
             return True
         try:
-            said.extend(_essences(request) if not said else ())
+            self._said.extend(_essences(self._request) if not self._said else ())
         except jsonio.NotJSON:
             return True
-        return any(essence in piece for piece in said)
-
-    return learn_limit(_error_text(_value(error)), is_quoted=is_quoted) or 0
+        return any(essence in piece for piece in self._said)
 
 
 def _value(data: bytes) -> Any:
@@ -128,13 +237,19 @@ def _value(data: bytes) -> Any:
         return None
 
 
-def _error_text(value: Any) -> str:
-    """The message in an error of a provider, and numbers that stand beside it by name; nothing in another shape."""
+def _error_value(value: Any) -> Any:
+    """The error inside what providers wrap around it."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     for _ in range(2):
         inner = next((value[key] for key in _ENVELOPES if key in value), None) if isinstance(value, Mapping) else None
         value = value if inner is None else inner
+    return value
+
+
+def _error_text(value: Any) -> str:
+    """The message in an error of a provider, and numbers that stand beside it by name; nothing in another shape."""
+    value = _error_value(value)
     if isinstance(value, str):
         return value
     if not isinstance(value, Mapping):
@@ -186,6 +301,8 @@ SHORTEST_MESSAGE = 20
 """Bytes of the shortest message there is; so many messages take at least so many bytes, and a brace each."""
 BESIDE_ANSWER = 0.95
 """Of what the answer leaves of the window."""
+MOST_FIXED = 0.75
+"""Of the trigger: what may be fixed before room is made for the conversation otherwise."""
 MOST_REMEMBERED = 1_000
 MOST_METERS = 100
 MOST_COUNTED = 50_000
@@ -203,17 +320,33 @@ class ModelLimits(NamedTuple):
     meter: Meter
     looked_at: int = 0
     """Tokens from which a request may be folded at a cheap moment; 0: from the trigger."""
+    ratio: float = 0.0
+    """The share of the window at which a crowded request is folded; 0: as the settings say."""
 
     @property
     def floor(self) -> int:
         """Bytes of a body below which nothing is looked at."""
         return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
 
+    def beside(self, fixed: int) -> ModelLimits:
+        """The same where the system prompt and tools take so much that hardly a conversation fits below the trigger.
+
+        Then no room is kept for the answer that was asked for, and as much of the window is used as must be.
+        """
+        if fixed <= self.trigger * MOST_FIXED:
+            return self
+        ratio = HYGIENE_RATIO if fixed <= self.window * HYGIENE_RATIO * MOST_FIXED else BESIDE_ANSWER
+        trigger = int(self.window * ratio)
+        return self._replace(trigger=trigger, reservation=0, ratio=ratio) if trigger > self.trigger else self
+
 
 def whose(exchange: Exchange) -> LimitKey:
     """What a limit that is learned from this request holds for."""
     place = exchange.upstream.place if exchange.upstream is not None else ""
-    return LimitKey(exchange.owner.id, place, exchange.peek.name if exchange.peek is not None else None)
+    model = (exchange.peek.name if exchange.peek is not None else None) or ""
+    parts = [place, model.encode("utf-8", "replace").decode(), ",".join(betas(exchange.headers))[:LONGEST_BETA]]
+    name = exchange.owner.bind(b"window", *(part.encode() for part in parts))
+    return LimitKey(name, exchange.owner.name, *parts)
 
 
 def is_scheduled(config: Config) -> bool:
@@ -232,7 +365,7 @@ def least_fold_tokens(config: Config, trigger: int) -> int:
 class Policy:
     """The limits by model."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, learned: LearnedLimits | None = None) -> None:
         self.config = config
         self.mode = config.gateway.mode
         self.most_messages = config.gateway.hygiene_hard_message_limit
@@ -241,17 +374,16 @@ class Policy:
         self.asks_engine = False
         """Whether an engine decides by something else than the size: then every request is looked at in `manage`."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
-        self.engine_config = self._engine_config()
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
-        self.learned = LearnedLimits()
+        self.learned = learned or LearnedLimits()
 
-    def _engine_config(self) -> Config:
-        """The settings compactions run with: in hygiene mode the trigger is the threshold."""
-        if self.mode == "manage":
+    def engine_config(self, ratio: float = 0.0) -> Config:
+        """The settings compactions run with: in hygiene mode, or with a ratio, the trigger is the threshold."""
+        if self.mode == "manage" and not ratio:
             return self.config
         compression = msgspec.structs.replace(
-            self.config.compression, threshold=HYGIENE_RATIO, minimum_context_floor=0, output_reservation=0
+            self.config.compression, threshold=ratio or HYGIENE_RATIO, minimum_context_floor=0, output_reservation=0
         )
         caching = msgspec.structs.replace(self.config.prompt_caching, schedule="threshold")
         return msgspec.structs.replace(self.config, compression=compression, prompt_caching=caching)
@@ -260,7 +392,10 @@ class Policy:
         """The numbers for a request whose body was peeked into."""
         assert exchange.peek is not None
         learned = self.learned.window(whose(exchange)) if self.learned.is_any else 0
-        return self.limits(exchange.peek.name, exchange.peek.output, learned)
+        model = exchange.peek.name
+        if model is not None and any(beta.startswith(LONG_CONTEXT) for beta in betas(exchange.headers)):
+            model = f"{model}[1m]"
+        return self.limits(model, exchange.peek.output, learned)
 
     def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
         """The numbers; `learned` is what is known better than the table, if anything."""
@@ -271,6 +406,7 @@ class Policy:
         belief = believe(model, self.config)
         window = min(learned or belief.model.context_window, belief.model.context_window)
         meter = self.meter(belief)
+        output = max(output, 0 if learned else belief.model.kept_for_output)
         if self.mode == "manage":
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
@@ -291,61 +427,3 @@ class Policy:
     def may_be_many(self, body: bytes) -> bool:
         """Whether a body can hold as many messages as the hard limit allows."""
         return len(body) >= self.most_messages * SHORTEST_MESSAGE and body.count(b"{") >= self.most_messages
-
-
-# Errors that say a request was too large, and what can be done about pictures.
-#
-# Rules:
-# 1. Only an error of the provider's own words is one; a status alone is not, except 413.
-# 2. Tokens and bytes are different limits: folding helps against the first, and often against the second.
-
-
-STATUSES = frozenset((400, 413, 422, 500))
-_BYTES = re.compile(
-    rb"request_too_large|payload too large|entity too large|maximum allowed size|exceeds? [\d.,]+ ?(?:mb|bytes)"
-    rb"|(?:image|request|body|file)[^.\"]{0,60}(?:\d ?mb|bytes)",
-    re.I,
-)
-
-
-_NUMBER = re.compile(rb"(?<![\w.,-])\d{1,3}(?:,\d{3})+(?![\w,])|(?<![\w.,-])\d{4,8}(?![\w-])")
-MOST_OVER = 50
-"""A number that is so many times the limit is not the size of the request."""
-
-
-class Overflow(NamedTuple):
-    """A refusal because of size; `limit` is the size of the context where the error names it, `asked` the request's.
-
-    Both may be words of the client that the error repeats: they are good for this request alone.
-    """
-
-    limit: int
-    is_bytes: bool
-    asked: int = 0
-    error: bytes = b""
-
-
-def may_be(status: int) -> bool:
-    """Whether an answer of this status is worth reading before it is passed on."""
-    return status in STATUSES
-
-
-def overflow_of(status: int, body: bytes) -> Overflow | None:
-    """What an error says about size; None if it is about something else."""
-    read = body[:LONGEST_READ]
-    about_bytes = bool(_BYTES.search(read))
-    failed = failure_of(status, {}, read, "upstream")
-    if failed.kind == "overflow":
-        return Overflow(failed.limit, about_bytes and not failed.limit, _refused_tokens(read, failed.limit), read)
-    return Overflow(0, True) if about_bytes and status in (400, 413) else None
-
-
-def _refused_tokens(body: bytes, limit: int) -> int:
-    """How many tokens the refused request had, where the error says so: the largest number beyond the limit."""
-    numbers = [int(found.replace(b",", b"")) for found in _NUMBER.findall(body)] if limit else []
-    return max((number for number in numbers if limit < number < limit * MOST_OVER), default=0)
-
-
-def without_old_media(view: Transcript) -> Transcript:
-    """Pictures before the newest turn that has some become a line of text."""
-    return replace_historical_media(view, handle_of)[0]

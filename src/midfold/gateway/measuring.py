@@ -4,7 +4,8 @@ Rules of this file:
 1. Reading, hashing and counting runs in a thread.
 2. The size of a request is what a provider reported for its beginning, and an estimate of what is new. A report is
    bound to the chain of the messages it measured and to the checkpoint that stood for some of them; one that is far
-   from the estimate measured something else, and is not believed. Without a report the estimate counts alone.
+   from the estimate measured something else, and is not believed. Without such a report, right after a fold, the
+   estimate is corrected by what the conversation's last report was to its own.
 3. What providers' caches did is kept in memory, for the newest conversations, where folds are scheduled. After a
    restart, or at another gateway, nothing is known: then a conversation is folded at its threshold, and cheap moments
    come later. Only requests that were looked at count, so a conversation is believed to have cost less than it has.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Raw
 
@@ -25,9 +26,11 @@ from midfold.cache.prices import prices_for
 from midfold.config import Config
 from midfold.engine.assemble import with_note
 from midfold.errors import StoreError, TranscriptError
+from midfold.fold.receipt import RecallCost
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange, Owner
 from midfold.gateway.limits import LEAST_MESSAGES, ModelLimits, Policy, is_scheduled
+from midfold.gateway.routes import label_in
 from midfold.lru import LRU
 from midfold.service import Sessions
 from midfold.store.bodies import chain_of
@@ -35,8 +38,9 @@ from midfold.store.intake import redact_json
 from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import Dialect
-from midfold.transcript.document import Document, read, write
+from midfold.transcript.document import Document, read, tool_of, write
 from midfold.transcript.message import Message, Transcript, Usage
+from midfold.transcript.splice import replace_values
 from midfold.transcript.tokens import HIGHEST_BELIEVED, LOWEST_BELIEVED, MOST_UNSEEN, Count, FixedSize, Meter
 
 # A request as a conversation: what is hashed, what is counted, and how it is written back.
@@ -59,6 +63,42 @@ IDENTIFYING = 4
 """So many messages tell one conversation from another: hygiene never acts on fewer."""
 
 
+MOST_OF_WINDOW = 0.05
+"""Of the trigger: what our tools may take where nobody asked for them."""
+
+
+class ToolOffer(NamedTuple):
+    """Definitions of the gateway's tools, without brackets, as they stand behind the client's."""
+
+    kept: bytes = b""
+    """Those the conversation has had before; they stay, byte for byte."""
+    new: bytes = b""
+    """Those its first fold brings along."""
+    problem: str = ""
+    """Why there are none, or not all, where a client would wonder."""
+
+    def at(self, checkpoint: Checkpoint | None) -> bytes:
+        """What a request has with this checkpoint."""
+        return self.kept or (b"" if checkpoint is None else self.new)
+
+    def within(self, limits: ModelLimits) -> ToolOffer:
+        """The offer, less new tools that would crowd the conversation out of a small window."""
+        if not self.new or limits.meter.tokens(offer_units(self.new, limits.meter)) <= MOST_OF_WINDOW * limits.trigger:
+            return self
+        return ToolOffer(problem="recall: its tools would take too much of so small a window")
+
+
+def offer_units(definitions: bytes, meter: Meter) -> int:
+    """The size of definitions without brackets; they are counted once."""
+    return meter.raw_tool_units(definitions, lambda: map(tool_of, tool_values(definitions)))
+
+
+def tool_values(definitions: bytes) -> list[Any]:
+    """Definitions without brackets, as values."""
+    values: list[Any] = jsonio.decode(b"[" + definitions + b"]")
+    return values
+
+
 class ClientHistory:
     """The messages of one request."""
 
@@ -72,12 +112,24 @@ class ClientHistory:
         """A system prompt that is the first message."""
         self.talk: Transcript = messages[1:] if alone else messages
         self._as_sent: ClientHistory | None = None
+        self.offer = ToolOffer()
+        self.recall = RecallCost()
+        """What the hidden turns among the messages have cost."""
 
     def with_talk(self, talk: Transcript) -> ClientHistory:
         """The same request with other messages."""
         other = ClientHistory(self.document, self._redactor, self.whose)
         other.talk, other._as_sent = talk, self
         return other
+
+    @property
+    def raw_tools(self) -> bytes | None:
+        """The client's own definitions without brackets; None where they are no list."""
+        tools = self.document.body.get("tools") if self.document.body is not None else None
+        raw = bytes(tools).strip() if isinstance(tools, Raw) else jsonio.encode(tools)
+        if raw == b"null":
+            return b""
+        return raw[1:-1].rstrip() if raw.startswith(b"[") else None
 
     @property
     def as_sent(self) -> ClientHistory:
@@ -136,22 +188,29 @@ class ClientHistory:
         """What the model sees of the messages, without a leading system prompt."""
         return self.talk if checkpoint is None else checkpoint.apply(self.talk, self.dialect)
 
-    def fixed_size(self, meter: Meter) -> FixedSize:
+    def fixed_size(self, meter: Meter, offered: bytes = b"") -> FixedSize:
         """What stands beside the messages: the system prompt, wherever it is, and tools, which seldom change."""
         alone = meter.fixed_size(self.system)
         tools = self.document.body.get("tools") if self.document.body is not None else None
-        if tools is None:
-            return alone
-        data = bytes(tools) if isinstance(tools, Raw) else jsonio.encode(tools)
-        return alone._replace(units=alone.units + meter.raw_tool_units(data, lambda: self.document.tools))
+        units = 0
+        if tools is not None:
+            data = bytes(tools) if isinstance(tools, Raw) else jsonio.encode(tools)
+            units = meter.raw_tool_units(data, lambda: self.document.tools)
+        if offered:
+            units += offer_units(offered, meter)
+        return alone._replace(units=alone.units + units)
 
-    def body_with(self, view: Transcript, *, noted: bool) -> bytes:
-        """The body with other messages; the bytes that came in if they are the same."""
+    def body_with(self, view: Transcript, *, noted: bool, offered: bytes = b"") -> bytes:
+        """The body with other messages, and our tools behind the client's; the bytes that came if nothing changed."""
         system = self.system
         changed = with_note(system) if noted and system is not None else system
         if self.preamble is not None and changed is not None:
-            return bytes(write(self.document, messages=(changed, *view)))
-        return bytes(write(self.document, messages=view, system=changed))
+            body = bytes(write(self.document, messages=(changed, *view)))
+        else:
+            body = bytes(write(self.document, messages=view, system=changed))
+        if not offered:
+            return body
+        return replace_values(body, {"tools": b"[" + b",".join(filter(None, (self.raw_tools, offered))) + b"]"})
 
 
 def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -> Message:
@@ -268,11 +327,25 @@ LOWEST_RATIO, HIGHEST_RATIO = 0.5, 2.0
 Key = tuple[bytes, bytes]
 """The chain of all messages, and that of the checkpoint; the latter is empty without one."""
 LONGEST_NAME = 150
+DIGITS = 16
+"""Of the hash in a name that has a label."""
 
 
 def is_usable(name: str) -> bool:
     """Whether a client may call its session so. Names we give ourselves, it may not: they follow from the messages."""
     return len(name) <= LONGEST_NAME and name.isprintable() and "/" not in name and not name.startswith(OURS)
+
+
+def session_names(exchange: Exchange, conversation: ClientHistory) -> tuple[str, ...]:
+    """What the session of a request is called: as its header says, else by its first messages; then what it was called
+    while it had fewer of them. What a client calls its session towards its provider stands before the hash: one such
+    session has many conversations, and others may say the same."""
+    asked = exchange.options.session
+    if asked is not None and is_usable(asked):
+        return (qualified_name(exchange.namespace, asked),)
+    label = exchange.options.label or label_in(conversation.document.setting("metadata"))
+    names = [f"{OURS}{label}-{name.removeprefix(OURS)[:DIGITS]}" if label else name for name in conversation.names]
+    return tuple(qualified_name(exchange.namespace, name) for name in names)
 
 
 class PreparedRequest(NamedTuple):
@@ -292,11 +365,17 @@ class MeasuredRequest(NamedTuple):
     limits: ModelLimits
     checkpoint: Checkpoint | None
     view: Transcript
-    fixed: FixedSize
+    fixed: int
+    """Tokens of the system prompt and tools."""
     estimated: int
     size: Count
+    """As it is sent."""
+    came: int
+    """Tokens of the request as it came."""
     is_stored: bool = False
     """Whether the store was asked for the checkpoint, not only this process's memory."""
+    tools: bytes = b""
+    """The gateway's own that the request has."""
 
     @property
     def key(self) -> Key:
@@ -308,7 +387,7 @@ class MeasuredRequest(NamedTuple):
 
     def prepare(self) -> PreparedRequest:
         noted = self.checkpoint is not None and self.checkpoint.noted
-        body = self.conversation.body_with(self.view, noted=noted)
+        body = self.conversation.body_with(self.view, noted=noted, offered=self.tools)
         return PreparedRequest(body, self.key, self.estimated, self)
 
 
@@ -324,28 +403,35 @@ class PromptReport(NamedTuple):
     reported: int
     estimated: int
 
+    @property
+    def ratio(self) -> float:
+        return min(max(self.reported / max(self.estimated, 1), LOWEST_RATIO), HIGHEST_RATIO)
+
 
 class PromptReports:
-    """The newest reports."""
+    """The newest reports, and how they compared with the estimates of their conversations."""
 
     def __init__(self) -> None:
         self._known: LRU[Key, PromptReport] = LRU(MOST_REPORTS)
+        self._ratios: LRU[str, float] = LRU(MOST_REPORTS)
 
-    def observe(self, key: Key, reported: int, estimated: int) -> None:
+    def observe(self, key: Key, reported: int, estimated: int, conversation: str = "") -> None:
         if not LOWEST_BELIEVED * estimated <= reported <= HIGHEST_BELIEVED * estimated + MOST_UNSEEN:
             return
-        self._known.put(key, PromptReport(reported, estimated))
+        report = PromptReport(reported, estimated)
+        self._known.put(key, report)
+        self._ratios.put(conversation, report.ratio)
 
-    def size(self, chains: list[bytes], checkpoint: bytes, estimated: int) -> Count:
+    def size(self, chains: list[bytes], checkpoint: bytes, estimated: int, conversation: str = "") -> Count:
         """How large a request is whose own estimate is this."""
         for chain in reversed(chains):
             report = self._known.peek((chain, checkpoint))
             if report is not None:
-                ratio = min(max(report.reported / max(report.estimated, 1), LOWEST_RATIO), HIGHEST_RATIO)
                 if chain == chains[-1] and estimated == report.estimated:
                     return Count(report.reported, "reported")
-                return Count(report.reported + round((estimated - report.estimated) * ratio), "calibrated")
-        return Count(estimated, "estimated")
+                return Count(report.reported + round((estimated - report.estimated) * report.ratio), "calibrated")
+        ratio = self._ratios.get(conversation) if conversation else None
+        return Count(estimated, "estimated") if ratio is None else Count(round(estimated * ratio), "calibrated")
 
 
 class CacheHealths:
@@ -377,7 +463,9 @@ class RequestMeasurer:
         self.policy, self.checkpoints, self.caches = policy, checkpoints, caches
         self.reports = PromptReports()
         self.put_back: Callable[[Owner, ClientHistory], ClientHistory] | None = None
-        """Puts turns back that the client has never seen."""
+        """Puts turns back that the client has never seen, and notes which tools of ours it has."""
+        self.reads_everything = False
+        """Whether small requests are read, too."""
 
     def measure(self, exchange: Exchange, limits: ModelLimits) -> MeasuredRequest | None:
         """Reads, hashes and counts a request; in a thread."""
@@ -390,6 +478,7 @@ class RequestMeasurer:
             return None
         if self.put_back is not None:
             conversation = self.put_back(exchange.owner, conversation)
+            conversation.offer = conversation.offer.within(limits)
         return self.look_up(conversation, self.name(exchange, conversation), limits)
 
     def look_up(
@@ -405,16 +494,22 @@ class RequestMeasurer:
     ) -> MeasuredRequest:
         """The view that a checkpoint gives, and its size."""
         view = conversation.view(checkpoint)
-        fixed = conversation.fixed_size(limits.meter)
+        tools = conversation.offer.at(checkpoint)
+        fixed = conversation.fixed_size(limits.meter, tools)
         estimated = limits.meter.count(view, fixed).tokens
-        size = self.reports.size(conversation.chains, _of(conversation, checkpoint), estimated)
-        return MeasuredRequest(conversation, name, limits, checkpoint, view, fixed, estimated, size)
+        whose = "" if checkpoint is None else conversation.identity
+        size = self.reports.size(conversation.chains, _of(conversation, checkpoint), estimated, whose)
+        scale = size.tokens / max(estimated, 1)
+        beside = int(limits.meter.tokens(*fixed) * scale)
+        came = size.tokens
+        if checkpoint is not None:
+            came = int(limits.meter.count(conversation.talk, fixed).tokens * scale)
+        return MeasuredRequest(
+            conversation, name, limits.beside(beside), checkpoint, view, beside, estimated, size, came, tools=tools
+        )
 
     def name(self, exchange: Exchange, conversation: ClientHistory) -> str:
-        """The session of a request: as its header says, else by its first messages."""
-        asked = exchange.options.session
-        own = asked if asked is not None and is_usable(asked) else conversation.name
-        return qualified_name(exchange.namespace, own)
+        return session_names(exchange, conversation)[0]
 
     def health(self, measured: MeasuredRequest) -> Health | None:
         """What is known of the provider's cache; None where nothing is."""
@@ -423,7 +518,8 @@ class RequestMeasurer:
     def observe(self, prepared: PreparedRequest, usage: Usage) -> None:
         """What the provider counted for a request that was looked at."""
         if prepared.key is not None:
-            self.reports.observe(prepared.key, usage.prompt_tokens, prepared.estimated)
+            whose = prepared.measured.conversation.identity if prepared.measured is not None else ""
+            self.reports.observe(prepared.key, usage.prompt_tokens, prepared.estimated, whose)
         measured = prepared.measured
         if measured is not None:
             seq = 0 if measured.checkpoint is None else measured.checkpoint.seq

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from midfold.config import Config
 from midfold.errors import ConfigError, MidfoldError
+from midfold.fold.receipt import RecallCost
 from midfold.gateway.admission import Admission, AdmissionLimits, GatewayKeys
 from midfold.gateway.browsers import LOOPBACK, Browsers
 from midfold.gateway.exchange import RequestAccount
@@ -146,6 +147,8 @@ class Metrics:
         self.first = Histogram("midfold_first_byte_seconds", "From the request to the start of its answer.", ROUTES)
         self.bytes = Counter("midfold_bytes_total", "Bytes of bodies, from and to clients.", "direction")
         self.tokens = Counter("midfold_prompt_tokens_total", "Tokens of prompts as providers reported them.", "kind")
+        self.hidden_rounds = Counter("midfold_hidden_rounds_total", "Rounds in which models looked back.")
+        self.hidden_tokens = Counter("midfold_hidden_tokens_total", "Tokens of those rounds.", "kind")
         self.saved = Counter("midfold_tokens_not_sent_total", "Tokens that folds kept out of prompts.")
         self.unmanaged = Counter(
             "midfold_unmanaged_requests_total", "Requests not looked at because of a fault of the gateway's.", "error"
@@ -165,6 +168,7 @@ class Metrics:
         self.bytes.add("in", by=account.received)
         self.bytes.add("out", by=account.sent)
         self.saved.add(by=max((account.tokens_before or 0) - (account.tokens_after or 0), 0))
+        self._count_hidden(account.hidden)
         if account.usage is not None:
             usage = account.usage
             read, written = usage.cache_read_tokens, usage.cache_write_tokens
@@ -173,12 +177,23 @@ class Metrics:
             self.tokens.add("new", by=max(usage.prompt_tokens - read - written, 0))
             self.tokens.add("answered", by=usage.completion_tokens)
 
+    def _count_hidden(self, hidden: RecallCost) -> None:
+        """What hidden rounds cost is part of what prompts cost, and told apart as well."""
+        if not hidden.rounds:
+            return
+        self.hidden_rounds.add(by=hidden.rounds)
+        new = max(hidden.prompt_tokens - hidden.cached_tokens, 0)
+        for kind, count in (("read", hidden.cached_tokens), ("new", new), ("answered", hidden.output_tokens)):
+            self.tokens.add(kind, by=count)
+            self.hidden_tokens.add(kind, by=count)
+
     def refuse(self, status: int) -> None:
         self.refused.add(str(status))
 
     def page(self) -> str:
         measures: list[Measure] = [self.requests, self.refused, self.seconds, self.first, self.bytes]
-        return page([*measures, self.tokens, self.saved, self.unmanaged, *self._gauges])
+        recall: list[Measure] = [self.hidden_rounds, self.hidden_tokens]
+        return page([*measures, self.tokens, *recall, self.saved, self.unmanaged, *self._gauges])
 
 
 READY_WITHIN = 3.0

@@ -20,20 +20,30 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from midfold.cache.health import Health
 from midfold.config import Config
-from midfold.decide import Decision, Situation, decide
+from midfold.decide import TIGHT, Decision, Situation, decide
 from midfold.engine import Compressor
-from midfold.fold.budget import Pressure
-from midfold.fold.receipt import Receipt
+from midfold.engine.guard import ENGINE_FAILED, ask_engine
+from midfold.fold.receipt import RecallCost, Receipt
 from midfold.fold.request import CompactionState
 from midfold.gateway.caching import Caching
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.limits import ModelLimits, Overflow, Policy, is_telling, named_limit, whose, without_old_media
+from midfold.gateway.limits import (
+    LearnedLimits,
+    ModelLimits,
+    Policy,
+    is_own_refusal,
+    is_telling,
+    named_limit,
+    whose,
+)
 from midfold.gateway.measuring import (
     CacheHealths,
     Checkpoints,
@@ -42,7 +52,9 @@ from midfold.gateway.measuring import (
     PreparedRequest,
     RequestMeasurer,
     space_of,
+    tool_values,
 )
+from midfold.gateway.overflows import Overflow, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
 from midfold.lru import LRU
 from midfold.service import Sessions
@@ -50,7 +62,9 @@ from midfold.session import Session
 from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.sync import Checkpoint
-from midfold.transcript.message import Transcript, Usage, plain
+from midfold.transcript.document import tool_of
+from midfold.transcript.jsonio import elements, entries, first_byte
+from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.tokens import Count
 
 # Folding a client's history: brought into the store, compacted under a lease, kept as a checkpoint.
@@ -91,50 +105,79 @@ class HistoryFolder:
 
     def __init__(self, sessions: Sessions, policy: Policy) -> None:
         self.store, self.policy = sessions.store, policy
-        self.sessions = Sessions(
-            sessions.store,
-            config=policy.engine_config,
-            engine=sessions.engine,
-            summarizer=sessions.summarizer,
-            redactor=sessions.redactor,
-            media_reducer=sessions.media_reducer,
-            redacts=sessions.redacts,
-            clock=sessions.clock,
-        )
-        self._setups: LRU[tuple[str | None, int, int], Setup] = LRU(MOST_SETUPS)
+        self._given = sessions
+        self._sessions: dict[float, Sessions] = {}
+        self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MOST_SETUPS)
+        self._logged: LRU[str, bool] = LRU(MOST_SETUPS)
+
+    def _sessions_at(self, ratio: float) -> Sessions:
+        """The sessions under the settings of a mode, or of requests that are folded at a share of the window."""
+        given = self._given
+        if ratio not in self._sessions:
+            self._sessions[ratio] = Sessions(
+                given.store,
+                config=self.policy.engine_config(ratio),
+                engine=given.engine,
+                summarizer=given.summarizer,
+                redactor=given.redactor,
+                media_reducer=given.media_reducer,
+                redacts=given.redacts,
+                clock=given.clock,
+            )
+        return self._sessions[ratio]
 
     def decide(self, measured: MeasuredRequest, health: Health | None) -> Decision:
         """Whether a request is folded, by what it tells. What its session remembers is asked when it comes to that."""
         setup = self._setup(measured)
-        size, manages = measured.size, self.policy.mode == "manage"
+        size, manages = measured.size, self.policy.mode == "manage" and not measured.limits.ratio
         situation = Situation(
             prompt_tokens=size.tokens,
             threshold_tokens=measured.limits.trigger,
             enabled=self.policy.enabled and measured.conversation.is_long_enough,
-            pressure=self._pressure(measured, setup) if manages else None,
             crowded=len(measured.view) >= self.policy.most_messages,
             schedule=setup.schedule if manages and health is not None else None,
             health=health or Health(),
             now=setup.clock(),
-            fixed_tokens=setup.meter.tokens(*measured.fixed),
+            fixed_tokens=measured.fixed,
+            leaves_room=not manages or setup.schedule is None,
+            recall=self._recall_cost(measured, setup),
             model=setup.model,
         )
-        return decide(situation)
+        decision = decide(self._ask_engine(measured, setup, situation) if manages else situation)
+        self._log_faults(decision.fault)
+        return decision
 
-    def _pressure(self, measured: MeasuredRequest, setup: Setup) -> Pressure:
-        """What the engine says about a request as it came."""
+    def _log_faults(self, *told: str) -> None:
+        """What an engine did wrong, each once."""
+        for text in told:
+            if text.startswith(ENGINE_FAILED) and self._logged.get(text) is None:
+                self._logged.put(text, True)
+                _log.error(text)
+
+    def _recall_cost(self, measured: MeasuredRequest, setup: Setup) -> RecallCost:
+        """Tools that the fold would bring along are written, and everything behind them."""
+        offer, conversation = measured.conversation.offer, measured.conversation
+        if measured.tools or not offer.new:
+            return conversation.recall
+        tokens = setup.meter.tokens(*conversation.fixed_size(setup.meter, offer.new))
+        return msgspec.structs.replace(conversation.recall, introduced_tokens=tokens)
+
+    def _ask_engine(self, measured: MeasuredRequest, setup: Setup, situation: Situation) -> Situation:
+        """The situation with what the engine says about a request as it came."""
         state = CompactionState()
         if setup.engine.reads_messages:
             request = setup.request(of_messages(measured.view, measured.conversation.dialect), state)
         else:
             request = setup.bare_request(state)
         tokens, basis = measured.size
-        return setup.engine.should_compress(msgspec.structs.replace(request, prompt_tokens=tokens, token_basis=basis))
+        request = msgspec.structs.replace(request, prompt_tokens=tokens, token_basis=basis)
+        return ask_engine(setup.engine, request, situation)
 
     def _setup(self, measured: MeasuredRequest) -> Setup:
-        model, limits, sessions = measured.conversation.document.model, measured.limits, self.sessions
+        model, limits = measured.conversation.document.model, measured.limits
+        sessions = self._sessions_at(limits.ratio)
         return self._setups.get_or_make(
-            (model, limits.window, limits.reservation),
+            (model, limits.window, limits.reservation, limits.ratio),
             lambda: Setup(
                 sessions.engine,
                 model=model,
@@ -159,6 +202,7 @@ class HistoryFolder:
             force=force,
             health=health,
         ).receipt
+        self._log_faults(*receipt.notices)
         folded = FoldResult(receipt, None)
         if not folded.is_made:
             return folded
@@ -173,17 +217,22 @@ class HistoryFolder:
         return self._session(conversation, own, limits).sync(list(conversation.bare)).session
 
     def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
-        return self.sessions.session(
+        offer = conversation.offer
+        session = self._sessions_at(limits.ratio).session(
             name,
             model=conversation.document.model,
             context_length=limits.window,
             output_reservation=limits.reservation or None,
             system=_system_of(conversation),
-            tools=_tools_of(conversation),
+            tools=[*_tools_of(conversation), *tool_values(offer.kept)],
             dialect=conversation.dialect.name,
             owner=space_of(name),
             most_messages=self.policy.most_messages,
+            leaves_room=True,
         )
+        session.setup.late_tools = tool_values(b"" if offer.kept else offer.new)
+        session.setup.recall = conversation.recall
+        return session
 
 
 def larger(one: Count, other: Count) -> Count:
@@ -192,17 +241,26 @@ def larger(one: Count, other: Count) -> Count:
 
 
 def _system_of(conversation: ClientHistory) -> Any:
-    """The system prompt as a value: an engine counts it and notes the first compaction in it."""
+    """The system prompt, as the bytes it came as."""
     system = conversation.system
-    if system is None:
-        return None
-    value = plain(system.wire)
-    return value.get("content") if conversation.preamble is not None and isinstance(value, dict) else value
+    if system is None or conversation.preamble is None or not isinstance(system.wire, Raw):
+        return None if system is None else system.wire
+    return entries(bytes(system.wire)).get("content")
 
 
 def _tools_of(conversation: ClientHistory) -> list[Any]:
-    tools = conversation.document.setting("tools")
+    """Tools, each as the bytes it came as."""
+    body = conversation.document.body
+    tools = None if body is None else body.get("tools")
+    if isinstance(tools, Raw):
+        return list(elements(tools)) if first_byte(tools) == b"[" else []
     return tools if isinstance(tools, list) else []
+
+
+@lru_cache(1_000)
+def names_of(definitions: bytes) -> frozenset[str]:
+    """What tools are called."""
+    return frozenset(tool_of(value).name for value in tool_values(definitions))
 
 
 def receipt_id(checkpoint: Checkpoint) -> str:
@@ -246,12 +304,12 @@ class RequestPreparer:
     """Looks after the conversations that pass through."""
 
     def __init__(self, config: Config, sessions: Sessions | None) -> None:
-        self.policy = Policy(config)
+        self._clock = time.time if sessions is None else sessions.clock
+        self.policy = Policy(config, LearnedLimits(None if sessions is None else sessions.store, self._clock))
         self.policy.redactor = sessions.redactor if sessions is not None and sessions.redacts else None
         self.sessions = sessions
         self.caching = Caching(config, self.policy.meter)
         self.checkpoints = Checkpoints(sessions)
-        self._clock = time.time if sessions is None else sessions.clock
         self.measurer = RequestMeasurer(self.policy, self.checkpoints, CacheHealths(config, self._clock))
         self.folder = None if sessions is None else HistoryFolder(sessions, self.policy)
         if sessions is not None and sessions.engine is not None:
@@ -282,6 +340,8 @@ class RequestPreparer:
             exchange.account.action, exchange.account.reason = reason
             return PreparedRequest(exchange.body)
         assert exchange.peek is not None
+        if self.policy.learned.is_stale:
+            await self.in_thread(self.policy.learned.load)
         limits = self.policy.limits_of(exchange)
         if not self._is_worth_reading(exchange, limits):
             return PreparedRequest(exchange.body)
@@ -305,8 +365,13 @@ class RequestPreparer:
     ) -> tuple[MeasuredRequest | None, PreparedRequest | None]:
         """The request measured, and ready to be sent unless it must be folded first; in a thread."""
         measured = self.measurer.measure(exchange, limits)
-        if measured is None or (exchange.route.kind == "generate" and self.must_fold(measured)):
-            return measured, None
+        if measured is None:
+            return None, None
+        if exchange.route.kind == "generate" and self.folder is not None:
+            decision = self.folder.decide(measured, self.measurer.health(measured))
+            if decision.fold:
+                return measured, None
+            exchange.account.reason = decision.notice or exchange.account.reason
         return measured, measured.prepare()
 
     def must_fold(self, measured: MeasuredRequest) -> bool:
@@ -316,7 +381,7 @@ class RequestPreparer:
     def _is_worth_reading(self, exchange: Exchange, limits: ModelLimits) -> bool:
         """Small requests are not read, unless something may have to be put back into them."""
         self._notice_compaction(exchange)
-        if self.measurer.put_back is not None:
+        if self.measurer.reads_everything:
             return True
         return len(exchange.body) >= limits.floor or self.policy.may_be_many(exchange.body)
 
@@ -356,7 +421,6 @@ class RequestPreparer:
         if rest is not None and rest.holds(measured, self._clock()):
             exchange.account.reason = "a fold failed a moment ago"
             return measured
-        exchange.account.tokens_before = measured.size.tokens
         async with self._turn(measured.identity) as waited:
             if measured.is_stored and not waited:
                 return await self.fold(exchange, measured)
@@ -391,6 +455,8 @@ class RequestPreparer:
                 self.checkpoints.remember(folded.checkpoint)
                 if folded.is_made:
                     exchange.account.action = folded.receipt.status
+                    notices = [one for one in folded.receipt.notices if one.startswith(TIGHT)]
+                    exchange.account.reason = "".join(notices[:1]) or exchange.account.reason
                 known = (measured.conversation, measured.name, measured.limits)
                 return await self.in_thread(self.measurer.measure_with, folded.checkpoint, *known)
             if not folded.is_in_flight or time.monotonic() >= ends:
@@ -427,16 +493,23 @@ class RequestPreparer:
     def observe(self, exchange: Exchange, prepared: PreparedRequest, usage: Usage) -> None:
         """What the provider counted for a request that it has answered."""
         if is_telling(usage.prompt_tokens):
-            self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens)
+            output = exchange.peek.output if exchange.peek is not None else 0
+            self.policy.learned.note_answer(whose(exchange), usage.prompt_tokens, output)
+            self._save_limits()
         self.measurer.observe(prepared, usage)
+
+    def _save_limits(self) -> None:
+        if not self.policy.learned.is_saved:
+            self._threads.submit(self.policy.learned.save)
 
     def tell(self, exchange: Exchange, measured: MeasuredRequest) -> None:
         """The account of a request that was looked at."""
         account = exchange.account
         exchange.conversation = measured.conversation
-        account.tokens_after = measured.size.tokens
-        if account.tokens_before is None:
-            account.tokens_before = account.tokens_after
+        exchange.own_tools = names_of(measured.tools)
+        if measured.checkpoint is not None or self.measurer.reads_everything:
+            account.reason = account.reason or measured.conversation.offer.problem
+        account.tokens_before, account.tokens_after = measured.came, measured.size.tokens
         if measured.checkpoint is not None:
             account.session = measured.checkpoint.session
             account.receipt = receipt_id(measured.checkpoint)
@@ -461,26 +534,39 @@ class RequestPreparer:
 
     async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> PreparedRequest | None:
         """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
-        named = await self.in_thread(named_limit, found.error, exchange.body) if found.limit else 0
-        if 0 < named < self.policy.limits_of(exchange).window:
-            self.policy.learned.learn(whose(exchange), named)
-        limits = self.policy.limits_of(exchange)
-        measured = await self.in_thread(self.measurer.measure, exchange, limits)
+        measured = await self.in_thread(self.measurer.measure, exchange, self.policy.limits_of(exchange))
         if measured is None:
             return None
+        await self._learn(exchange, found, measured)
+        limits = self.policy.limits_of(exchange)
+        if limits.window != measured.limits.window:
+            known = (measured.checkpoint, measured.conversation, measured.name, limits)
+            measured = await self.in_thread(self.measurer.measure_with, *known)
         at_least = NOTHING
         if not found.is_bytes:
             beyond = Count(max(found.limit, limits.window) + 1, "estimated")
             at_least = larger(beyond, Count(found.asked, "reported"))
         async with self._turn(measured.identity):
             again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes)
-        exchange.account.tokens_before = larger(measured.size, at_least).tokens
         self.tell(exchange, again)
+        exchange.account.tokens_before = max(again.came, found.asked)
         smaller = await self.in_thread(again.prepare)
         if len(smaller.body) >= refused and self.shrink is not None:
             view = await self.in_thread(self.shrink, again.view, found)
             smaller = await self.in_thread(again._replace(view=view).prepare)
         return smaller if len(smaller.body) < refused else None
+
+    async def _learn(self, exchange: Exchange, found: Overflow, measured: MeasuredRequest) -> None:
+        """What a refusal tells about the window: the limit that it names, else that this size is beyond it."""
+        learned, key = self.policy.learned, whose(exchange)
+        if found.limit:
+            named = await self.in_thread(named_limit, found.error, exchange.body)
+            if 0 < named < measured.limits.window:
+                learned.learn(key, named)
+        elif not found.is_bytes and await self.in_thread(is_own_refusal, found.error, exchange.body):
+            output = exchange.peek.output if exchange.peek is not None else 0
+            learned.refuse(key, measured.size.tokens + output)
+        self._save_limits()
 
     async def work_on(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
         """Work on so many bytes: here where it takes a moment, else in a thread."""

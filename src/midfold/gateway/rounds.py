@@ -1,13 +1,17 @@
 """Tools with which a model looks into what was folded, run by the gateway and hidden from the client.
 
 Rules of this file:
-1. The tools are offered from the first turn on, in the same bytes: they are part of the cached prefix.
+1. A conversation is offered the tools from its first fold on (`auto`) or from its first turn on (`on`), behind the
+   client's own. What it was offered once it keeps, byte for byte: the definitions stand in the store, found by the
+   messages that were folded first, so that an undo, a restart or another version changes nothing. A client that has a
+   tool of such a name keeps it, and one without tools is offered none.
 2. A turn that calls our tools is answered by us and asked on. The client gets the turn that does not, byte for byte as
-   the provider sent it. What a stream says before a call is relayed as it comes (see `joined`); the usage is that of
-   all turns.
+   the provider sent it, its usage included: clients go by that when they compact. What hidden rounds cost is told
+   apart. What a stream says before a call is relayed as it comes (see `hidden`).
 3. A turn that calls our tools and the client's at once is answered for ours; the model is told to ask for the others
-   again. So no turn is ever half hidden.
-4. After `MOST_ROUNDS` the model must answer without tools.
+   again. Only a stream whose first call is the client's is not held back: it is the client's turn, our calls are taken
+   out of it, and what they brought is put back beside the client's results.
+4. Rounds, what they may bring and the time they take are bounded. Then the model must answer without tools.
 5. The tools see what the checkpoint of this very request replaces, and nothing else of the stored session: it may hold
    another conversation that began with the same messages.
 """
@@ -15,32 +19,47 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from midfold.engine_tools import EngineTools
 from midfold.errors import MidfoldError, PluginError, UpstreamError
 from midfold.fold.archive import Archive
-from midfold.gateway.exchange import Exchange
-from midfold.gateway.hidden import JOINED, HiddenTurnMemory, JoinedStream, ShownPart, raw_messages
-from midfold.gateway.limits import may_be, overflow_of
+from midfold.fold.receipt import RecallCost
+from midfold.gateway.encodings import decode_body
+from midfold.gateway.exchange import Exchange, Owner
+from midfold.gateway.hidden import (
+    JOINED,
+    BesideCalls,
+    HiddenRun,
+    HiddenTurnMemory,
+    JoinedStream,
+    OfferMemory,
+    raw_messages,
+)
+from midfold.gateway.measuring import ClientHistory, MeasuredRequest, ToolOffer
+from midfold.gateway.overflows import MOST_OF_ERRORS
 from midfold.gateway.peek import MOST_VALUES, structural_values
-from midfold.gateway.prepare import LARGE
+from midfold.gateway.prepare import LARGE, names_of
 from midfold.gateway.routes import encoding_of, to_client
-from midfold.gateway.upstream import MOST_OF_ERRORS, MOST_READ, decode_body
+from midfold.gateway.upstream import MOST_READ
 from midfold.lru import LRU
 from midfold.plugins import engine_for
-from midfold.recall import NAMES, NOTHING_FOLDED, TOOLS, Recall
+from midfold.recall import NAMES, NOTHING_FOLDED, Recall
 from midfold.store.sqlstore import StoredOriginals
+from midfold.store.stored_past import StoredPast
 from midfold.store.sync import Checkpoint
 from midfold.transcript import jsonio
 from midfold.transcript.document import DIALECTS, read, write
 from midfold.transcript.jsonio import entries
 from midfold.transcript.message import ToolCall, Transcript, read_usage
 from midfold.transcript.replies import ModelAnswer, read_answer, result_messages
-from midfold.transcript.splice import replace_values
+from midfold.transcript.splice import Piece, replace_values
 from midfold.transcript.sse import LONGEST_EVENT, EventReader, StreamEvent
+from midfold.transcript.tokens import estimate_text
 from midfold.transcript.tools import ToolSpec
 
 if TYPE_CHECKING:
@@ -49,10 +68,19 @@ if TYPE_CHECKING:
     from midfold.gateway.upstream import UpstreamAnswer
 
 MOST_ROUNDS = 8
+MOST_TOKENS, LEAST_TOKENS = 24_000, 1_000
+"""What the tools may bring in one request of a client: no more than this, nor than most of what is left of the window,
+and at least so much."""
+SHARE = 0.8
+MOST_SECONDS = 120.0
+"""After so long no other round is begun."""
+CHARACTERS_PER_TOKEN = 2
 AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
 MOST_RENAMED = 10_000
 AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
+NO_ROOM = "[no more fits into this turn]"
+TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
 
 
 def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
@@ -60,30 +88,35 @@ def definitions(dialect: str, specs: Iterable[ToolSpec]) -> bytes:
     return b",".join(jsonio.encode(spec.definition(dialect)) for spec in specs)
 
 
-_OFFERED = {dialect: definitions(dialect, TOOLS) for dialect in ("anthropic", "openai-chat", "openai-responses")}
+def _is_among(name: str, tools: bytes) -> bool:
+    return f'"{name}"'.encode() in tools
 
 
-def offer_tools(body: bytes, dialect: str, more: Iterable[ToolSpec] = ()) -> bytes | None:
-    """The request with our tools behind the client's; None if that cannot be, or a tool of the client has the name."""
-    tools = client_tools(body)
-    if not (tools.startswith(b"[") and tools.endswith(b"]")) or any(map(tools.__contains__, map(_quote, NAMES))):
-        return None
-    inside = tools[1:-1].rstrip()
-    ours = b",".join(filter(None, [inside, _OFFERED[dialect], definitions(dialect, more)]))
-    return replace_values(body, {"tools": b"[" + ours + b"]"})
+class Allowance:
+    """What is left of rounds, tokens and time for the hidden rounds of one request."""
 
+    def __init__(self, measured: MeasuredRequest | None) -> None:
+        self._ends = time.monotonic() + MOST_SECONDS
+        self._rounds = MOST_ROUNDS
+        self._tokens = MOST_TOKENS
+        if measured is not None:
+            limits = measured.limits
+            room = int((limits.window - limits.reservation - measured.size.tokens) * SHARE)
+            self._tokens = max(min(room, MOST_TOKENS), LEAST_TOKENS)
 
-def client_tools(body: bytes) -> bytes:
-    """The list of tools in a request; nothing where it cannot be read."""
-    try:
-        tools = bytes(entries(body).get("tools", b"[]")).strip()
-    except jsonio.NotJSON:
-        return b""
-    return b"[]" if tools == b"null" else tools
+    @property
+    def is_over(self) -> bool:
+        return self._rounds <= 0 or self._tokens <= 0 or time.monotonic() >= self._ends
 
+    def take(self, text: str) -> str:
+        """As much of an answer as fits."""
+        room = max(self._tokens, 0) * CHARACTERS_PER_TOKEN
+        fitting = text if len(text) <= room else f"{text[:room]}\n{NO_ROOM}"
+        self._tokens -= max(estimate_text(fitting), 1)
+        return fitting
 
-def _quote(name: str) -> bytes:
-    return f'"{name}"'.encode()
+    def end_round(self) -> None:
+        self._rounds -= 1
 
 
 class RecallRounds:
@@ -95,75 +128,125 @@ class RecallRounds:
         self.preparer = gateway.preparer
         self.sessions = gateway.sessions
         self.hidden = HiddenTurnMemory(gateway.sessions.store, self.preparer.policy.redactor)
-        self.preparer.measurer.put_back = self.hidden.put_back
+        self.offers = OfferMemory(gateway.sessions.store)
+        self.is_always = gateway.settings.recall == "on"
+        self.preparer.measurer.put_back = self._put_back
+        self.preparer.measurer.reads_everything = self.is_always
         self.decode = jsonio.decode
         """Reads an event of a stream, once for all who look at it."""
         self._renamed: LRU[tuple[str, str], str] = LRU(MOST_RENAMED)
+        self._owed: LRU[tuple[str, str], bytes] = LRU(MOST_RENAMED)
+        """Results of calls that were taken out of a response which the provider keeps whole."""
         self.engine_tools = EngineTools(engine_for(gateway.config, gateway.sessions.engine), NAMES)
 
-    async def applies(self, exchange: Exchange) -> bool:
-        """Offers the tools where they belong, and says whether it did."""
+    def _put_back(self, owner: Owner, conversation: ClientHistory) -> ClientHistory:
+        """What the client does not know of its conversation: hidden turns, and tools; in a thread."""
+        whole = self.hidden.put_back(owner, conversation)
+        whole.offer = self._offer(owner, conversation)
+        return whole
+
+    def _offer(self, owner: Owner, conversation: ClientHistory) -> ToolOffer:
+        known = b"" if self.is_always else self.offers.find(owner, conversation)
+        theirs = conversation.raw_tools
+        if theirs is None:
+            return ToolOffer(problem=TAKEN)
+        if known:
+            clash = any(_is_among(name, theirs) for name in names_of(known))
+            return ToolOffer(problem=TAKEN) if clash else ToolOffer(kept=known)
+        if not theirs and not self.is_always:
+            return ToolOffer()
+        if any(_is_among(name, theirs) for name in NAMES):
+            return ToolOffer(problem=TAKEN)
+        specs = self.engine_tools.specs.values()
+        left_out = ", ".join(spec.name for spec in specs if _is_among(spec.name, theirs))
+        problem = f"tools of the context engine left out, the client has such: {left_out}" if left_out else ""
+        free = [spec for spec in specs if not _is_among(spec.name, theirs)]
+        ours = definitions(conversation.dialect.name, [*Recall.tools, *free])
+        return ToolOffer(kept=ours, problem=problem) if self.is_always else ToolOffer(new=ours, problem=problem)
+
+    async def go_on_from_last(self, exchange: Exchange) -> None:
+        """A conversation that the provider keeps goes on from what came last there, with all that it waits for.
+
+        A stream has one id from its beginning on; the provider has what came last under another one.
+        """
         asked = exchange.peek.previous_response_id if exchange.peek is not None else None
-        last = self._renamed.get((exchange.owner.id, asked)) if isinstance(asked, str) else None
-        if last is not None:
-            # A stream has one id from its beginning on; the provider has what came last under another one.
-            renamed = {"previous_response_id": jsonio.encode(last)}
-            exchange.body = await self.preparer.work_on(len(exchange.body), replace_values, exchange.body, renamed)
-        if not self.preparer.looks_at(exchange) or exchange.route.kind != "generate":
-            return False
-        dialect = exchange.route.dialect or ""
-        more = await self._free_tools(exchange)
-        body = await self.preparer.work_on(len(exchange.body), offer_tools, exchange.body, dialect, more)
-        if body is None:
-            exchange.account.reason = "recall is not possible: the client has such a tool, or tools that cannot be read"
-            return False
-        exchange.body = body
-        if exchange.peek is not None and exchange.peek.is_streaming:
-            # What is encoded cannot be read before its end.
-            others = [pair for pair in exchange.headers if pair[0] != b"accept-encoding"]
-            exchange.headers = [*others, (b"accept-encoding", b"identity")]
-        exchange.own_tools = NAMES | {spec.name for spec in more}
-        return True
+        if not isinstance(asked, str):
+            return
+        owed, last = self._owed.get((exchange.owner.id, asked)), self._renamed.get((exchange.owner.id, asked))
+        if owed or last is not None:
+            exchange.body = await self.preparer.work_on(len(exchange.body), _continue_from, exchange.body, last, owed)
 
-    async def _free_tools(self, exchange: Exchange) -> list[ToolSpec]:
-        """The engine's tools, without those whose names the client's have."""
-        specs = list(self.engine_tools.specs.values())
-        if not specs:
-            return specs
-        theirs = await self.preparer.work_on(len(exchange.body), client_tools, exchange.body)
-        free = [spec for spec in specs if _quote(spec.name) not in theirs]
-        if len(free) < len(specs):
-            left_out = ", ".join(spec.name for spec in specs if spec not in free)
-            exchange.account.reason = f"tools of the context engine left out, the client has such: {left_out}"
-        return free
+    def applies(self, exchange: Exchange) -> bool:
+        """Whether the model may call tools of ours."""
+        return bool(exchange.own_tools) and exchange.route.kind == "generate"
 
-    async def relay(self, exchange: Exchange) -> None:
-        """The turn that does not call our tools, after as many hidden ones as the model wants."""
-        prepared = await self.preparer.prepare(exchange)
-        joined = JOINED[exchange.route.dialect or ""]()
+    async def relay(self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer | None = None) -> None:
+        """The turn that does not call our tools, after as many hidden ones as the model wants; `answer` is the first
+        one's, where it has been asked for."""
+        if answer is None:
+            if Allowance(prepared.measured).is_over:
+                body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, (), True)
+                prepared = prepared._replace(body=body)
+            prepared, answer = await self.gateway.fetch(exchange, prepared)
+        await self._note_offer(exchange, prepared)
+        joined = JOINED[exchange.route.dialect or ""](exchange.own_tools)
+        allowance, past = Allowance(prepared.measured), self._past(prepared)
         hidden: Transcript = ()
-        for left in reversed(range(MOST_ROUNDS + 1)):
-            body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, not left)
-            answer = await self.gateway.send(exchange, body)
+        while True:
+            is_last = allowance.is_over
             data, told, turn = await self._read(exchange, answer, joined)
-            smaller = None if hidden else await self._smaller(exchange, prepared, answer, told)
-            if smaller is not None:
-                prepared = smaller
-                answer = await self.gateway.send(exchange, prepared.body)
-                data, told, turn = await self._read(exchange, answer, joined)
+            if not hidden:
+                self._observe(exchange, prepared, turn, answer)
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
-            if answer.status != 200 or not ours or not left:
+            if answer.status != 200 or not ours or is_last or joined.is_for_client:
                 break
-            answers = await self.preparer.in_thread(self._answers, turn, prepared, exchange.own_tools)
-            values = [*turn.messages, *result_messages(exchange.route.dialect or "", answers)]
-            hidden = (*hidden, *raw_messages(values, DIALECTS[exchange.route.dialect or ""]))
+            answers = await self.preparer.in_thread(self._answers, turn, past, exchange.own_tools, allowance)
+            values = [*turn.messages, *result_messages(joined.dialect, answers)]
+            hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
+            allowance.end_round()
+            self._count_round(exchange, turn)
             joined.hide()
             if _is_stream(answer):
                 # The end of a stream reaches the client before we know it: its next request must find the turns.
-                await self._keep(exchange, prepared, hidden, answer.status, joined.seen)
-        if hidden and not _is_stream(answer):
-            await self._keep(exchange, prepared, hidden, answer.status, joined.seen)
-        await self._relay_rest(exchange, prepared, answer, data, told, joined)
+                await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
+            last = allowance.is_over
+            body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
+            answer = await self.gateway.send(exchange, body)
+        if joined.is_for_client and ours and not is_last:
+            await self._keep_beside(exchange, prepared, joined, turn, hidden, past, allowance)
+        elif hidden and not _is_stream(answer) and answer.status == 200:
+            await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
+        await self._relay_rest(exchange, answer, data, told, joined)
+
+    async def _note_offer(self, exchange: Exchange, prepared: PreparedRequest) -> None:
+        """Writes down what a conversation is offered from now on."""
+        measured = prepared.measured
+        if measured is None or measured.checkpoint is None or measured.conversation.offer.kept:
+            return
+        try:
+            await self.preparer.in_thread(
+                self.offers.keep, exchange.owner, measured.conversation.as_sent, measured.tools, measured.checkpoint
+            )
+        except MidfoldError as error:
+            exchange.account.reason = f"recall: the tools were not written down ({type(error).__name__})"
+
+    def _observe(
+        self, exchange: Exchange, prepared: PreparedRequest, turn: ModelAnswer, answer: UpstreamAnswer
+    ) -> None:
+        """What the provider counted for the request itself, before anything hidden was added to it."""
+        usage = read_usage(turn.usage)
+        if usage is not None and answer.status == 200:
+            self.preparer.observe(exchange, prepared, usage)
+
+    def _count_round(self, exchange: Exchange, turn: ModelAnswer) -> None:
+        usage, account = turn.tokens, exchange.account
+        account.hidden = RecallCost(
+            rounds=account.hidden.rounds + 1,
+            prompt_tokens=account.hidden.prompt_tokens + usage.prompt_tokens,
+            cached_tokens=account.hidden.cached_tokens + usage.cache_read_tokens,
+            output_tokens=account.hidden.output_tokens + usage.completion_tokens,
+        )
+        account.reason = f"recall: {account.hidden.rounds} hidden rounds"
 
     async def _read(
         self, exchange: Exchange, answer: UpstreamAnswer, joined: JoinedStream
@@ -215,52 +298,48 @@ class RecallRounds:
         if data:
             await exchange.write(data)
 
-    async def _smaller(
-        self, exchange: Exchange, prepared: PreparedRequest, answer: UpstreamAnswer, told: bytes
-    ) -> PreparedRequest | None:
-        """The request after an overflow, if it can be made smaller."""
-        if not may_be(answer.status):
-            return None
-        found = overflow_of(answer.status, told[:MOST_OF_ERRORS])
-        return None if found is None else await self.preparer.recover(exchange, prepared, found)
-
     def _body(self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, last: bool) -> bytes:
-        body = prepared.body
-        if hidden:
-            document = read(body, dialect=exchange.route.dialect, name="the request")
-            body = bytes(write(document, messages=(*document.messages, *hidden)))
+        document = read(prepared.body, dialect=exchange.route.dialect, name="the request")
+        body = bytes(write(document, messages=(*document.messages, *hidden)))
         if last:
             none = b'{"type":"none"}' if exchange.route.dialect == "anthropic" else b'"none"'
             body = replace_values(body, {"tool_choice": none})
         return body
 
-    async def _keep(
-        self, exchange: Exchange, prepared: PreparedRequest, hidden: Transcript, status: int, seen: list[ShownPart]
+    async def _keep_beside(
+        self,
+        exchange: Exchange,
+        prepared: PreparedRequest,
+        joined: JoinedStream,
+        turn: ModelAnswer,
+        hidden: Transcript,
+        past: tuple[Recall, Checkpoint] | None,
+        allowance: Allowance,
     ) -> None:
-        exchange.account.reason = f"recall: {len(hidden)} hidden messages"
-        if status != 200 or prepared.measured is None:
+        """Runs our calls of a turn that is the client's, for the client's next request."""
+        ours = msgspec.structs.replace(turn, calls=tuple(one for one in turn.calls if one.name in exchange.own_tools))
+        answers = await self.preparer.in_thread(self._answers, ours, past, exchange.own_tools, allowance)
+        beside = BesideCalls.of(joined.dialect, turn, answers)
+        if joined.response_id:
+            self._owed.put((exchange.owner.id, joined.response_id), b",".join(bytes(raw) for raw in beside.results))
+        await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden, beside))
+
+    async def _keep(self, exchange: Exchange, prepared: PreparedRequest, run: HiddenRun) -> None:
+        if prepared.measured is None:
             return
         try:
             measured = prepared.measured
             session = measured.name if measured.checkpoint is None else measured.checkpoint.session
             sent = measured.conversation.as_sent
-            await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, hidden, seen, session)
+            await self.preparer.in_thread(self.hidden.keep, exchange.owner, sent, run, session)
         except MidfoldError as error:
             exchange.account.reason = f"recall: the hidden turn was not kept ({type(error).__name__})"
 
     async def _relay_rest(
-        self,
-        exchange: Exchange,
-        prepared: PreparedRequest,
-        answer: UpstreamAnswer,
-        data: bytes,
-        told: bytes,
-        joined: JoinedStream,
+        self, exchange: Exchange, answer: UpstreamAnswer, data: bytes, told: bytes, joined: JoinedStream
     ) -> None:
         """What is still to be sent of the last turn, and its account."""
-        usage = exchange.account.usage = read_usage(joined.all_usage)
-        if usage is not None and not joined.hidden_usage and answer.status == 200:
-            self.preparer.observe(exchange, prepared, usage)
+        exchange.account.usage = read_usage(joined.usage)
         if _is_stream(answer):
             await self._send(exchange, answer, joined.rest())
             self._rename(exchange, joined.renamed)
@@ -268,10 +347,7 @@ class RecallRounds:
         elif exchange.begun:
             await exchange.write(joined.error(_error_in(told[:MOST_OF_ERRORS])), more=False)
         else:
-            is_counted = bool(told and joined.hidden_usage and joined.usage)
-            if is_counted:
-                data = await self.preparer.work_on(len(told), with_usage, told, joined.all_usage)
-            await exchange.begin(answer.status, to_client(answer.headers, without_length=is_counted))
+            await exchange.begin(answer.status, to_client(answer.headers))
             await exchange.write(data, more=False)
 
     def _rename(self, exchange: Exchange, told: Mapping[str, str]) -> None:
@@ -283,24 +359,33 @@ class RecallRounds:
             await exchange.begin(answer.status, to_client(answer.headers, without_length=True))
         await exchange.write(b"", more=False)
 
-    def _answers(self, turn: ModelAnswer, prepared: PreparedRequest, names: frozenset[str]) -> list[tuple[str, str]]:
+    def _past(self, prepared: PreparedRequest) -> tuple[Recall, Checkpoint] | None:
+        """What the tools look into; None where nothing is folded."""
         checkpoint = prepared.measured.checkpoint if prepared.measured else None
-        return [(call.id, self._answer(call, checkpoint) if call.name in names else AGAIN) for call in turn.calls]
+        if checkpoint is None:
+            return None
+        session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
+        past = StoredPast(store, session, at=checkpoint.seq, stop=count)
+        return Recall(past, self.sessions.redactor), checkpoint
 
-    def _answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
+    def _answers(
+        self,
+        turn: ModelAnswer,
+        past: tuple[Recall, Checkpoint] | None,
+        names: frozenset[str],
+        allowance: Allowance,
+    ) -> list[tuple[str, str]]:
+        return [
+            (call.id, allowance.take(self._answer(call, past)) if call.name in names else AGAIN) for call in turn.calls
+        ]
+
+    def _answer(self, call: ToolCall, past: tuple[Recall, Checkpoint] | None) -> str:
         """What a tool says; an error is an answer, too."""
         if call.name in self.engine_tools.specs:
-            return self._engine_answer(call, checkpoint)
-        if checkpoint is None:
+            return self._engine_answer(call, None if past is None else past[1])
+        if past is None:
             return NOTHING_FOLDED
-        session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
-        past = Recall(
-            partial(store.find, name=session),
-            partial(store.unfold, session, at=checkpoint.seq, stop=count),
-            self.sessions.redactor,
-            wanted=lambda found: found.position < count,
-        )
-        answer = past.run(call.name, _arguments(call) or {})
+        answer = past[0].run(call.name, _arguments(call) or {})
         return f"error: {answer.text}" if answer.is_error else answer.text
 
     def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:
@@ -339,9 +424,17 @@ def decode_answer(data: bytes, encoding: str) -> bytes:
     return b"" if is_crowded else told
 
 
-def with_usage(body: bytes, usage: Mapping[str, Any]) -> bytes:
-    """An answer with the usage of all turns."""
-    return replace_values(body, {"usage": jsonio.encode(usage)})
+def _continue_from(body: bytes, last: str | None, owed: bytes | None) -> bytes:
+    """A request that goes on from another response, with results that its client knows nothing of."""
+    changes: dict[str, bytes | list[Piece] | None] = {}
+    if last is not None:
+        changes["previous_response_id"] = jsonio.encode(last)
+    given = bytes(entries(body).get("input", b"")).strip()
+    if owed and given[:1] == b"[":
+        changes["input"] = b"[" + b",".join(filter(None, (owed, given[1:-1].strip()))) + b"]"
+    elif owed and given[:1] == b'"':
+        changes["input"] = b"[" + owed + b',{"role":"user","content":' + given + b"}]"
+    return replace_values(body, changes)
 
 
 def _error_in(body: bytes) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"))
 """Headers with which clients of providers say who they are."""
+Raw = tuple[bytes, bytes]
 Kind = Literal["generate", "count", "compact", "other"]
 OPENAI, ANTHROPIC = "openai", "anthropic"
 
@@ -60,6 +61,15 @@ def is_origin_form(target: bytes) -> bool:
     return _TARGET.fullmatch(target) is not None
 
 
+NO_WEBSOCKETS = "there are no WebSockets here: send the same request over HTTP"
+
+
+def is_websocket(method: str, headers: Iterable[Raw]) -> bool:
+    """Whether a request opens a WebSocket (RFC 6455, 4.1): its answer must not wait for an upstream."""
+    offers = [value.lower() for name, value in headers if name == b"upgrade"]
+    return method == "GET" and any(one.strip() == b"websocket" for offer in offers for one in offer.split(b","))
+
+
 def route_of(method: str, path: str) -> Route:
     found = ROUTES.get(path) if method == "POST" else None
     if found is not None:
@@ -74,8 +84,6 @@ def route_of(method: str, path: str) -> Route:
 # 2. `host` and `content-length` are made anew. `x-midfold-*` is between the client and us, in both directions.
 # 3. Of `accept-encoding` only what the tap can read is passed on; the answer's own encoding is never changed.
 
-
-Raw = tuple[bytes, bytes]
 
 HOP_BY_HOP = frozenset(
     (
@@ -108,20 +116,55 @@ READABLE = ("gzip", "deflate", "identity")
 
 
 class RequestOptions(NamedTuple):
-    """What a client asks of the gateway itself."""
+    """What a client asks of the gateway itself; `label` is what it calls its session towards its provider."""
 
     session: str | None
     bypass: bool
+    label: str = ""
+
+
+SESSION_HEADERS = {
+    b"x-claude-code-session-id": "claude-code",
+    b"session-id": "codex",
+    b"session_id": "codex",
+    b"thread-id": "codex",
+    b"conversation_id": "codex",
+    b"x-opencode-session": "opencode",
+    b"x-session-affinity": "opencode",
+}
+"""By which clients name their sessions, and whose they are."""
+_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{4,64}")
+_USER_ID = re.compile(r"_session_([A-Za-z0-9_-]{4,64})\Z|\"session_id\"\s*:\s*\"([A-Za-z0-9_-]{4,64})\"")
+LONGEST_USER_ID = 1_000
 
 
 def request_options(headers: Iterable[Raw]) -> RequestOptions:
-    session, bypass = None, False
+    session, bypass, label = None, False, ""
     for name, value in headers:
         if name == b"x-midfold-session":
             session = value.decode("latin-1").strip() or None if len(value) <= LONGEST_SESSION else None
         elif name == b"x-midfold-bypass":
             bypass = value.strip().lower() in (b"true", b"1", b"yes")
-    return RequestOptions(session, bypass)
+        elif name in SESSION_HEADERS and not label:
+            label = _label(SESSION_HEADERS[name], value.decode("latin-1").strip())
+    return RequestOptions(session, bypass, label)
+
+
+def label_in(metadata: Any) -> str:
+    """The name of a session in the metadata of a request, as Claude Code puts it there; nothing without one."""
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    found = _USER_ID.search(user[:LONGEST_USER_ID]) if isinstance(user, str) else None
+    return _label("claude-code", found[1] or found[2]) if found else ""
+
+
+def _label(client: str, given: str) -> str:
+    return f"{client}-{given}" if _SESSION_ID.fullmatch(given) else ""
+
+
+def betas(headers: Iterable[Raw]) -> list[str]:
+    """The features of a provider that a client asks for by name, in one order."""
+    lines = [value.decode("latin-1") for name, value in headers if name in (b"anthropic-beta", b"openai-beta")]
+    return sorted({one.strip() for line in lines for one in line.split(",") if one.strip()})
 
 
 def to_upstream(headers: Iterable[Raw], credential: tuple[str, str] | None = None) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from asyncio import Transport
 from asyncio.events import TimerHandle
@@ -23,7 +24,14 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from midfold.gateway.exchange import JSON, Receive, Scope, Send
-from midfold.gateway.routes import NOT_A_PATH, UNSERVED, error_body, is_origin_form
+from midfold.gateway.routes import (
+    NO_WEBSOCKETS,
+    NOT_A_PATH,
+    UNSERVED,
+    error_body,
+    is_origin_form,
+    is_websocket,
+)
 from midfold.gateway.upstream import aiohttp_module
 
 if TYPE_CHECKING:
@@ -48,6 +56,8 @@ class GatewayApplication:
 
     def __init__(self, gateway: Gateway, routes: Sequence[BaseRoute] = (), later: LateRoutes | None = None) -> None:
         self.gateway = gateway
+        self.has_begun = self.must_stop = False
+        """Whether it serves; whether somebody wanted it to end before it did."""
         self._routes, self._later = list(routes), later
         named = [first_of(path_of(route)) for route in routes]
         self._own = frozenset([HEALTH, *named, *(later.own if later else ())])
@@ -92,9 +102,12 @@ class GatewayApplication:
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end."""
         await receive()
+        self.has_begun = True
         loop = asyncio.get_running_loop()
         loading = loop.call_later(WARM_UP_AFTER, loop.run_in_executor, None, aiohttp_module)
         await send({"type": "lifespan.startup.complete"})
+        if self.must_stop:
+            signal.raise_signal(signal.SIGTERM)
         await receive()
         loading.cancel()
         await self.gateway.close()
@@ -107,6 +120,8 @@ def _refusal_for(scope: Scope) -> tuple[int, bytes] | None:
         return 405, error_body(None, 405, f"{scope['method']} is not served here")
     if not is_origin_form(scope.get("raw_path") or scope["path"].encode()):
         return 400, error_body(None, 400, NOT_A_PATH)
+    if is_websocket(scope["method"], scope["headers"]):
+        return 426, error_body(None, 426, NO_WEBSOCKETS)
     return None
 
 
@@ -131,8 +146,9 @@ def first_of(path: str) -> str:
 # 1. A head must be complete `HEAD_SECONDS` after its first byte, and hold at most `HEAD_BYTES`.
 # 2. A connection that says nothing at all is closed after the same time.
 # 3. A request target is a path. uvicorn would cut the host off an address, and hand on whatever follows a `*`.
-# 4. An upgrade is an offer that a server may ignore (RFC 9110, 7.8). The parser stops behind such a head, drops the
-#    body and would read it as another request: the head is parsed once more without the offer, and the body after it.
+# 4. A WebSocket is refused at once: clients that try one first go on over HTTP. Any other upgrade is an offer that a
+#    server may ignore (RFC 9110, 7.8). The parser stops behind such a head, drops the body and would read it as another
+#    request: the head is parsed once more without the offer, and the body after it.
 
 
 HEAD_SECONDS = 20.0
@@ -197,6 +213,9 @@ class PatientProtocol(HttpToolsProtocol):
         if not is_origin_form(self.url):
             self._let_go(400, NOT_A_PATH.encode())
             return
+        if is_websocket(method.decode("latin-1"), self.headers):
+            self._let_go(426, NO_WEBSOCKETS.encode())
+            return
         if self.parser.should_upgrade():
             self._plain = self._without_upgrade(method)
             return
@@ -250,6 +269,8 @@ class PatientProtocol(HttpToolsProtocol):
         if cycle is None or self.cycle.response_complete:
             length = str(len(told)).encode()
             head = b"content-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: " + length
+            if status == 426:
+                head += b"\r\nupgrade: HTTP/1.1"
             self.transport.write(STATUS_LINE[status] + head + b"\r\n\r\n" + told)
         self.transport.close()
 

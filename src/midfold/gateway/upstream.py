@@ -11,17 +11,17 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 from urllib.parse import urlsplit
 
 from midfold.config import Config
-from midfold.errors import ConfigError, MidfoldError, MissingExtra, UpstreamError
+from midfold.errors import ConfigError, Misdirected, MissingExtra, UpstreamError
+from midfold.gateway.encodings import decode_body
 from midfold.gateway.routes import ANTHROPIC, Raw
 from midfold.lru import LRU
 from midfold.transcript.message import Usage
@@ -157,18 +157,10 @@ FIRST_PAUSE = 0.1
 SHORT = 200
 """Characters of a path and a query that are worth remembering."""
 LARGE, PIECE = 500_000, 1 << 17
-MOST_OF_ERRORS = 256_000
-"""Bytes of an error that are looked at before it is passed on."""
 MOST_READ = 64_000_000
 """Bytes of an answer that must be known as a whole: a hidden turn, a list of models."""
 AUTOMATIC = ("accept", "accept-encoding", "user-agent", "content-type")
 """Headers the library would add where the client sent none."""
-
-
-class Misdirected(MidfoldError):
-    """The request would not have gone to the configured upstream; it was not sent."""
-
-    status = 400
 
 
 def aiohttp_module() -> Any:
@@ -182,10 +174,11 @@ def aiohttp_module() -> Any:
 class UpstreamAnswer:
     """An upstream's answer, from its first byte on."""
 
-    __slots__ = ("_response", "headers", "issued", "status")
+    __slots__ = ("_head", "_response", "headers", "issued", "status")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
+        self._head: list[bytes] = []
         self.status = response.status
         self.issued: IssuedIds | None = None
         """Sees the body as it passes."""
@@ -202,24 +195,26 @@ class UpstreamAnswer:
         return self._response.content_length
 
     def chunks(self, most: int | None = None, *, is_read: bool = False) -> AsyncIterator[bytes]:
-        """The body as it arrives, from where it was read last. Who reads its events (`is_read`) shows them to `issued`.
+        """The body from its beginning, as it arrives. Who reads its events (`is_read`) shows them to `issued`.
 
         Raises UpstreamError where it breaks off, and where it has more than `most` bytes.
         """
-        chunks = _read_chunks(self._response, most)
+        chunks = _read_chunks(self._response, most, self._head)
         return chunks if self.issued is None or is_read else self.issued.through(chunks)
 
-    async def head(self, most: int) -> bytes:
-        """What it begins with, up to about `most` bytes; the rest is left."""
-        pieces: list[bytes] = []
+    async def head(
+        self, most: int, is_enough: Callable[[bytes], bool] | None = None, seconds: float | None = None
+    ) -> bytes:
+        """What it begins with: about `most` bytes, what is enough, or what comes in so many seconds."""
         size = 0
-        async with aclosing(_read_chunks(self._response)) as chunks:
-            async for chunk in chunks:
-                pieces.append(chunk)
-                size += len(chunk)
-                if size >= most:
-                    break
-        return b"".join(pieces)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), aclosing(_read_chunks(self._response)) as chunks:
+                async for chunk in chunks:
+                    self._head.append(chunk)
+                    size += len(chunk)
+                    if size >= most or (is_enough is not None and is_enough(chunk)):
+                        break
+        return b"".join(self._head)
 
     async def read(self, most: int = MOST_READ) -> bytes:
         """All of it; the connection is given back. Raises UpstreamError for what has more than `most` bytes."""
@@ -236,9 +231,13 @@ class UpstreamAnswer:
             self._response.close()
 
 
-async def _read_chunks(response: aiohttp.ClientResponse, most: int | None = None) -> AsyncGenerator[bytes, None]:
+async def _read_chunks(
+    response: aiohttp.ClientResponse, most: int | None = None, head: Sequence[bytes] = ()
+) -> AsyncGenerator[bytes, None]:
     aiohttp = aiohttp_module()
-    size = 0
+    size = sum(map(len, head))
+    for chunk in head:
+        yield chunk
     try:
         async for chunk in response.content.iter_any():
             size += len(chunk)
@@ -445,15 +444,3 @@ class UsageTap:
         most = MOST_DECODED if self._kept > LIGHT else MOST_DECODED_LIGHT
         whole = decode_body(tail, self._encoding, most) if self._kept == self.size else b""
         return usage_at_edges(whole, whole)
-
-
-def decode_body(data: bytes, encoding: str, most: int = 64_000_000) -> bytes:
-    """A body without its encoding; nothing if it cannot be read. Bounded: a small body may hold a huge one."""
-    if encoding in ("", "identity"):
-        return data
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        return b""
-    try:
-        return zlib.decompressobj(47 if encoding != "deflate" else 15).decompress(data, most)
-    except zlib.error:
-        return b""

@@ -176,13 +176,15 @@ class OnRay(Executor):
         self._work: Any = self._ray.remote(max_retries=RETRIES, num_cpus=1)(_work_of)
 
     def _connect(self, address: str | None, workers: int | None) -> None:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+        begin = partial(
+            self._ray.init, address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
+        )
         if address is None:
-            options |= {"include_dashboard": False, "num_cpus": workers}
+            begin = partial(begin, include_dashboard=False, num_cpus=workers)
         else:
             _knock(address)
         try:
-            self._ray.init(address=address, **options)
+            begin()
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise MidfoldError(
                 f"no Ray cluster could be reached at {address or 'this machine'}: {str(error).splitlines()[0]}"

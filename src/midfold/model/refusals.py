@@ -6,7 +6,7 @@ No text of theirs is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -64,6 +64,11 @@ def failure_of(status: int, headers: Mapping[str, str], body: bytes, place: str,
     limit = (learn_limit(text) or 0) if kind == "overflow" else 0
     told = f": {_TELLING[kind]}" if kind in _TELLING else ""
     return ModelFailed(kind, f"{place} answered {status}{told}", retry_after=asked, limit=limit)
+
+
+def overflow_phrases(text: str) -> Iterator[str]:
+    """The words by which a text says that something was too large."""
+    return (found[0] for found in _OVERFLOW.finditer(text[:LONGEST_READ]))
 
 
 def failure_of_error(error: BaseException, now: float) -> ModelFailed:

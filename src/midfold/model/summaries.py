@@ -168,7 +168,7 @@ class _SummaryWork:
 
     def _from_prefix(self) -> Texts:
         """The request the provider has in its cache, and one message more. If that does not work out, the usual way."""
-        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)._replace(before="")
+        ask, rest = self.ask, self._reference(self.limit // REFERENCE_OF_ROOM)
         told = instruction(budget_tokens=ask.asked_tokens, focus=ask.focus, rest=rest)
         body = ask.prefix(told, self.endpoint.wire) if ask.prefix is not None else None
         if body is None:
@@ -286,14 +286,14 @@ class _SummaryWork:
         asked: Messages = (("user", prompt),)
         limit = self._output(budget)
         reply = yield from self._send(self._call(asked, limit))
-        larger = min(limit * 3, self.endpoint.max_output or limit, self._left(asked))
+        larger = min(limit * 3, self.endpoint.max_output or limit, self._room_left(asked))
         if larger > limit and _goes_on(reply, reply.text, enough):
             again = yield from self._try(self._call(asked, larger))
             reply, limit = (again, larger) if again else (reply, limit)
         text = reply.text
         for _ in range(MOST_CONTINUATIONS):
             turns = (*asked, ("assistant", text.rstrip()), ("user", CONTINUE))
-            room = min(limit, self._left(turns))
+            room = min(limit, self._room_left(turns))
             if room < SHORTEST_CONTINUATION or not text.strip() or not _goes_on(reply, text, enough):
                 break
             more = yield from self._try(self._call(turns, room))
@@ -352,10 +352,10 @@ class _SummaryWork:
             missing=" " * LONGEST_MISSING,
             is_brief=self.is_brief,
         )
-        left = self._left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
+        left = self._room_left((("user", empty),), DOUBT) - self._output(self.ask.asked_tokens)
         return max(int(left / DOUBT), SMALLEST_ROOM)
 
-    def _left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
+    def _room_left(self, messages: Messages, doubt: float = SMALL_DOUBT) -> int:
         """Tokens of the window that are left beside these messages, if the estimate is so much too low."""
         asked = estimate_text(SYSTEM) + sum(estimate_text(text) for _, text in messages)
         return self.limit - int(asked * doubt) - FRAME_TOKENS

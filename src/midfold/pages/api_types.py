@@ -97,6 +97,8 @@ class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
     key: str
     """Its name as a segment of an address."""
     name: str
+    title: str = ""
+    """The first words that a person typed in it, where they are stored."""
     kind: Literal["root", "branch", "continuation"]
     parent: str | None
     model: str | None

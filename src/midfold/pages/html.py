@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from midfold.fold.words import parse_query
 from midfold.pages import charts, formatting
 from midfold.pages.api_types import ErrorAnswer
 from midfold.pages.lookup import LINES_PER_PAGE
+from midfold.recall.words import parse_query
 
 if TYPE_CHECKING:
     from midfold.pages.web import WebEndpoint
@@ -82,7 +82,7 @@ def mark_words(text: str, query: str) -> Markup:
     words = sorted({term.text for term in parse_query(query).terms}, key=len, reverse=True)
     if not words:
         return escape(text)
-    pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
+    pieces = re.split(rf"((?:{'|'.join(map(re.escape, words))})\w*)", text, flags=re.IGNORECASE)
     made = (
         Markup("<mark>{}</mark>").format(piece) if place % 2 else escape(piece) for place, piece in enumerate(pieces)
     )

@@ -10,7 +10,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 
 import msgspec
@@ -34,9 +33,10 @@ from midfold.pages.messages import (
 )
 from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
 from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
-from midfold.recall import search
+from midfold.recall import Filters, search
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
+from midfold.store.stored_past import StoredPast
 from midfold.transcript.message import ToolCall
 
 Sees = Callable[[str], bool]
@@ -130,8 +130,8 @@ class Lookup:
     def search(self, query: str, sees: Sees, *, session: str = "", role: str = "") -> api.SearchPage:
         if session:
             self._info(session, sees)
-        find = partial(self.store.find, name=session or None, role=role or None)
-        hits = search(find, query, self.sessions.redactor, HITS + 1, wanted=lambda found: sees(found.session))
+        past = StoredPast(self.store, session or None, role=role or None, sees=sees)
+        hits = search(past, query, self.sessions.redactor, HITS + 1, Filters(role=role))
         facts = tuple(
             api.HitFacts(
                 session=hit.session,

@@ -44,10 +44,12 @@ from midfold.pages.savings import (
     compare,
 )
 from midfold.recall import NAMES
+from midfold.recall.words import parse_query
 from midfold.service import Sessions
 from midfold.session import memory_of
 from midfold.store.intake import values_of
 from midfold.store.protocol import CompactionRecord, SessionInfo
+from midfold.store.stored_past import StoredPast
 from midfold.store.usage import LastRequest, LastRequests, ReportedTurn, Turns
 from midfold.transcript.breakdown import by_kind, context_breakdown
 from midfold.transcript.document import tool_of
@@ -147,6 +149,7 @@ class Statistics:
         facts = SessionFacts(
             key=key_of(info.name),
             name=info.name,
+            title=self.sessions.title(info) if info.count else "",
             kind=info.kind,
             parent=info.parent,
             model=info.model,
@@ -171,7 +174,9 @@ class Statistics:
         meter = self.sizes.meter(reader.info.model)
         made: dict[int, Retrieval] = {}
         for tool in sorted(NAMES):
-            for hit in self.store.find(tool, name=reader.info.name, role="assistant"):
+            past = StoredPast(self.store, reader.info.name, role="assistant")
+            having = [set(where.get(reader.info.name, ())) for where in past.places(parse_query(tool).terms)]
+            for hit in past.messages({reader.info.name: set.intersection(*having)}):
                 called = {part.id for part in hit.message.parts if isinstance(part, ToolCall) and part.name == tool}
                 if not called:
                     continue

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Raw
 
 from midfold.errors import StoreDamaged
-from midfold.fold.words import index_text
+from midfold.recall.words import index_text
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.message import DIGEST_SIZE, Message, Role
 from midfold.transcript.splice import message_bytes

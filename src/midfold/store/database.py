@@ -28,7 +28,6 @@ from importlib.resources import files
 from typing import Any, ClassVar, Literal, TypeVar
 
 from midfold.errors import StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.words import Query
 from midfold.store.bodies import NewMessage
 
 Flavour = Literal["sqlite", "postgres"]
@@ -132,24 +131,12 @@ class Tx(ABC):
         """The same query for many rows."""
 
     @abstractmethod
-    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
-        """Ids by digest; bodies that are not there yet are added, and indexed if asked."""
+    def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
+        """Every row for each of these values, in one round trip."""
 
     @abstractmethod
-    def unindex(self, body: int, tokens: str) -> None:
-        """Takes a body out of the index."""
-
-    @abstractmethod
-    def begin_reindex(self, *, everything: bool) -> int:
-        """From now on bodies wait to be indexed anew: all, or what follows older rules. Says how many there are."""
-
-    @abstractmethod
-    def index_some(self, after: int, most: int) -> list[int]:
-        """Indexes the next of those that wait, by their ids; none left if it gives none."""
-
-    @abstractmethod
-    def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
-        """Candidates, the newest first."""
+    def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
+        """Ids by digest; bodies that are not there yet are added."""
 
     def one(self, query: str, **values: Any) -> tuple[Any, ...] | None:
         rows = self.all(query, **values)

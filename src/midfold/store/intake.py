@@ -138,6 +138,8 @@ def _json(name: str, value: Any, redactor: Redactor | None) -> bytes | None:
     if found := jsonio.no_number(value):
         raise TranscriptError(f"{name}{found[0]}: {found[1]} is not JSON; expected a finite number, null or text")
     data = bytes(value) if isinstance(value, Raw) else jsonio.encode(value)
+    if not jsonio.is_json(data):
+        raise TranscriptError(f"{name}: expected JSON, found {len(data):,} bytes that are not")
     if data in (b"null", b"[]", b'""'):
         return None
     return data if redactor is None else redact_json(data, redactor)

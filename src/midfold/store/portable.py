@@ -210,6 +210,7 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
                 continue
             if header is None:
                 header = msgspec.json.decode(line, type=Header)
+                header.memory = _without_partner(header.memory)
             elif line.startswith(b'{"prompt"'):
                 prompts.append(msgspec.json.decode(line, type=PromptLine).change())
             elif line.startswith(b'{"seq"'):
@@ -224,6 +225,13 @@ def _parse(lines: Iterable[bytes]) -> ExportedSession:
     return ExportedSession(header, prompts, messages, compactions)
 
 
+def _without_partner(memory: Raw) -> Raw:
+    """What was learnt, but for whom the conversation was held with: a file must not choose where it is sent next."""
+    learnt = msgspec.json.decode(memory, type=dict[str, Raw])
+    learnt.pop("partner", None)
+    return Raw(msgspec.json.encode(learnt))
+
+
 def _message(data: bytes, dialect: type[Dialect]) -> Message:
     return Message.over(Raw(data), dialect.read)
 
@@ -232,7 +240,7 @@ def _load_compaction(
     tx: Tx, session: int, compaction: CompactionLine, datas: list[bytes], dialect: type[Dialect]
 ) -> None:
     entries = [NewMessage(_message(data, dialect), dialect) for data in datas]
-    ids = tx.add_bodies(entries, index=False)
+    ids = tx.add_bodies(entries)
     bodies = [ids[entry.digest] for entry in entries]
 
     def rows(runs: list[Run], **fixed: Any) -> list[dict[str, Any]]:

@@ -3,22 +3,19 @@
 1. Rows are locked in one order: the session, then bodies by their digest. Two appends never wait for each other in a
    circle.
 2. The clock is the server's. The clocks of the machines are never compared.
-3. No contrib extension: tokens are ours, in tsvectors below their limit of 1 MB.
-4. Who deletes is alone: a lock that writers share keeps a body from being dropped while somebody refers to it. Foreign
+3. Who deletes is alone: a lock that writers share keeps a body from being dropped while somebody refers to it. Foreign
    keys would notice it too; then the transaction is run again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from midfold.errors import MissingExtra, SchemaError, StoreError, StoreUnavailable
-from midfold.fold.words import VERSION, Query, Term, index_text
-from midfold.store.bodies import NewMessage, deflate, inflate
+from midfold.store.bodies import NewMessage, deflate
 from midfold.store.database import CONNECTIONS, Database, Flavour, How, RetryTransaction, Tx
 
-CHUNK_BYTES = 400_000
 LOCK = 7310593858020254829
 AGAIN = ("40001", "40P01", "23503")
 """Serialization failure, deadlock, foreign key violation."""
@@ -56,33 +53,35 @@ class PostgresTx(Tx):
         with self.connection.cursor() as cursor:
             cursor.executemany(self.queries[query], list(rows))
 
-    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
+    def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
+        if not values:
+            return []
+        found = []
+        with self.connection.cursor() as cursor:
+            cursor.executemany(self.queries[query], list(values), returning=True)
+            for _ in values:
+                found.append(cursor.fetchall())
+                cursor.nextset()
+        return found
+
+    def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}
         found = self._known_bodies(wanted)
         new = [entry for digest, entry in wanted.items() if digest not in found]
-        added = self._add_new(new, index)
+        added = self._add_new(new)
         if len(added) < len(new):
             found |= self._known_bodies({entry.digest: entry for entry in new if entry.digest not in added})
             if len(added) + len(found) < len(wanted):
                 raise RetryTransaction("a body was deleted between two looks at it")
-        if index:
-            # Whoever marks a body indexes it: another transaction with the same idea waits here, and then does not.
-            mine = [(body, wanted[digest]) for digest, body in added.items()]
-            mine += [
-                (body, wanted[digest])
-                for digest, (body, indexed) in found.items()
-                if not indexed and self.run("mark_indexed", id=body)
-            ]
-            self.many("index_words", _chunks((body, entry.tokens) for body, entry in mine))
-        return added | {digest: body for digest, (body, _) in found.items()}
+        return added | found
 
-    def _add_new(self, entries: list[NewMessage], index: bool) -> dict[bytes, int]:
+    def _add_new(self, entries: list[NewMessage]) -> dict[bytes, int]:
         """Ids of the bodies that nobody else has added meanwhile."""
         added: dict[bytes, int] = {}
         if not entries:
             return added
         with self.connection.cursor() as cursor:
-            cursor.executemany(self.queries["add_body"], [_body(entry, index) for entry in entries], returning=True)
+            cursor.executemany(self.queries["add_body"], [_body(entry) for entry in entries], returning=True)
             for entry in entries:
                 row = cursor.fetchone()
                 if row is not None:
@@ -90,60 +89,14 @@ class PostgresTx(Tx):
                 cursor.nextset()
         return added
 
-    def _known_bodies(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, tuple[int, int]]:
+    def _known_bodies(self, wanted: dict[bytes, NewMessage]) -> dict[bytes, int]:
         rows = self.all("bodies_by_digest", digests=list(wanted))
-        return {bytes(digest): (body, indexed) for digest, body, indexed in rows}
-
-    def unindex(self, body: int, tokens: str) -> None:
-        self.run("unindex_words", id=body)
-
-    def begin_reindex(self, *, everything: bool) -> int:
-        if everything:
-            self.run("age_words")
-        return self.number("stale_words", words=VERSION)
-
-    def index_some(self, after: int, most: int) -> list[int]:
-        rows = self.all("old_words", after=after, most=most, version=VERSION)
-        mine = [row for row in rows if self.run("unindex_old_words", id=row[0], version=VERSION)]
-        self.many("index_words", _chunks((body, _tokens(*found)) for body, *found in mine))
-        return [body for body, *_ in rows]
-
-    def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
-        asked = [_tsquery(term) for term in query.terms]
-        words = {f"word_{place}": text for place, text in enumerate(asked if query.every else [" | ".join(asked)])}
-        having = " AND ".join(
-            f"m.body IN (SELECT body FROM words WHERE tokens @@ %({name})s::tsquery)" for name in words
-        )
-        found = self.connection.execute(self.queries["find"].format(having=having), {**filters, **words})
-        rows: list[tuple[Any, ...]] = found.fetchall()
-        return rows
+        return {bytes(digest): body for digest, body in rows}
 
 
-def _body(entry: NewMessage, index: bool) -> dict[str, Any]:
+def _body(entry: NewMessage) -> dict[str, Any]:
     codec, data = deflate(entry.data)
-    return {"digest": entry.digest, "indexed": int(index), "codec": codec, "data": data}
-
-
-def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return index_text(inflate(digest, codec, data))
-
-
-def _chunks(bodies: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:
-    for body, tokens in bodies:
-        chunk: list[str] = []
-        number = size = 0
-        for token in sorted(set(tokens.split())):
-            if size > CHUNK_BYTES:
-                yield {"id": body, "version": VERSION, "chunk": number, "tokens": chunk}
-                number, size, chunk = number + 1, 0, []
-            chunk.append(token)
-            size += len(token.encode()) + 8
-        yield {"id": body, "version": VERSION, "chunk": number, "tokens": chunk}
-
-
-def _tsquery(term: Term) -> str:
-    text = term.text.replace("'", "''")
-    return f"'{text}'{':*' if term.prefix else ''}"
+    return {"digest": entry.digest, "codec": codec, "data": data}
 
 
 class Postgres(Database):

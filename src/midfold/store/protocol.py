@@ -14,7 +14,7 @@ import msgspec
 
 from midfold.fold.receipt import Receipt
 from midfold.fold.request import CompactionState
-from midfold.recall import Candidate
+from midfold.recall.words import Term
 from midfold.store.bodies import NewMessage
 from midfold.store.hidden_turns import HiddenTurns
 from midfold.store.leases import CompactionLease, Lease
@@ -189,15 +189,14 @@ class Store(Protocol):
     def unfold(self, name: str, handle: str, *, at: int | None = None, stop: int | None = None) -> Transcript: ...
     def find(
         self,
-        text: str,
+        terms: Sequence[Term],
         *,
         name: str | None = None,
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        every: bool = True,
-        most: int = 200,
-    ) -> list[Candidate]: ...
+        stop: int | None = None,
+    ) -> list[dict[str, list[int]]]: ...
     def delete(self, name: str) -> None: ...
     def prune(self, age: int, *, dry_run: bool = False) -> list[str]: ...
     def check(self, *, deep: bool = False) -> Iterable[str]: ...

@@ -189,12 +189,10 @@ def read_stored(row: tuple[Any, ...], position: int, dialect: type[Dialect]) -> 
     return Stored(position, _role(role), at, read_linked(dialect, *stored))
 
 
-def read_candidate(row: tuple[Any, ...]) -> Candidate:
-    session, position, role, at, dialect, *stored = row
-    if dialect not in DIALECTS:
-        raise StoreDamaged("the row of a session cannot be read (its dialect)")
-    message = read_linked(DIALECTS[dialect], *stored)
-    return Candidate(session, position, _role(role), at, bytes(stored[2]), message)
+def read_candidate(row: tuple[Any, ...], session: SessionInfo) -> Candidate:
+    position, role, at, *stored = row
+    message = read_linked(dialect_of(session), *stored)
+    return Candidate(session.name, position, _role(role), at, bytes(stored[2]), message)
 
 
 def dialect_of(info: SessionInfo) -> type[Dialect]:

@@ -5,16 +5,12 @@
 2. The file is readable by its owner only: originals may hold secrets.
 3. `synchronous=full`, the default, means an acknowledged append survives a power failure; `normal` survives the end of
    the process, and is faster.
-4. The search index holds tokens and no text. Removing a row means giving it the same tokens again.
-5. Threads of one process that want to write wait for each other in turn. SQLite would let them ask again and again, and
+4. Threads of one process that want to write wait for each other in turn. SQLite would let them ask again and again, and
    whoever is unlucky waits for seconds.
-6. New bodies wait for the index in small batches, and are searched by reading them meanwhile: a transaction of the
-   index costs more than everything else an append does.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -24,9 +20,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError, StoreUnavailable
-from midfold.fold.words import Query, index_text
-from midfold.store.bodies import NewMessage, deflate, inflate
-from midfold.store.database import CONNECTIONS, FOREVER, Database, FairSemaphore, Flavour, How, Tx
+from midfold.store.bodies import NewMessage, deflate
+from midfold.store.database import CONNECTIONS, Database, FairSemaphore, Flavour, How, Tx
 
 MEANINGS = {
     "SQLITE_FULL": "the disk, or the size the database may have, is full",
@@ -39,12 +34,8 @@ MEANINGS = {
     "SQLITE_NOTADB": "the file is not a SQLite database",
     "SQLITE_CORRUPT": "the file cannot be read",
 }
-MOST_WAITING, MOST_WAITING_BYTES = 64, 100_000
-"""Bodies, and their stored bytes, that wait for the index at most."""
-ASKED_EVERY = 8
-"""What waits is counted at one in so many small appends: a batch may be by so many larger."""
-FEW = 2 * MOST_WAITING
-"""Bodies one append indexes at most: after a new beginning there may be many."""
+MANY = 64
+"""Bodies that are added in one statement, without asking for each one's id."""
 PAGES_PER_CHECKPOINT = 600
 """Some ninety appends. A log that is written over again costs one wait for the disk, one that still grows costs two."""
 KINDS: dict[str, type[StoreError]] = {"SQLITE_NOTADB": SchemaError, "SQLITE_CORRUPT": StoreDamaged}
@@ -74,80 +65,24 @@ class SQLiteTx(Tx):
     def many(self, query: str, rows: Iterable[dict[str, Any]]) -> None:
         self.connection.executemany(self.queries[query], rows)
 
-    def add_bodies(self, entries: Sequence[NewMessage], *, index: bool) -> dict[bytes, int]:
+    def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
+        return [self.all(query, **one) for one in values]
+
+    def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
         """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
         find = self.queries["body_by_digest"]
         known = {entry.digest: self.connection.execute(find, (entry.digest,)).fetchone() for entry in entries}
         new = {entry.digest: entry for entry in entries if known[entry.digest] is None}
         ids = {digest: row[0] for digest, row in known.items() if row is not None}
-        stored = [(digest, int(index), *deflate(entry.data)) for digest, entry in new.items()]
-        ids |= self._add_new(stored)
-        if not index:
-            return ids
-        late = [
-            row[0] for row in known.values() if row is not None and not row[1] and self.run("mark_indexed", id=row[0])
-        ]
-        if len(new) >= MOST_WAITING:
-            self._index([(ids[digest], entry.tokens) for digest, entry in new.items()])
-            stored = []
-        waiting = [(ids[digest], len(data)) for digest, *_, data in stored]
-        self._wait([*waiting, *((body, MOST_WAITING_BYTES) for body in late)])
-        return ids
+        return ids | self._add_new([(digest, *deflate(entry.data)) for digest, entry in new.items()])
 
     def _add_new(self, rows: list[tuple[Any, ...]]) -> dict[bytes, int]:
         add = self.queries["add_body"]
-        if len(rows) < MOST_WAITING:
+        if len(rows) < MANY:
             return {row[0]: self.connection.execute(add, row).lastrowid or 0 for row in rows}
         self.connection.executemany(add, rows)
         last = self.number("last_body")
         return {row[0]: last - len(rows) + place for place, row in enumerate(rows, 1)}
-
-    def _wait(self, bodies: list[tuple[int, int]]) -> None:
-        """What waits is taken into the index once it is enough: a batch costs little more than one of its bodies."""
-        if not bodies:
-            return
-        self.connection.executemany(self.queries["wait_for_index"], bodies)
-        if len(bodies) == 1 and bodies[0][0] % ASKED_EVERY and bodies[0][1] < MOST_WAITING_BYTES // ASKED_EVERY:
-            return
-        count, size = self.all("size_of_waiting")[0]
-        if count >= MOST_WAITING or size >= MOST_WAITING_BYTES:
-            self.index_some(0, FEW)
-
-    def _index(self, tokens: list[tuple[int, str]]) -> None:
-        self.connection.executemany(self.queries["index_words"], tokens)
-
-    def unindex(self, body: int, tokens: str) -> None:
-        if not self.run("wait_no_longer", id=body):
-            self.run("unindex_words", id=body, tokens=tokens)
-
-    def begin_reindex(self, *, everything: bool) -> int:
-        self.run("empty_index")
-        self.run("all_wait")
-        return int(self.all("size_of_waiting")[0][0])
-
-    def index_some(self, after: int, most: int) -> list[int]:
-        rows = self.all("waiting", after=after, most=most)
-        self._index([(body, _tokens(*found)) for body, *found in rows])
-        self.connection.executemany(self.queries["wait_no_longer"], [{"id": body} for body, *_ in rows])
-        return [body for body, *_ in rows]
-
-    def find(self, query: Query, **filters: Any) -> list[tuple[Any, ...]]:
-        match = (" AND " if query.every else " OR ").join(
-            f'"{term.text}"{"*" if term.prefix else ""}' for term in query.terms
-        )
-        waiting = [
-            body
-            for body, *found in self.all("waiting", after=0, most=-1)
-            if query.matches(set(_tokens(*found).split()))
-        ]
-        # Without a filter every body is a hit, and the newest ones are enough; with one, any of them may be.
-        narrow = filters["session"] or filters["role"] is not None or filters["since"] or filters["until"] < FOREVER
-        reach = -1 if narrow else filters["most"]
-        return self.all("find", match=match, waiting=json.dumps(waiting), reach=reach, **filters)
-
-
-def _tokens(digest: bytes, codec: int, data: bytes) -> str:
-    return index_text(inflate(digest, codec, data))
 
 
 class SQLite(Database):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,9 +15,8 @@ from midfold.errors import NotStored, StoreDamaged, StoreError
 from midfold.fold.archive import DIGITS, PREFIX
 from midfold.fold.handoff import Generated
 from midfold.fold.request import CompactionState
-from midfold.fold.words import parse_query
-from midfold.recall import Candidate
-from midfold.store import sync, upkeep, writing
+from midfold.recall.words import Term
+from midfold.store import sync, upkeep, word_index, writing
 from midfold.store.bodies import ROLES, NewMessage, chain_of, inflate, require_link
 from midfold.store.database import CONNECTIONS, FOREVER, Database, Tx
 from midfold.store.hidden_turns import HiddenTurns
@@ -34,7 +34,6 @@ from midfold.store.protocol import (
 )
 from midfold.store.rows import (
     dialect_of,
-    read_candidate,
     read_record,
     read_session,
     read_stored,
@@ -254,21 +253,20 @@ class SqlStore:
         raise NotStored(f"session {name}: there is no handle {handle}")
 
     def _read_handle(self, session: SessionInfo, handle: str, seq: int, stop: int) -> list[bytes]:
+        """A short handle means the first message that has it; only where there is none, a fold."""
         full = handle if handle.startswith(PREFIX) else PREFIX + handle
-        ends = {"session": session.id, "low": full, "high": full + "\x7f", "seq": seq}
-        names = self.database.rows("handle", **ends)
-        if len(names) > 1 and names[0][0] != full:
-            raise NotStored(f"session {session.name}: several handles begin with {handle}")
-        if names:
+        names = self.database.rows("handle", session=session.id, low=full, high=full + "\x7f", seq=seq)
+        if names and names[0][0] == full:
             return self._read_fold(session, *names[0])
-        digests = _digests(full.removeprefix(PREFIX))
-        if digests is None:
-            return []
-        values = {"session": session.id, "low": digests[0], "high": digests[1], "stop": stop}
-        found = self.database.rows("message_by_digest", **values)
-        if len(found) > 1:
-            raise NotStored(f"session {session.name}: several messages have handles that begin with {handle}")
-        return [inflate(*stored) for stored in found]
+        digests = digest_range(full.removeprefix(PREFIX))
+        if digests is not None:
+            values = {"session": session.id, "low": digests[0], "high": digests[1], "stop": stop}
+            found = self.database.rows("message_by_digest", **values)
+            if found:
+                return [inflate(*stored) for _, *stored in found]
+        if len(names) > 1:
+            raise NotStored(f"session {session.name}: several handles begin with {handle}")
+        return self._read_fold(session, *names[0]) if names else []
 
     def _read_fold(self, session: SessionInfo, handle: str, seq: int) -> list[bytes]:
         row = self.database.row("compaction", session=session.id, seq=seq)
@@ -282,26 +280,40 @@ class SqlStore:
 
     def find(
         self,
-        text: str,
+        terms: Sequence[Term],
         *,
         name: str | None = None,
         role: str | None = None,
         since: int | None = None,
         until: int | None = None,
-        every: bool = True,
-        most: int = 200,
-    ) -> list[Candidate]:
-        """Messages with every word of a query, or with any, the newest first."""
-        query = parse_query(text, every=every)
-        if not query.terms:
+        stop: int | None = None,
+    ) -> list[dict[str, list[int]]]:
+        """Where each word is: positions by session."""
+        session = None if name is None else self.must(name)
+
+        def look(tx: Tx) -> tuple[list[dict[int, list[int]]], dict[int, str]]:
+            if session is not None:
+                return word_index.find(tx, terms, session.id, session.count), {session.id: session.name}
+            return word_index.find(tx, terms, None, 0), {row[0]: row[1] for row in tx.all("session_names")}
+
+        if not terms:
             return []
-        session = None if name is None else self.must(name).id
-        number = None if role is None else ROLES.index(role)
-        first, last = since or 0, FOREVER if until is None else until
-        rows = self.database.read(
-            lambda tx: tx.find(query, session=session, role=number, since=first, until=last, most=most)
-        )
-        return [read_candidate(row) for row in rows]
+        found, names = self.database.read(look)
+        number, end = -1 if role is None else ROLES.index(role), FOREVER if stop is None else stop
+
+        @cache
+        def choose(owner: int) -> Container[int]:
+            if role is None and since is None and until is None:
+                return range(end)
+            values = {"role": number, "since": since or 0, "until": FOREVER if until is None else until}
+            return {row[0] for row in self.database.rows("matching_positions", session=owner, **values) if row[0] < end}
+
+        def keep(each: dict[int, list[int]]) -> dict[str, list[int]]:
+            named = {owner: places for owner, places in each.items() if owner in names}
+            kept = {owner: [one for one in places if one in choose(owner)] for owner, places in named.items()}
+            return {names[owner]: places for owner, places in kept.items() if places}
+
+        return [keep(each) for each in found]
 
     # The whole
 
@@ -350,7 +362,7 @@ class StoredKeeper:
         if session is None:
             return False
         ends = {"session": session.id, "low": handle, "high": handle + "\x7f", "seq": FOREVER}
-        digests = _digests(handle.removeprefix(PREFIX))
+        digests = digest_range(handle.removeprefix(PREFIX))
         return bool(database.rows("handle", **ends)) or bool(
             digests and database.rows("has_message", session=session.id, low=digests[0], high=digests[1])
         )
@@ -443,7 +455,7 @@ def open_database(url: str, *, connections: int = CONNECTIONS, clock: Callable[[
     raise StoreError("the address of a store begins with sqlite:///, postgresql:// or memory:")
 
 
-def _digests(digits: str) -> tuple[bytes, bytes] | None:
+def digest_range(digits: str) -> tuple[bytes, bytes] | None:
     """Between which digests those lie that begin with these digits; None if nothing does."""
     if not 4 <= len(digits) <= DIGITS * 3 or set(digits) - set("0123456789abcdef"):
         return None

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw
 
+from midfold.store import word_index
 from midfold.store.bodies import NewMessage, blob, chain_of, inflate
 from midfold.store.database import Database, Tx
 from midfold.store.protocol import Prefix, SyncResult
@@ -176,6 +177,7 @@ def _branch(
         number += 1
     branch = require_session(tx, name)
     tx.run("copy_messages", source=source.id, target=branch.id, stop=shared)
+    word_index.copy(tx, source.id, branch.id, shared)
     tx.run("copy_prompts", source=source.id, target=branch.id, stop=shared)
     _copy_compactions(tx, source, branch, shared)
     grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))

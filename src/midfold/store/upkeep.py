@@ -9,9 +9,9 @@ Migrations are numbered SQL files, applied once and in order, each in a transact
    done.
 
 The index is made anew when the rules for tokens have changed, or when it is damaged.
-5. It is done in small transactions, so that others go on reading and writing meanwhile. Every message stays findable:
-   what is not indexed yet is read (SQLite), or found by its old tokens (PostgreSQL).
-6. It may be stopped at any point. What waits is taken in by the next run, and on SQLite by appends too.
+5. It is done in small transactions, so that others go on reading and writing meanwhile. What was indexed stays
+   findable by its old words until it is by the new ones.
+6. It may be stopped at any point. The next start goes on with it.
 7. The database says which rules its index follows. One that follows newer ones is not touched.
 
 A store is in order if
@@ -27,15 +27,14 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from midfold.errors import SchemaError, StoreDamaged, StoreError
-from midfold.fold.words import VERSION, index_text
-from midfold.store import hidden_turns, writing
+from midfold.recall.words import VERSION
+from midfold.store import hidden_turns, word_index, writing
 from midfold.store.bodies import blob, inflate, next_chain
 from midfold.store.database import FOREVER, Database, Flavour, Tx
 from midfold.store.rows import read_session, require_compaction
@@ -46,11 +45,13 @@ HIDDEN_TURNS = 3
 """The migration after which hidden turns are no sessions."""
 _OLD_HIDDEN = re.compile(r"gw-hidden-[0-9a-f]{24}")
 ROWS_OF_A_SESSION = ("messages", "pieces", "handles", "compactions", "appends", "prompts")
-BATCH, PAGE = 500, 1000
-"""Bodies that are indexed, and messages that are checked, at once."""
-STALE = "{} bodies are indexed by the rules of another midfold; midfold store reindex makes the index anew"
+PAGE = 1000
+"""Messages that are checked at once."""
+STALE = "{} parts of the search index follow the rules of another midfold; midfold store reindex makes it anew"
+OLD_INDEX = ("drop_old_words", "drop_waiting_words", "unmark_bodies")
+"""What is left of the index of older programs goes when somebody asks for a new one: none of those runs then."""
 Progress = Callable[[int, int], None]
-"""Called with how many bodies are done, and how many there are."""
+"""Called with how many messages are done, and how many there are."""
 
 
 def is_stale(database: Database) -> bool:
@@ -59,16 +60,25 @@ def is_stale(database: Database) -> bool:
 
 
 def reindex(database: Database, progress: Progress | None = None, *, everything: bool = True) -> int:
-    """Indexes messages anew, all or only what follows older rules; says how many bodies that were."""
-    total = database.write(lambda tx: tx.begin_reindex(everything=everything), how="alone")
-    done, after = 0, 0
-    while True:
-        bodies = database.write(lambda tx, after=after: tx.index_some(after, BATCH))  # type: ignore[misc]
-        if not bodies:
-            break
-        done, after = done + len(bodies), bodies[-1]
-        if progress is not None:
-            progress(min(done, total), total)
+    """Indexes messages anew, all or only what is not indexed by our rules; says how many those were."""
+
+    def begin(tx: Tx) -> int:
+        if everything:
+            for query in (*OLD_INDEX, "drop_broken_segments", "drop_lost_blocks", "age_words"):
+                tx.run(query)
+            tx.run("set_words", words=0)
+        return tx.number("words_to_renew", version=VERSION)
+
+    def renew(tx: Tx, name: str) -> int:
+        session = lock_session(tx, name)
+        return 0 if session is None else word_index.renew(tx, session.id, session.count)
+
+    total, done = database.write(begin, how="alone"), 0
+    for _, name, _ in database.rows("session_names"):
+        while count := database.write(lambda tx, name=name: renew(tx, name)):  # type: ignore[misc]
+            done += count
+            if progress is not None:
+                progress(min(done, total), total)
     database.write(lambda tx: tx.run("set_words", words=VERSION))
     return done
 
@@ -84,15 +94,8 @@ def delete_session(tx: Tx, name: str) -> None:
     tx.run("forget_parent", session=session.id)
     tx.run("delete_session", session=session.id)
     for body in sorted(bodies):
-        row = tx.one("unreferenced", id=body)
-        if row is None:
-            continue
-        _, indexed, *stored = row
-        if indexed:
-            # Of a damaged text nobody knows what it was found by: `store check` will ask for a new index.
-            with suppress(StoreDamaged):
-                tx.unindex(body, index_text(inflate(*stored)))
-        tx.run("delete_body", id=body)
+        if tx.one("unreferenced", id=body) is not None:
+            tx.run("delete_body", id=body)
 
 
 def delete_unused_session(tx: Tx, name: str, age: int) -> bool:
@@ -195,9 +198,9 @@ def problems(database: Database, *, deep: bool) -> Iterator[str]:
     yield from database.damage()
     for name, what in (
         ("orphan_bodies", "bodies that nothing refers to"),
-        ("missing_bodies", "messages whose body is missing or not in the search index"),
+        ("missing_bodies", "messages whose body is missing"),
         ("orphan_rows", "rows that belong to no session or compaction"),
-        ("orphan_words", "bodies that the search index does not agree with"),
+        ("orphan_words", "sessions or parts of them that the search index does not agree with"),
     ):
         yield from _look(database, lambda tx, name=name, what=what: _count(tx, f"{{}} {what}", name))  # type: ignore[misc]
     yield from _look(database, lambda tx: _count(tx, STALE, "stale_words", words=VERSION))

@@ -1,11 +1,12 @@
-"""Numbers about requests, and nothing anybody said: what providers reported turn by turn, and how large the last
-request of each conversation was that passes through a gateway.
+"""Numbers about requests, and nothing anybody said: what providers reported turn by turn, how large the last request of
+each conversation was that passes through a gateway, and how large windows turned out to be.
 
 1. Rows belong to their session and go with it, whoever deletes it: the database sees to that, not its programs.
 2. A conversation has a session's row from its first answered request on; its messages are stored when it is folded.
 3. Its name follows from its first messages. While there are few of them the name changes, and the row goes along: the
    first one to go on takes it.
 4. At most so many conversations without messages are kept, those used last.
+5. What was learned about a window is bound to whose request it was, under a hash, and ends.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MOST_TURNS = 20_000
 """Turns of one session that are read at most: the newest."""
 MOST_CONVERSATIONS = 10_000
 """Conversations without messages."""
+MOST_WINDOWS = 10_000
+WELL_BELOW = 0.6
+"""Of a size that was refused: what is believed to fit where nothing larger was ever answered."""
 
 
 class ReportedTurn(msgspec.Struct, frozen=True):
@@ -170,3 +174,51 @@ def place_conversation(tx: Tx, names: Sequence[str], dialect: str, model: str | 
 def put_last_request(tx: Tx, request: LastRequest, model: str | None) -> None:
     tx.run("put_last_request", **{**msgspec.structs.asdict(request), "reported": int(request.reported)})
     tx.run("touch_session", id=request.session, model=model)
+
+
+class WindowBounds(msgspec.Struct, frozen=True):
+    """How large a model's window turned out to be; 0 is what nobody knows. `ends` is milliseconds since 1970."""
+
+    name: str
+    """A hash that only the same key, upstream, model and beta header lead to."""
+    owner: str
+    """The gateway's own key by its name; empty where there are none."""
+    upstream: str
+    model: str
+    beta: str
+    named: int = 0
+    """What a refusal named."""
+    refused: int = 0
+    """The smallest size that was refused without a word on what would fit."""
+    fitted: int = 0
+    """The largest size that was answered."""
+    ends: int = 0
+
+    @property
+    def window(self) -> int:
+        """What is believed; 0 without a refusal."""
+        return self.named or (max(self.fitted, int(self.refused * WELL_BELOW)) if self.refused else 0)
+
+
+class LearnedWindows:
+    """The bounds that a store remembers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self, now: int, most: int = MOST_WINDOWS) -> list[WindowBounds]:
+        """Those that have not ended, the newest first."""
+        return [WindowBounds(*row) for row in self._database.rows("windows", now=now, most=most)]
+
+    def put(self, bounds: WindowBounds, now: int) -> None:
+        def write(tx: Tx) -> None:
+            tx.run("put_window", **msgspec.structs.asdict(bounds))
+            tx.run("end_windows", now=now)
+
+        self._database.write(write)
+
+    def forget(self, name: str | None = None) -> int:
+        """One of them, or all; says how many those were."""
+        if name is None:
+            return self._database.write(lambda tx: tx.run("forget_windows"))
+        return self._database.write(lambda tx: tx.run("forget_window", name=name))

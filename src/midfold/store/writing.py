@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from midfold.errors import LeaseLost, NotStored, StoreConflict, StoreDamaged
+from midfold.store import word_index
 from midfold.store.bodies import NewMessage, blob, chain_of, digest_of, inflate, read_linked
 from midfold.store.database import Tx
 from midfold.store.leases import Lease
@@ -125,7 +126,7 @@ def extend(
     if session.ended is not None:
         children = ", ".join(row[0] for row in tx.all("children", id=session.id))
         raise StoreConflict(f"the session has ended and continues as {children or 'another one'}; append there")
-    bodies = tx.add_bodies(entries, index=True)
+    bodies = tx.add_bodies(entries)
     chains = list(chain_of((entry.digest for entry in entries), session.chain))
     tx.many(
         "add_message",
@@ -141,6 +142,7 @@ def extend(
             for place, (entry, chain) in enumerate(zip(entries, chains, strict=True))
         ],
     )
+    word_index.add(tx, session.id, session.count, entries)
     count = session.count + len(entries)
     spoken = dialect if session.dialect == PLAINEST else session.dialect
     tx.run("grow_session", id=session.id, count=count, chain=chains[-1], now=session.now, dialect=spoken, model=model)
@@ -207,7 +209,7 @@ def _continue(tx: Tx, session: LockedSession, new: Commit, child: str, dialect: 
 def _write_pieces(tx: Tx, session: int, seq: int, new: Commit, dialect: type[Dialect]) -> None:
     items = [*new.view, *(item for items in new.handles.values() for item in items)]
     fresh = {id(item.message): NewMessage(item.message, dialect) for item in items if _is_fresh(item)}
-    bodies = tx.add_bodies(list(fresh.values()), index=False)
+    bodies = tx.add_bodies(list(fresh.values()))
     ids = {message: bodies[entry.digest] for message, entry in fresh.items()}
     tx.many("add_piece", _rows(new.view, ids, session=session, seq=seq))
     for handle, kept in new.handles.items():
@@ -302,7 +304,7 @@ def add_prompt(tx: Tx, session: int, number: int, prompted: PromptChange) -> Non
     body = seal = None
     if prompted.data is not None:
         entry = NewMessage(Message.over(Raw(prompted.data), OpenAIChat.read), OpenAIChat)
-        body = tx.add_bodies([entry], index=False)[entry.digest]
+        body = tx.add_bodies([entry])[entry.digest]
         seal = _seal_of(prompted.kind, entry.digest)
     values = {"kind": prompted.kind, "number": number, "position": prompted.position, "at": prompted.at}
     tx.run("add_prompt", session=session, body=body, seal=seal, **values)

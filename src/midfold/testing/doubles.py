@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -296,3 +297,9 @@ def served(app: Any, **options: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(timeout=10)
         listener.close()
+
+
+def at_once(work: Callable[[int], None], count: int) -> None:
+    """Runs it in so many threads, each with its number; what one raises is raised here."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))

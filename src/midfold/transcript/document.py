@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 from msgspec import Raw
 
 from midfold.errors import MalformedTranscript, TranscriptError
+from midfold.lru import LRU
 from midfold.transcript import jsonio
 from midfold.transcript.anthropic import Anthropic
 from midfold.transcript.dialect import Dialect, describe, kind_of
@@ -33,6 +35,8 @@ from midfold.transcript.splice import message_bytes, message_value, replace_valu
 
 DIALECTS: dict[str, type[Dialect]] = {dialect.name: dialect for dialect in (OpenAIChat, OpenAIResponses, Anthropic)}
 
+MOST_TOOLS, MOST_TOOL_BYTES = 5_000, 4_000_000
+"""Definitions that are remembered."""
 CHAT_ROLES = frozenset({"tool", "function"})
 CHAT_FIELDS = ("tool_calls", "tool_call_id", "function_call", "reasoning_content", "refusal")
 CHAT_BLOCKS = frozenset({"image_url", "input_audio", "file"})
@@ -132,6 +136,8 @@ class Document:
         self.list_key = list_key
         self.lines = lines
         self.messages: Transcript = tuple([Message.over(wire, dialect.read) for wire in wires])
+        self.log: Log | None = None
+        """What a log says beside its messages."""
         self._lacks: dict[bytes | re.Pattern[bytes], bool] = {}
 
     def lacks(self, what: bytes | re.Pattern[bytes]) -> bool:
@@ -164,7 +170,7 @@ class Document:
     @property
     def model(self) -> str | None:
         model = self.setting("model")
-        return model if isinstance(model, str) else None
+        return model if isinstance(model, str) else (self.log.model or None) if self.log is not None else None
 
     @property
     def max_output(self) -> int | None:
@@ -231,6 +237,7 @@ def read_many(
         log = read_log(source) if chosen is None and _may_be_log(source) else None
         wires = source if log is None else log.messages
         documents = [Document(wires, log.dialect if log else chosen or sniff(map(_value, wires)), wires)]
+        documents[0].log = log
     else:
         found = describe(source)  # type: ignore[unreachable]
         raise TranscriptError(f"{name} is not a transcript: expected bytes, a list or an object, found {found}")
@@ -339,7 +346,10 @@ def _from_log(log: Log, source: Any, name: str) -> Document:
     if not log.messages:
         raise TranscriptError(f"{name} is a log without messages: expected lines of a user or an assistant")
     data = jsonio.encode(log.messages)
-    return _from_array(data, data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data, log.dialect)
+    given = data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data
+    document = _from_array(data, given, log.dialect)
+    document.log = log
+    return document
 
 
 def _conversation(line: bytes, dialect: type[Dialect] | None, name: str) -> Document | None:
@@ -361,8 +371,14 @@ def _value(wire: Any) -> Any:
         return None
 
 
+_known_tools: LRU[bytes, Tool] = LRU(MOST_TOOLS, most_bytes=MOST_TOOL_BYTES, size=lambda tool: len(tool.body))
+
+
 def tool_of(value: Any) -> Tool:
-    """A tool definition of any dialect."""
+    """A tool definition of any dialect. Clients send the same bytes with every request: those are read once."""
+    if isinstance(value, Raw):
+        key = blake2b(value, digest_size=16).digest()
+        return _known_tools.get_or_make(key, lambda: tool_of(plain(value)))
     name: Any = None
     if isinstance(value, Mapping):
         function = value.get("function")

@@ -23,6 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_NUMBERS = re.compile(rb"NaN|-?Infinity")
 LONGEST_PATH, LONGEST_KEY = 50, 100
 """Steps of a path that an error names, and characters of a key in it."""
+PLAIN_DEPTH = 6
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -112,12 +113,22 @@ def no_number(value: Any) -> tuple[str, str] | None:
         except (*REFUSALS, UnicodeEncodeError):
             return _find_not_a_number(_decode_leniently(data))
         return None
-    try:
-        if b"null" not in msgspec.json.encode(value, enc_hook=str):
-            return None
-    except (UnicodeEncodeError, TypeError, RecursionError):
-        pass
-    return _find_not_a_number(value)
+    return None if _is_plainly_json(value, 0) else _find_not_a_number(value)
+
+
+def _is_plainly_json(value: Any, depth: int) -> bool:
+    """Whether a value is plainly made of what JSON has, as nearly all messages are; one that nests deeply is not."""
+    for item in value.values() if type(value) is dict else value if type(value) is list else (value,):
+        kind = type(item)
+        if kind is dict or kind is list:
+            if depth == PLAIN_DEPTH or not _is_plainly_json(item, depth + 1):
+                return False
+        elif kind is float:
+            if not math.isfinite(item):
+                return False
+        elif kind is not str and kind is not int and kind is not bool and item is not None:
+            return False
+    return True
 
 
 class _Step(NamedTuple):
@@ -239,7 +250,7 @@ def text_of(value: Any) -> str:
     return encode(value).decode("utf-8", "surrogateescape")
 
 
-def is_json(text: str) -> bool:
+def is_json(text: str | bytes) -> bool:
     """Whether a text is JSON, without building its value when msgspec can tell."""
     try:
         _raw.decode(text)

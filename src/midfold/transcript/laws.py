@@ -221,8 +221,8 @@ class UserFirst:
         return
 
     def violations(self, messages: Transcript, pairing: Pairing, /) -> tuple[str, ...]:
-        first = next((index for index, message in enumerate(messages) if message.role != "system"), None)
-        if first is None or may_open(messages[first]):
+        first = first_turn(messages)
+        if first == len(messages) or may_open(messages[first]):
             return ()
         return (f"messages[{first}] comes first and is not the user's",)
 
@@ -259,6 +259,12 @@ def violations(messages: Transcript) -> tuple[str, ...]:
     """Everything that makes the transcript illegal."""
     pairing = pair(messages)
     return tuple(found for law in LAWS for found in law.violations(messages, pairing))
+
+
+def first_turn(messages: Transcript) -> int:
+    """Where the system prompt ends: the first message that is not the system's, or that calls a tool."""
+    turns = (index for index, message in enumerate(messages) if message.role != "system" or message.kinds & CALL)
+    return next(turns, len(messages))
 
 
 def may_open(message: Message) -> bool:
@@ -343,7 +349,9 @@ def sanitize(
         pairing = work.pairing(batches_of_items=batches_of_items)
         if not pairing.orphans and not pairing.unanswered and not any(map(_is_useless, work.messages[:-1])):
             break
-        work.remove_orphans(pairing)
+        if pairing.orphans:
+            work.remove_orphans(pairing)
+            pairing = work.pairing(batches_of_items=batches_of_items)
         missing = work.missing_results(pairing)
         if orphan_calls == "strip":
             work.strip(missing)
@@ -386,7 +394,7 @@ class _Work:
         pairing = pair(messages)
         if batches_of_items or not pairing.waiting:
             return pairing
-        last = max(index for index, message in enumerate(messages) if not message.kinds & RESULT)
+        last = max((index for index, message in enumerate(messages) if not message.kinds & RESULT), default=-1)
         lost = tuple(place for place in pairing.waiting if place.message < last)
         return pairing._replace(
             unanswered=tuple(sorted((*pairing.unanswered, *lost))), waiting=pairing.waiting[len(lost) :]
@@ -406,18 +414,15 @@ class _Work:
             self.kept[number] = (index, message.with_parts(tuple(_with_arguments(part) for part in parts)))
 
     def give_ids(self, pairing: Pairing) -> None:
-        """A result takes the id of its call. Legacy function calls have none, and need none."""
+        """A result takes the id of its call. A legacy call that its result follows has none, and needs none."""
         changes: dict[int, dict[int, Part]] = {}
-        legacy: dict[int, bool] = {}
         for call_place, result_place in pairing.answers.items():
             answering = self.kept[result_place.message]
             call = self.kept[call_place.message][1].parts[call_place.part]
             result = answering[1].parts[result_place.part]
             if not isinstance(call, ToolCall) or not isinstance(result, ToolResult) or (call.id and result.call_id):
                 continue
-            if result_place.message not in legacy:
-                legacy[result_place.message] = _is_legacy(answering[1])
-            if legacy[result_place.message]:
+            if not call.id and self._is_legacy_pair(call_place, result_place):
                 continue
             name = call.id or f"call_{call_place.message}_{call_place.part}"
             named = ToolCall(name, call.name, call.arguments, wire=call.wire)
@@ -427,6 +432,11 @@ class _Work:
             self.repairs.append(Repair(answering[0], "gave a result the id of its call"))
         for number, parts in changes.items():
             self._put(number, parts)
+
+    def _is_legacy_pair(self, call: Place, result: Place) -> bool:
+        alone = not call.message or not self.kept[call.message - 1][1].kinds & CALL
+        follows = result.message == call.message + 1 and len(self.kept[call.message][1].parts) == call.part + 1
+        return alone and follows and _is_legacy(self.kept[result.message][1])
 
     def _put(self, number: int, changed: Mapping[int, Part]) -> None:
         """The message with other parts at these places."""

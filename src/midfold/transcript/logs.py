@@ -11,6 +11,7 @@ Rules of this file:
    the other results of a batch, and what stands in no relation to the newest message, stay. Compactions that the agent
    made are bridged: the whole session is read.
 4. Codex keeps the items of the Responses shape as they are. Its other lines are left out, but for the instructions.
+   What a log says of models, usage and times stands beside the messages, never in them.
 5. A line that nobody can read is left out: the last one of a running session is often half written.
 """
 
@@ -31,11 +32,21 @@ NO_ITEMS = frozenset({"ghost_snapshot"})
 Line = Mapping[str, Any]
 
 
+class LoggedTurn(NamedTuple):
+    """What a log says of an answer: the usage as the provider reports it, and when it came."""
+
+    usage: Mapping[str, Any]
+    at: str
+
+
 class Log(NamedTuple):
-    """The messages of a log, and their shape."""
+    """The messages of a log, their shape, what is said of answers by their place among the messages, and the model that
+    was asked last; empty if no line names one."""
 
     dialect: type[Dialect]
     messages: list[Any]
+    turns: Mapping[int, LoggedTurn]
+    model: str
 
 
 def read_log(values: Sequence[Any]) -> Log | None:
@@ -43,10 +54,20 @@ def read_log(values: Sequence[Any]) -> Log | None:
     lines = [value for value in values if isinstance(value, Mapping)]
     for line in islice(lines, EVIDENCE):
         if _is_turn(line):
-            return Log(Anthropic, _claude_code(lines))
+            return Log(Anthropic, *_claude_code(lines), _newest_model(lines, "assistant", "message"))
         if kind_of(line) in ("response_item", "session_meta") and isinstance(line.get("payload"), Mapping):
-            return Log(OpenAIResponses, _codex(lines))
+            return Log(OpenAIResponses, *_codex(lines), _newest_model(lines, "turn_context", "payload"))
     return None
+
+
+def _newest_model(lines: Sequence[Line], kind: str, field: str) -> str:
+    """Claude Code names it in each answer, but for those it made up itself; Codex before each turn."""
+    for line in reversed(lines):
+        inside = line.get(field)
+        name = _string(inside.get("model")) if kind_of(line) == kind and isinstance(inside, Mapping) else ""
+        if name and not name.startswith("<") and not line.get("isSidechain"):
+            return name
+    return ""
 
 
 def _is_turn(line: Line) -> bool:
@@ -55,8 +76,9 @@ def _is_turn(line: Line) -> bool:
     return kind_of(line) in TURNS and isinstance(message, Mapping) and "content" in message and has_place
 
 
-def _codex(lines: Iterable[Line]) -> list[Any]:
+def _codex(lines: Iterable[Line]) -> tuple[list[Any], dict[int, LoggedTurn]]:
     items: list[Any] = []
+    turns: dict[int, LoggedTurn] = {}
     for line in lines:
         payload = line.get("payload")
         if not isinstance(payload, Mapping):
@@ -65,7 +87,19 @@ def _codex(lines: Iterable[Line]) -> list[Any]:
             items.append(payload)
         elif kind_of(line) == "session_meta" and not items and (text := _instructions(payload)):
             items.append({"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]})
-    return items
+        elif kind_of(payload) == "token_count" and items and (usage := _codex_usage(payload)):
+            turns[len(items) - 1] = LoggedTurn(usage, _string(line.get("timestamp")))
+    return items, turns
+
+
+def _codex_usage(counted: Line) -> dict[str, Any]:
+    """The usage of the last answer, in the words of the Responses API."""
+    info = counted.get("info")
+    last = info.get("last_token_usage") if isinstance(info, Mapping) else None
+    if not isinstance(last, Mapping):
+        return {}
+    sizes = {name: last.get(name) for name in ("input_tokens", "output_tokens")}
+    return {**sizes, "input_tokens_details": {"cached_tokens": last.get("cached_input_tokens")}}
 
 
 def _instructions(meta: Line) -> str:
@@ -74,15 +108,17 @@ def _instructions(meta: Line) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _claude_code(lines: Sequence[Line]) -> list[Any]:
+def _claude_code(lines: Sequence[Line]) -> tuple[list[Any], dict[int, LoggedTurn]]:
     out = _Messages()
     for line in _current([_with_queued(line) for line in lines]):
         message = line["message"]
         if line["type"] == "assistant":
-            out.answer(_string(message.get("id")), message["content"])
+            place = out.answer(_string(message.get("id")), message["content"])
+            if isinstance(message.get("usage"), Mapping):
+                out.turns[place] = LoggedTurn(message["usage"], _string(line.get("timestamp")))
         else:
             out.user(message["content"])
-    return out.messages
+    return out.messages, out.turns
 
 
 def _with_queued(line: Line) -> Line:
@@ -104,16 +140,20 @@ class _Messages:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self._answers: dict[str, dict[str, Any]] = {}
+        self.turns: dict[int, LoggedTurn] = {}
+        self._answers: dict[str, int] = {}
 
-    def answer(self, name: str, content: Any) -> None:
-        known = self._answers.get(name)
-        if known is not None:
+    def answer(self, name: str, content: Any) -> int:
+        """The place of the message that these blocks are in."""
+        place = self._answers.get(name)
+        if place is not None:
+            known = self.messages[place]
             known["content"] = [*_blocks(known["content"]), *_blocks(content)]
-            return
+            return place
         self.messages.append({"role": "assistant", "content": content})
         if name:
-            self._answers[name] = self.messages[-1]
+            self._answers[name] = len(self.messages) - 1
+        return len(self.messages) - 1
 
     def user(self, content: Any) -> None:
         last = self.messages[-1] if self.messages else None

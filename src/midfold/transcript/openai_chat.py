@@ -64,7 +64,8 @@ class OpenAIChat:
         before = _ChatFields(OpenAIChat.read(origin).parts if origin else ())
         now = _ChatFields(message.parts)
         fields: dict[str, Any] = {}
-        if not origin or OpenAIChat.read(origin).role != message.role:
+        named = now.result is not None and bool(now.result.call_id)
+        if not origin or OpenAIChat.read(origin).role != message.role or (named and origin.get("role") == "function"):
             fields["role"] = "user" if message.role == "other" else message.role
         if now.result is not None and (before.result is None or before.result.call_id != now.result.call_id):
             fields["tool_call_id"] = now.result.call_id
@@ -270,12 +271,13 @@ def _new_media(media: Media, text_type: str) -> dict[str, Any]:
 
 
 def _write_calls(calls: list[ToolCall], origin: Mapping[str, Any], fields: dict[str, Any]) -> None:
+    """A legacy call has no id: with one it is a call like the others."""
     legacy = origin.get("function_call")
+    kept: list[ToolCall] = []
     if legacy is not None:
-        kept = [call for call in calls if call.wire is legacy or call.wire == legacy]
+        kept = [call for call in calls if not call.id and (call.wire is legacy or call.wire == legacy)]
         fields["function_call"] = {**_as_mapping(legacy), **_function(kept[0])} if kept else REMOVE
-        calls = [call for call in calls if call not in kept]
-    written = [_written_call(call) for call in calls]
+    written = [_written_call(call) for call in calls if call not in kept]
     if written:
         fields["tool_calls"] = written
     elif "tool_calls" in origin:
@@ -287,6 +289,8 @@ def _written_call(call: ToolCall) -> Any:
     if call.wire is not None and _call(call.wire, "", Notes()) == call:
         return call.wire
     before = _as_mapping(call.wire)
+    if "name" in before:
+        before = {}
     known: dict[str, Any] = {"id": call.id, "type": before.get("type") or "function"}
     if known["type"] == "custom":
         custom = _as_mapping(before.get("custom"))

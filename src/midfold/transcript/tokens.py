@@ -431,11 +431,6 @@ class RunningTally:
             self._marks.append(mark)
         return mark
 
-    def truncate(self, count: int) -> Tally:
-        """Forgets everything after the first `count` messages."""
-        del self._marks[max(count, 0) + 1 :]
-        return self._marks[-1]
-
     @property
     def now(self) -> Tally:
         return self._marks[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from midfold.agent.events import Event, Finished, Folded, Overflowed, Preparing,
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression, PromptCaching
 from midfold.errors import ConfigError, ModelFailed, NotStored
-from midfold.fold.handoff import recognise
+from midfold.fold.handoff import MARKER, UNFOLDS, recognise
 from midfold.model import local_summarizer
 from midfold.model.client import ModelClient
 from midfold.testing import Request, ScriptedProvider
@@ -100,7 +101,7 @@ def test_tools_are_run_and_their_results_sent_back(bench: Callable[..., Bench], 
     assert "line 0: the quick" in results[0]
     assert "hi\\n[exit 0]" in results[1]
     assert {tool.get("name") or tool["function"]["name"] for tool in provider.requests[0].body["tools"]} == {
-        "shell", "read_file", "write_file", "patch", "search", "plan", "context_search", "context_unfold",
+        "shell", "read_file", "write_file", "patch", "search", "plan",
     }  # fmt: skip
     if stream:
         assert "".join(event.text for event in here.told(Said)) == "Let me look.Done, it says hi."
@@ -173,11 +174,12 @@ def test_the_prefix_of_a_request_is_the_previous_one_but_where_it_was_folded(
     here = bench(wire, window=16_000)
     with ScriptedProvider(then=growing(wire, 30)) as provider:
         here.agent(provider).run("Read on.")
-    changes = 0
+    changes, brought = 0, 0
     for before, after in zip(provider.requests, provider.requests[1:], strict=False):
         old, new = before.body["messages"], after.body["messages"]
-        assert before.body["tools"] == after.body["tools"]
+        brought += before.body["tools"] != after.body["tools"]
         changes += new[: len(old)] != old
+    assert brought == 1
     assert 0 < changes <= len([event for event in here.told(Folded) if event.status in ("compacted", "pruned")])
 
 
@@ -400,3 +402,35 @@ def test_the_agent_finds_and_reads_what_was_folded(bench: Callable[..., Bench], 
         agent.run("Read on.")
         agent.run("What was number 413?")
     assert "line 59: the quick brown fox number 413" in found[1]
+
+
+def names(request: Request) -> list[str]:
+    return [tool.get("name") or tool["function"]["name"] for tool in request.body["tools"]]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_tools_for_looking_back_come_with_the_first_fold_and_stay(bench: Callable[..., Bench], wire: str) -> None:
+    """Also after an undo, and when the session is resumed; the handoff promises what they can do."""
+    here = bench(wire, window=16_000)
+    with ScriptedProvider(then=growing(wire, 20)) as provider:
+        agent = here.agent(provider)
+        agent.run("Read on.")
+        first, *later = agent.session.receipts()
+        while agent.session.info is not None and agent.session.info.compaction:
+            agent.session.undo()
+        again = here.agent(provider, resume=agent.session.name)
+        last = json.loads(again.request())["tools"]
+    offered = ["context_search" in names(request) for request in provider.requests]
+    begun = offered.index(True)
+    assert begun > 3 and all(offered[begun:])
+    folded = next(place for place, request in enumerate(provider.requests) if MARKER in request.text)
+    assert folded == begun and UNFOLDS.strip() in provider.requests[begun].text
+    assert names(provider.requests[begun]) == [
+        *names(provider.requests[0]),
+        "context_search",
+        "context_unfold",
+        "context_timeline",
+    ]
+    assert last == provider.requests[-1].body["tools"]
+    assert first.receipt.recall is not None and first.receipt.recall.introduced_tokens > 300
+    assert all(record.receipt.recall is None for record in later)

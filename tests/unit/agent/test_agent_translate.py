@@ -43,7 +43,7 @@ def endpoint(provider: RulesProvider, wire: Any) -> Endpoint:
 
 @pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "openai")])
 def test_a_session_goes_on_over_the_other_wire_and_back(first: Any, second: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("line 1\nline 2\n" + "words\n" * 300)
+    (tmp_path / "a.txt").write_text("line 1\nline 2\n" + "words\n" * 1_500)
     model: Callable[[Request], Turn] = thinking_and_reading
     with (
         RulesProvider(model, window=60_000) as provider,

@@ -24,7 +24,9 @@ from midfold.cache.schedule import (
     summary_price,
 )
 from midfold.config.schema import Compression, Config, PromptCaching
+from midfold.decide import Situation, decide
 from midfold.fold.budget import Pressure
+from midfold.fold.receipt import RecallCost
 from midfold.model import local_summarizer
 from midfold.models import ModelOverride
 from midfold.testing import FakeClock
@@ -134,6 +136,41 @@ def test_the_numbers_behind_a_decision_are_told() -> None:
     timing = schedule(moment(), ANTHROPIC)
     assert (timing.rewritten, timing.removed, timing.break_even_calls) == (20_000, 75_000, 3.1)
     assert timing.saved_now == pytest.approx(0.1 * 75_000 - 1.15 * 20_000)
+
+
+def test_tools_that_come_with_a_fold_count_as_written_and_so_does_what_stands_behind_them() -> None:
+    """Tools stand first: with other ones nothing of the system prompt is read from the cache."""
+    bare = moment()
+    timing = schedule(moment(introduced_tokens=bare.stable_tokens + 1_000), ANTHROPIC)
+    assert (timing.rewritten, timing.removed) == (20_000 + bare.stable_tokens + 1_000, 74_000)
+    price = 1.15 * timing.rewritten
+    for carried, fold in ((23_000.0, False), (price, True)):
+        dear = moment(introduced_tokens=bare.stable_tokens + 1_000, carried_cost=carried)
+        assert schedule(dear, ANTHROPIC).fold is fold
+    known: Any = {"health": Health(turns=9, last=Turn(kind="hit", at=0.0)), "now": 10.0, "fixed_tokens": 5_000}
+    usual = Schedule(threshold_tokens=100_000, prices=ANTHROPIC)
+    rewritten = [
+        usual.timing(prompt_tokens=60_000, introduced_tokens=tokens, **known).rewritten for tokens in (0, 5_400)
+    ]
+    assert rewritten[1] - rewritten[0] == 5_400
+
+
+def test_what_looking_back_costs_is_decided_with_and_told() -> None:
+    schedule_now = Schedule(threshold_tokens=100_000, prices=ANTHROPIC)
+    health = Health(turns=9, last=Turn(kind="hit", at=0.0))
+    base = Situation(
+        prompt_tokens=60_000,
+        threshold_tokens=100_000,
+        schedule=schedule_now,
+        health=health,
+        now=10.0,
+        fixed_tokens=5_000,
+    )
+    cost = RecallCost(introduced_tokens=5_400, rounds=2)
+    plain, dear = decide(base), decide(msgspec.structs.replace(base, recall=cost))
+    assert plain.timing is not None and dear.timing is not None
+    assert dear.timing.rewritten - plain.timing.rewritten == 5_400
+    assert (plain.recall, dear.recall) == (RecallCost(), cost)
 
 
 def test_prices_come_from_the_table_and_from_the_configuration() -> None:

@@ -154,9 +154,10 @@ def test_the_status_line_is_the_documented_one() -> None:
         ("openai", "gpt-4o", "auto", "AUTOMATIC (OpenAI caches gpt-4o by itself)"),
         ("openai", None, "auto", "AUTOMATIC (OpenAI caches its models by itself)"),
         ("anthropic", CLAUDE, "off", "DISABLED (prompt_caching.enabled is off)"),
-        ("anthropic", "gpt-4o", "auto", "DISABLED (gpt-4o via Anthropic is no Claude model)"),
-        ("openrouter", "openai/gpt-4o", "auto", "DISABLED (openai/gpt-4o via OpenRouter is no Claude model)"),
-        ("somewhere", CLAUDE, "auto", "DISABLED (somewhere is not known to take cache markers)"),
+        ("anthropic", "gpt-4o", "auto", "NOT MARKED (gpt-4o via Anthropic is no Claude model)"),
+        ("openrouter", "openai/gpt-4o", "auto", "NOT MARKED (openai/gpt-4o via OpenRouter is no Claude model)"),
+        ("somewhere", CLAUDE, "auto", "NOT MARKED (somewhere is not known to take cache markers)"),
+        ("anthropic", None, "auto", "NOT MARKED (no model is named, and only Claude is marked)"),
         ("anthropic", "gpt-4o", "on", "ENABLED (gpt-4o via Anthropic, 5m TTL)"),
     ],
 )

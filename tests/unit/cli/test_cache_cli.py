@@ -33,7 +33,8 @@ def test_diff_names_the_block_the_cost_and_who(tmp_path: Path) -> None:
     first = saved(tmp_path / "a.json", request("Go.", "Yes. " * 500, "More."))
     second = saved(tmp_path / "b.json", request("Go!", "Yes. " * 500, "More."))
     shown = run("diff", first, second)
-    assert shown.exit_code == 0, shown.output
+    assert shown.exit_code == 1, shown.output
+    assert run("diff", first, first).exit_code == 0
     assert "messages[0].content[0].text, byte" in shown.output
     assert "changed by: client" in shown.output
     facts = json.loads(run("diff", first, second, "--json").output)

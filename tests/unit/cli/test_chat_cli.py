@@ -209,7 +209,7 @@ def test_another_model_on_another_wire_goes_on_with_the_same_conversation(folder
 
 
 def test_here_folds_everything_before_the_last_exchanges(folder: Path) -> None:
-    words = "A long answer about foxes and their numbers. " * 60
+    words = "A long answer about foxes and their numbers. " * 110
     with ScriptedProvider(then=turn("openai", words)) as provider, chat(provider, folder) as terminal:
         terminal.wait_for("> ")
         for number in range(4):
@@ -340,10 +340,12 @@ def test_agent_run_prints_the_answer_alone_and_declines_changes_without_yes(fold
     script = [turn("anthropic", "", [("shell", {"command": "rm notes.txt"})]), turn("anthropic", "I may not.")]
     with ScriptedProvider(script) as provider:
         done = agent(provider, folder, "-", input="Remove the notes.")
-    assert (done.returncode, done.stdout) == (0, "I may not.\n")
+    assert (done.returncode, done.stdout) == (1, "I may not.\n")
     assert "rm notes.txt" in done.stderr
+    assert "1 call not run (shell): nobody could be asked; --yes allows commands and changes" in done.stderr
+    assert "I may not." not in done.stderr
     assert (folder / "notes.txt").exists()
-    assert "declined" in provider.requests[1].text
+    assert "nobody can be asked" in provider.requests[1].text
 
 
 def test_agent_run_fails_with_a_status(folder: Path) -> None:

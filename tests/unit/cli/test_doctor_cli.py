@@ -78,16 +78,24 @@ def test_store_upstreams_and_door_are_looked_at_where_they_are_configured(tmp_pa
     file.write_text(
         f"store: {{url: 'sqlite:///{tmp_path}/s.db'}}\n"
         "gateway: {upstream: 'http://127.0.0.1:9'}\n"
-        "upstreams: {claude-*: {base_url: 'https://api.example', wire: anthropic}}\n"
+        "upstreams: {claude-*: {base_url: 'https://localhost', wire: anthropic}}\n"
     )
     result = run("--config", str(file), "--json")
     assert result.exit_code == 0
+    assert told(result, "store") == {
+        "what": "store",
+        "status": "note",
+        "told": f"{tmp_path}/s.db is not there yet; the first session makes it",
+    }
+    assert not (tmp_path / "s.db").exists()
+    midfold.open(f"sqlite:///{tmp_path}/s.db").close()
+    result = run("--config", str(file), "--json")
     assert "0 sessions, every invariant holds" in told(result, "store")["told"]
     assert told(result, "door")["told"] == "127.0.0.1:8787, this machine only, no keys"
     places = [row["told"] for row in json.loads(result.output) if row["what"] == "upstream"]
     assert places == [
         "127.0.0.1:9, wire any, the client's own key",
-        "api.example, wire anthropic, the client's own key",
+        "localhost, wire anthropic, the client's own key",
     ]
     probed = run("--config", str(file), "--json", "--probe")
     assert probed.exit_code == 1
@@ -113,6 +121,7 @@ def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what
             call(url, "POST", "/v1/chat/completions", body)
             assert told(run("--config", str(file), "--json", "--probe"), "gateway")["status"] == "ok"
             app.gateway.preparer.measurer.put_back = broken
+            app.gateway.preparer.measurer.reads_everything = True
             status, headers, _ = call(url, "POST", "/v1/chat/completions", body)
             assert (status, headers["x-midfold-reason"]) == (200, "not looked at: KeyError")
             figures = call(url, "GET", "/metrics")[2].decode()
@@ -134,7 +143,8 @@ def test_requests_that_a_running_gateway_did_not_look_at_are_a_problem_with_what
     [
         ("gateway: {upstream: 'http://a.example', host: 0.0.0.0}\n", "door", "keys must name who may use it"),
         ("gateway: {upstream: 'http://a.example', api_key_env: NOT_SET}\n", "upstreams", "NOT_SET is not set"),
-        ("store: {url: 'sqlite:////proc/none/s.db'}\n", "store", "/proc/none/s.db"),
+        ("store: {url: 'sqlite:////dev/null/s.db'}\n", "store", "/dev/null/s.db cannot be made"),
+        ("gateway: {upstream: 'http://a.invalid'}\n", "upstream", "a.invalid cannot be found"),
     ],
 )
 def test_what_would_stop_a_gateway_is_a_problem(tmp_path: Path, text: str, what: str, problem: str) -> None:

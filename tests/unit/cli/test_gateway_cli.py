@@ -25,6 +25,10 @@ def test_the_demo_shows_both_sessions_and_only_one_ends_early() -> None:
     found = json.loads(done.stdout)
     assert (found["with"]["done"], found["with"]["refused"]) == (45, 0)
     assert found["without"]["done"] < 45 and "context limit" in found["without"]["error"]
+    marking, alone = found["marking"], found["without"]
+    assert marking["done"] < 45 and "context limit" in marking["error"]
+    assert marking["cache_read_share"] > 0.5 > alone["cache_read_share"]
+    assert marking["billed_tokens"] / marking["done"] < alone["billed_tokens"] / alone["done"]
     assert found["with"]["folds"] >= 1 and found["with"]["cache_read_share"] > 0.5
 
 

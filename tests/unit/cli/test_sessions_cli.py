@@ -15,7 +15,9 @@ from midfold.cli.main import main
 from midfold.errors import MidfoldError, NotStored, SchemaError, StoreError
 from support.fixtures import call, long_tool_heavy_conversation, user
 
-MIGRATIONS = ["0001_sessions.sql", "0002_prompts.sql", "0003_hidden_turns.sql", "0004_usage.sql"]
+MIGRATIONS = [
+    f"000{name}.sql" for name in ("1_sessions", "2_prompts", "3_hidden_turns", "4_usage", "5_windows", "6_word_blocks")
+]
 TALK = long_tool_heavy_conversation().messages
 
 
@@ -79,7 +81,7 @@ def test_a_view_shows_what_a_json_result_says_first(shell: Shell) -> None:
 
 
 def test_search_and_unfold(shell: Shell) -> None:
-    (hit,) = shell.json("sessions", "search", "src/invoice/total_price.py", "--session", "alice", "--role", "user")
+    hit, *_ = shell.json("sessions", "search", "src/invoice/total_price.py", "--session", "alice", "--role", "user")
     assert "total_price.py" in hit["text"]
     assert b"total_price" in shell("sessions", "unfold", "alice", hit["handle"]).stdout_bytes
     (receipt,) = shell.json("sessions", "receipts", "alice")
@@ -102,8 +104,12 @@ def test_export_and_import(shell: Shell, tmp_path: Path) -> None:
     out = tmp_path / "alice.jsonl"
     shell("sessions", "export", "alice", "-o", str(out))
     assert shell("sessions", "export", "alice").stdout_bytes == out.read_bytes()
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(MidfoldError, match="exists already; --overwrite replaces it"):
         shell("sessions", "export", "alice", "-o", str(out))
+    shell("sessions", "export", "alice", "-o", str(out), "--overwrite")
+    assert shell("sessions", "export", "alice", "-o", "-").stdout_bytes == out.read_bytes()
+    with pytest.raises(MidfoldError, match="there is no folder"):
+        shell("sessions", "export", "alice", "-o", str(tmp_path / "none" / "a.jsonl"))
     assert "carol" in shell("sessions", "import", str(out), "--as", "carol").stdout
     views = [shell("sessions", "view", name, "--json").stdout for name in ("alice", "carol")]
     assert views[0] == views[1]

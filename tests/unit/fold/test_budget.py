@@ -43,8 +43,10 @@ def test_every_number_grows_with_the_window() -> None:
         assert min(values) > 0
 
 
-def test_the_cap_on_the_summary_beats_its_minimum_in_small_windows() -> None:
-    assert plan_budget(16_000).summary_tokens(100_000) == 800
+def test_the_least_of_a_summary_beats_its_maximum_in_small_windows_up_to_a_fifth_of_the_threshold() -> None:
+    assert plan_budget(24_000).summary_tokens(100_000) == 2_000
+    assert plan_budget(16_000).summary_tokens(100_000) == 1_600
+    assert plan_budget(16_000, ratio=0.25).summary_tokens(100) == 800
 
 
 def test_the_trigger_is_inclusive_and_none_is_falsy() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midfold import SummaryAsk, Transcript, read
-from midfold.fold.local import NOTICE, fallback_summary
+from midfold.fold.local import NOTICE, local_summary
 from midfold.fold.redact import redact
 from midfold.fold.summary import parse_summary
 from midfold.transcript.tokens import estimate_text
@@ -50,7 +50,7 @@ def fold() -> Transcript:
 
 def summary(budget: int = 3_000, **changes: Any) -> str:
     fields = {"messages": fold(), "budget_tokens": budget, "fold": "0" * 12, "redact": redact}
-    return fallback_summary(SummaryAsk(**{**fields, **changes}))
+    return local_summary(SummaryAsk(**{**fields, **changes}))[0]
 
 
 def test_it_says_that_it_is_local_and_may_be_incomplete() -> None:
@@ -80,7 +80,7 @@ def test_failures_are_told_as_failures_and_a_later_success_clears_them() -> None
         *read(call(9, "terminal", {"command": "pytest -q"}, '{"output": "9 passed", "exit_code": 0}')).messages,
     )
     told = parse_summary(
-        fallback_summary(SummaryAsk(messages=mended, budget_tokens=3_000, fold="0" * 12, redact=redact))
+        local_summary(SummaryAsk(messages=mended, budget_tokens=3_000, fold="0" * 12, redact=redact))[0]
     )
     assert "pytest -q" not in told.blocked
 
@@ -99,7 +99,7 @@ def test_no_half_of_a_secret_is_left_where_a_text_is_cut(before: int) -> None:
             *call(1, "terminal", command, f"{filling} {SECRET} error: failed {'x ' * 300}"),
         ]
     ).messages
-    told = fallback_summary(SummaryAsk(messages=messages, budget_tokens=3_000, fold="0" * 12, redact=redact))
+    told = local_summary(SummaryAsk(messages=messages, budget_tokens=3_000, fold="0" * 12, redact=redact))[0]
     assert SECRET[:12] not in told
     assert SECRET[-12:] not in told
 
@@ -132,7 +132,7 @@ def test_a_topic_gets_its_lines_first() -> None:
 def test_an_empty_fold_and_one_of_nonsense_do_not_raise() -> None:
     odd = read([None, {"role": "user"}, {"role": "assistant", "tool_calls": [None]}, {"role": "tool"}]).messages
     for messages in ((), odd):
-        assert fallback_summary(SummaryAsk(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact))
+        assert local_summary(SummaryAsk(messages=messages, budget_tokens=500, fold="0" * 12, redact=redact))[0]
 
 
 def test_files_of_an_agent_that_has_only_a_shell_are_told() -> None:
@@ -141,3 +141,21 @@ def test_files_of_an_agent_that_has_only_a_shell_are_told() -> None:
     told = summary(messages=messages.messages)
     assert "/srv/app/models.py" in told
     assert "src/loader/yaml_reader.py" in told
+
+
+def test_a_value_is_told_before_plumbing_and_a_finding_before_announcements() -> None:
+    lines = (f"{at}→const part{at} = makePart{at}(input{at});" for at in range(30, 70))
+    output = "\n".join([*lines, "99→const WIDGET_TIMEOUT_MS = 600_000;"])
+    messages = read(
+        [
+            {"role": "user", "content": "Why does the widget give up?"},
+            {"role": "assistant", "content": "Now update the widget part as follows:"},
+            *call(1, "Read", {"file_path": "/w/widget.ts"}, output),
+            {"role": "assistant", "content": "The widget gives up because its timeout is read twice."},
+            *call(2, "Read", {"file_path": "/w/other.ts"}, "nothing here"),
+        ]
+    ).messages
+    text = local_summary(SummaryAsk(messages=messages, budget_tokens=150, fold="0" * 12, redact=redact))[0]
+    assert "WIDGET_TIMEOUT_MS = 600_000" in text
+    assert "because its timeout is read twice" in text
+    assert "Now update" not in text

@@ -5,9 +5,20 @@ import time
 
 import pytest
 
-from midfold import Message, Text, ToolResult, read
-from midfold.fold.handoff import END_MARKER, MARKER, filler, generated_messages, handoff, newest_handoff, recognise
+from midfold import Message, Text, ToolResult, compact, read
+from midfold.fold.archive import UNFOLD_TOOL
+from midfold.fold.handoff import (
+    END_MARKER,
+    MARKER,
+    UNFOLDS,
+    filler,
+    generated_messages,
+    handoff,
+    newest_handoff,
+    recognise,
+)
 from midfold.fold.summary import SECTIONS, StructuredSummary, build_prompt, parse_summary, template
+from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.splice import message_value
 
@@ -120,3 +131,14 @@ def test_the_prompt_updates_a_previous_summary_and_treats_turns_as_data() -> Non
     again = build_prompt("[USER]: hi", budget_tokens=2_000, previous=BODY)
     assert BODY in again
     assert "Update the summary" in again
+
+
+@pytest.mark.parametrize("name", ["context_unfold", "read_file", ""])
+def test_unfolding_is_promised_only_where_the_model_has_a_tool_for_it(name: str) -> None:
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}}] if name else []
+    talk = [
+        {"role": role, "content": f"{number} words " * 50} for number in range(20) for role in ("user", "assistant")
+    ]
+    done = compact(talk, tools=tools, context_length=8_000, force=True)
+    (text,) = (one.text for one in read(done.messages).messages if (ours := recognise(one)) and ours.kind == "fold")
+    assert (UNFOLDS.strip() in text) == (name == UNFOLD_TOOL in NAMES)

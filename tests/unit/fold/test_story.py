@@ -15,7 +15,9 @@ from midfold.fold.local import local_summary
 from midfold.fold.names import Shape, binds, judge_name, names, parts
 from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAsk
+from midfold.fold.steps import SCANNED, FoldReading, Kind, places_to_read
 from midfold.fold.summary import StructuredSummary, parse_summary
+from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tokens import estimate_text
 from tests.support.build import assistant, call, system, user
 
@@ -355,3 +357,30 @@ def test_task_demands_and_findings_survive_ten_folds() -> None:
     assert finding in text
     assert sum("What happened, in order:" in body for body in bodies) == 1
     assert text.count("What happened, in order:") == 1
+
+
+def test_of_a_fold_that_is_too_long_to_read_the_newest_calls_and_everything_said_are_read() -> None:
+    turns = [*work(60), *call(99, "read_file", {"path": "src/newest.py"}, "def newest_of_all(): ..."), user("And now?")]
+    messages = midfold.read(turns).messages
+    assert list(places_to_read(messages, 1_000_000)) == list(range(len(messages)))
+    places = places_to_read(messages, 3_000)
+    calls = [at for at in places if any(isinstance(part, ToolCall | ToolResult) for part in messages[at].parts)]
+    spoken = [at for at, message in enumerate(messages) if message.role == "user" or message.text.startswith("I ch")]
+    assert set(spoken) <= set(places)
+    assert list(places) == sorted(places)
+    assert 4 <= len(calls) < 40
+    assert calls[0] > len(messages) // 2
+    assert messages[calls[-1]].text == "def newest_of_all(): ..."
+    reading = FoldReading(ask_of(turns), scanned=3_000)
+    assert {step.at for step in reading.steps if step.kind is Kind.USER} == {0, len(messages) - 1}
+    assert reading.length == len(messages)
+
+
+def test_a_very_long_fold_is_told_by_what_was_said_and_its_newest_steps() -> None:
+    turns = work(2_500)
+    text = local_summary(ask_of(turns, budget_tokens=4_000))[0]
+    assert "Port the parser to src/parser/core.rs" in text
+    assert "I changed handle_2499 in src/module_2499/file_2499.py." in text
+    reading = FoldReading(ask_of(turns))
+    read = sum(len(row) for step in reading.steps if step.kind is Kind.CALL for row in step.rows)
+    assert 0 < read < SCANNED

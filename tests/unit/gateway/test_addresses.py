@@ -8,9 +8,9 @@ import pytest
 
 from midfold.config import Config
 from midfold.config.schema import GatewaySettings
-from midfold.errors import ConfigError
+from midfold.errors import ConfigError, Misdirected
 from midfold.gateway.routes import is_origin_form, route_of
-from midfold.gateway.upstream import Client, Misdirected, Upstream, Upstreams, UpstreamTarget, _address
+from midfold.gateway.upstream import Client, Upstream, Upstreams, UpstreamTarget, _address
 from support.attacks import Listener
 
 

@@ -6,17 +6,24 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+from msgspec import Raw
+
 import midfold
+from midfold.fold.handoff import SYSTEM_NOTE
 from midfold.fold.request import SummaryAsk
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest
 from midfold.gateway.peek import peek
 from midfold.gateway.prepare import NOTHING, RequestPreparer
 from midfold.gateway.routes import route_of
+from midfold.testing.answers import anthropic_json
+from midfold.testing.doubles import ScriptedProvider
+from midfold.transcript import jsonio
 from midfold.transcript.document import read
 from midfold.transcript.tokens import Count
 from support.fixtures import assistant, free, user
-from support.gateways import settings
+from support.gateways import running, settings
 
 WINDOW = 8_000
 
@@ -86,3 +93,39 @@ def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_ha
         assert exchange.account.action == "compacted" and len(sent) < len(body)
         assert asked.count("checkpoints") == 2
         assert not {"messages", "view_messages"} & set(asked)
+
+
+def test_system_prompt_and_tools_are_not_decoded_and_encoded_again_for_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same tools in another conversation nothing is decoded, and nothing of either is ever encoded."""
+    handled: list[tuple[str, bytes]] = []
+    decode, encode = jsonio.decode, jsonio.encode
+
+    def counting_decode(data: Any) -> Any:
+        raw = data.encode() if isinstance(data, str) else bytes(data)
+        if b'"max_tokens"' not in raw:  # the provider reads whole requests
+            handled.append(("decoded", raw))
+        return decode(data)
+
+    def counting_encode(value: Any) -> bytes:
+        made = encode(value)
+        if not isinstance(value, list) or not all(isinstance(one, Raw) for one in value):
+            handled.append(("encoded", made))
+        return made
+
+    schema = {"type": "object", "properties": {}}
+    tools = [{"name": f"t{n}", "description": f"TOOL-MARK {n}", "input_schema": schema} for n in range(5)]
+    said = "a sentence of a story that has no end " * 40
+    monkeypatch.setattr(jsonio, "decode", counting_decode)
+    monkeypatch.setattr(jsonio, "encode", counting_encode)
+    with ScriptedProvider(then=anthropic_json("fine")) as provider, running(provider.url, window=16_000) as gateway:
+        for ask in ("Tell me a story.", "Tell me another."):
+            handled.clear()
+            turns = [{"role": "assistant" if n % 2 else "user", "content": f"{n} {said}"} for n in range(61)]
+            body = {"model": "claude-x", "max_tokens": 9, "system": "SYSTEM-MARK", "tools": tools}
+            body["messages"] = [{"role": "user", "content": ask}, {"role": "assistant", "content": "Yes."}, *turns]
+            assert gateway.post("/v1/messages", body)[1]["x-midfold-action"] == "compacted"
+    assert [how for how, data in handled if b"TOOL-MARK" in data] == []
+    written = [data for how, data in handled if b"SYSTEM-MARK" in data and how == "encoded"]
+    assert all(SYSTEM_NOTE.encode() in data for data in written), "only with its note"
+    sent = json.loads(provider.requests[-1].raw)
+    assert sent["tools"][-1]["name"] == "t4" and "SYSTEM-MARK" in json.dumps(sent["system"])

@@ -10,16 +10,23 @@ from typing import Any
 import msgspec
 import pytest
 
+import midfold
 from midfold.config import Config
 from midfold.config.schema import Compression, GatewaySettings, PromptCaching, UpstreamSettings
 from midfold.errors import ConfigError
-from midfold.gateway.limits import Policy, overflow_of
-from midfold.gateway.measuring import PromptReports
+from midfold.gateway import create_app
+from midfold.gateway.encodings import decode_body
+from midfold.gateway.exchange import NOBODY
+from midfold.gateway.limits import Policy
+from midfold.gateway.measuring import ClientHistory, PromptReports, ToolOffer
+from midfold.gateway.overflows import overflow_of
 from midfold.gateway.peek import peek, peek_slowly
-from midfold.gateway.rounds import offer_tools
+from midfold.gateway.rounds import TAKEN, definitions
 from midfold.gateway.routes import request_options, route_of, to_client, to_upstream
-from midfold.gateway.upstream import Upstreams, UsageTap, decode_body
+from midfold.gateway.upstream import Upstreams, UsageTap
 from midfold.models import ModelOverride
+from midfold.recall import TOOLS
+from midfold.transcript.document import read
 
 
 def config(window: int = 100_000, mode: Any = "hygiene", **compression: Any) -> Config:
@@ -90,7 +97,7 @@ def test_the_trigger_is_85_percent_unless_the_answer_needs_more() -> None:
     scheduled = msgspec.structs.replace(config(mode="manage"), prompt_caching=PromptCaching(schedule="cheapest"))
     assert Policy(scheduled).limits("m", 0).floor == 2 * 20_000, "cheap moments come before the threshold"
     hygiene = msgspec.structs.replace(config(), prompt_caching=PromptCaching(schedule="cheapest"))
-    assert Policy(hygiene).engine_config.prompt_caching.schedule == "threshold"
+    assert Policy(hygiene).engine_config().prompt_caching.schedule == "threshold"
     assert not Policy(config(mode="passthrough")).enabled
     assert not Policy(config(enabled=False)).enabled
 
@@ -139,7 +146,7 @@ def test_bodies_without_their_encoding() -> None:
 
 def test_headers() -> None:
     given = [(b"authorization", b"Bearer mine"), (b"x-midfold-session", b" s "), (b"x-midfold-bypass", b"TRUE")]
-    assert request_options(given) == ("s", True)
+    assert request_options(given) == ("s", True, "")
     assert to_upstream(given) == [("authorization", "Bearer mine")]
     assert to_upstream([*given, (b"cookie", b"a=b")], ("x-api-key", "k")) == [("x-api-key", "k")]
     assert to_upstream([(b"accept-encoding", b"zstd")]) == [("accept-encoding", "identity")]
@@ -167,25 +174,35 @@ def test_which_errors_are_about_size(status: int, text: str, found: tuple[int, b
     assert (told and told[:2]) == found
 
 
+OFFERED = definitions("openai-chat", TOOLS)
+TALK = b'"messages":[{"role":"user","content":"Hi."}]'
+
+
 @pytest.mark.parametrize(
     ("body", "starts"),
     [
-        (b'{"model": "m", "tools": [ {"a": 1e-7} ], "x": 1}', b'{"model": "m", "tools": [ {"a": 1e-7},{"type"'),
-        (b'{"model": "m"}', b'{"model": "m","tools":[{"type"'),
-        (b'{"tools": null}', b'{"tools": [{"type"'),
-        (b'{"tools": []}', b'{"tools": [{"type"'),
+        (b'{"model": "m", "tools": [ {"a": 1e-7} ], "x": 1,', b'{"model": "m", "tools": [ {"a": 1e-7},{"type"'),
+        (b'{"tools": null,', b'{"tools": [{"type"'),
+        (b'{"tools": [],', b'{"tools": [{"type"'),
+        (b"{", b"{" + TALK + b',"tools":[{"type"'),
     ],
 )
 def test_tools_are_offered_behind_the_clients_and_nothing_else_changes(body: bytes, starts: bytes) -> None:
-    found = offer_tools(body, "openai-chat")
-    assert found is not None and found.startswith(starts)
+    history = ClientHistory(read(body + TALK + b"}", dialect="openai-chat"))
+    found = history.body_with(history.talk, noted=False, offered=OFFERED)
+    assert found.startswith(starts) and TALK in found
     names = [tool.get("function", {}).get("name") for tool in json.loads(found)["tools"]]
-    assert names[-2:] == ["context_search", "context_unfold"]
+    assert names[-3:] == ["context_search", "context_unfold", "context_timeline"]
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b'{"tools": {}}', b'{"tools": [{"name": "context_unfold"}]}'])
-def test_tools_that_cannot_be_added_are_not(body: bytes) -> None:
-    assert offer_tools(body, "anthropic") is None
+@pytest.mark.parametrize("tools", [b"{}", b'"read_file"', b'[{"name": "context_unfold"}]'])
+def test_tools_that_cannot_be_added_are_not(tools: bytes) -> None:
+    with midfold.open("memory:") as sessions:
+        config = Config(gateway=GatewaySettings(upstream="http://127.0.0.1:1", recall="on"))
+        recall = create_app(config, sessions=sessions, environment={}).gateway.recall
+        assert recall is not None
+        history = ClientHistory(read(b'{"tools":' + tools + b"," + TALK + b"}", dialect="openai-chat"))
+        assert recall._offer(NOBODY, history) == ToolOffer(problem=TAKEN)
 
 
 def test_peeking_reads_a_few_fields_and_never_fails() -> None:
@@ -212,3 +229,9 @@ def test_peeking_reads_a_few_fields_and_never_fails() -> None:
 def test_how_large_a_refused_request_was(text: str, asked: int) -> None:
     found = overflow_of(400, json.dumps({"error": {"message": text, "code": "context_length_exceeded"}}).encode())
     assert found is not None and found.asked == asked
+
+
+def test_a_limit_of_prompts_below_the_window_is_the_trigger() -> None:
+    limits = Policy(Config()).limits("gpt-5", 1_000)
+    assert (limits.window, limits.trigger, limits.reservation) == (400_000, int(272_000 * 0.95), 128_000)
+    assert Policy(Config()).limits("gpt-5", 1_000, 300_000).reservation == 0, "a refusal knows better"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from midfold.gateway.hidden import JOINED, SEPARATOR, JoinedStream, ShownPart, add_usage, raw_messages, without_hidden
+from midfold.gateway.hidden import JOINED, SEPARATOR, JoinedStream, ShownPart, raw_messages, without_hidden
+from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.message import Message
 from midfold.transcript.splice import message_value
@@ -51,7 +52,7 @@ def values(data: bytes) -> list[dict[str, Any]]:
     "turn", [Turn(LONG_TEXT), Turn(LONG_TEXT, THEIRS), Turn("", THEIRS), Turn("Hm.", thinking="So. " * 40), Turn()]
 )
 def test_a_stream_without_hidden_calls_is_relayed_byte_for_byte(dialect: str, turn: Turn) -> None:
-    joined, events = JOINED[dialect](), stream(dialect, turn)
+    joined, events = JOINED[dialect](NAMES), stream(dialect, turn)
     sent = fed(joined, events)
     assert b"".join([*sent, joined.rest()]) == b"".join(event.raw for event in events)
     if turn.text:
@@ -60,31 +61,45 @@ def test_a_stream_without_hidden_calls_is_relayed_byte_for_byte(dialect: str, tu
 
 
 @every_dialect
-def test_what_is_said_is_relayed_at_once_and_calls_wait_for_the_end_of_the_turn(dialect: str) -> None:
-    joined, events = JOINED[dialect](), stream(dialect, Turn(LONG_TEXT, THEIRS))
+@pytest.mark.parametrize("calls", [HIDDEN, (*HIDDEN, *THEIRS)])
+def test_what_is_said_is_relayed_at_once_and_hidden_calls_wait_for_the_end_of_the_turn(
+    dialect: str, calls: tuple[Any, ...]
+) -> None:
+    joined, events = JOINED[dialect](NAMES), stream(dialect, Turn(LONG_TEXT, calls))
     sent = fed(joined, events)
-    call = next(place for place, event in enumerate(events) if "c1" in event.data)
+    call = next(place for place, event in enumerate(events) if "h1" in event.data)
     assert b"".join(sent[:call]) == b"".join(event.raw for event in events[:call])
-    assert not any(sent[call:])
+    assert not any(sent[call:]) and not joined.is_for_client
 
 
 @every_dialect
-def test_after_a_turn_that_said_nothing_the_next_one_is_relayed_as_it_came_but_for_its_usage(dialect: str) -> None:
-    joined = JOINED[dialect]()
+@pytest.mark.parametrize("text", ["", LONG_TEXT])
+def test_a_turn_whose_first_call_is_the_clients_is_relayed_without_the_hidden_ones(dialect: str, text: str) -> None:
+    more = (("c2", "terminal", {"command": "pwd"}),)
+    joined, events = JOINED[dialect](NAMES), stream(dialect, Turn(text, (*THEIRS, *HIDDEN, *more)))
+    sent = fed(joined, events)
+    first = next(place for place, event in enumerate(events) if "c1" in event.data)
+    hidden = next(place for place, event in enumerate(events) if "h1" in event.data)
+    assert b"".join(sent[:hidden]) == b"".join(event.raw for event in events[:hidden])
+    assert all(sent[first:hidden]) and not any(sent[hidden:]) and joined.is_for_client
+    whole = b"".join([*sent, joined.rest()])
+    expected = b"".join(event.raw for event in stream(dialect, Turn(text, (*THEIRS, *more))))
+    same = [{**one, "sequence_number": 0} for one in values(whole)]
+    assert same == [{**one, "sequence_number": 0} for one in values(expected)]
+
+
+@every_dialect
+def test_after_a_turn_that_said_nothing_the_next_one_is_relayed_as_it_came(dialect: str) -> None:
+    joined = JOINED[dialect](NAMES)
     assert not any(fed(joined, stream(dialect, Turn("", HIDDEN), 1)))
     joined.hide()
     events = stream(dialect, Turn(LONG_TEXT), 2)
     sent = b"".join(fed(joined, events)) + joined.rest()
-    changed = [
-        one for one, event in zip(values(sent), [e for e in events if e.value], strict=True) if one != event.value
-    ]
-    assert len(changed) == 1 and joined.seen == []
-    usage = changed[0].get("usage") or changed[0]["response"]["usage"]
-    assert usage == add_usage(USAGE[dialect], USAGE[dialect])
+    assert sent == b"".join(event.raw for event in events) and joined.seen == []
 
 
 def test_two_turns_as_one_anthropic_message() -> None:
-    joined = JOINED["anthropic"]()
+    joined = JOINED["anthropic"](NAMES)
     sent = b"".join(fed(joined, stream("anthropic", Turn("One.", HIDDEN, thinking="Hm."), 1)))
     joined.hide()
     sent += b"".join(fed(joined, stream("anthropic", Turn("Two.", THEIRS), 2))) + joined.rest()
@@ -94,13 +109,13 @@ def test_two_turns_as_one_anthropic_message() -> None:
     starts = [(one["index"], one["content_block"]["type"]) for one in found if one["type"] == "content_block_start"]
     assert starts == [(0, "thinking"), (1, "text"), (2, "text"), (3, "tool_use")]
     end = next(one for one in found if one["type"] == "message_delta")
-    assert (end["delta"]["stop_reason"], end["usage"]["output_tokens"]) == ("tool_use", 14)
+    assert (end["delta"]["stop_reason"], end["usage"]) == ("tool_use", USAGE["anthropic"])
     assert joined.seen == [ShownPart("thinking", "Hm."), ShownPart("text", "One.")]
     assert b"context_search" not in sent
 
 
 def test_two_turns_as_one_response() -> None:
-    joined = JOINED["openai-responses"]()
+    joined = JOINED["openai-responses"](NAMES)
     sent = b"".join(fed(joined, stream("openai-responses", Turn("One.", HIDDEN), 1)))
     joined.hide()
     sent += b"".join(fed(joined, stream("openai-responses", Turn("Two."), 2))) + joined.rest()
@@ -113,7 +128,7 @@ def test_two_turns_as_one_response() -> None:
 
 
 def test_reasoning_of_a_response_waits_for_the_item_it_belongs_to() -> None:
-    joined = JOINED["openai-responses"]()
+    joined = JOINED["openai-responses"](NAMES)
     item = {"type": "reasoning", "id": "rs_1", "summary": []}
     thought = StreamEvent(
         b"event: a\ndata: {}\n\n", "a", json.dumps({"type": "response.output_item.done", "item": item})
@@ -125,7 +140,7 @@ def test_reasoning_of_a_response_waits_for_the_item_it_belongs_to() -> None:
 
 @every_dialect
 def test_a_stream_that_cannot_go_on_ends_with_an_error_of_its_dialect(dialect: str) -> None:
-    (found,) = values(JOINED[dialect]().error({"type": "overloaded_error", "message": "busy"}))
+    (found,) = values(JOINED[dialect](NAMES).error({"type": "overloaded_error", "message": "busy"}))
     assert found["error"] == {"type": "overloaded_error", "message": "busy"}
 
 

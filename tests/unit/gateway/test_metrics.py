@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from midfold.gateway.operating import Counter, Histogram, MetricGauge, page
+from midfold.fold.receipt import RecallCost
+from midfold.gateway.exchange import RequestAccount
+from midfold.gateway.operating import Counter, Histogram, MetricGauge, Metrics, page
+from midfold.transcript.message import Usage
 
 
 def test_the_page_has_help_type_and_every_value() -> None:
@@ -37,3 +40,16 @@ def test_a_label_cannot_break_out_of_its_quotes() -> None:
     counter.add('a"b\\c\nd')
     assert 'c{l="a\\"b\\\\c\\nd"} 1' in page([counter])
     assert "# HELP c A\\nB\n" in page([counter])
+
+
+def test_what_hidden_rounds_cost_is_counted_with_all_prompts_and_apart() -> None:
+    figures = Metrics()
+    hidden = RecallCost(rounds=2, prompt_tokens=900, cached_tokens=700, output_tokens=30)
+    account = RequestAccount("POST", "/v1/messages", route="messages", status=200, hidden=hidden)
+    account.usage = Usage(prompt_tokens=1_000, completion_tokens=10, cache_read_tokens=800)
+    figures(account)
+    told = figures.page()
+    assert "midfold_hidden_rounds_total 2\n" in told
+    for kind, apart, whole in (("read", 700, 1_500), ("new", 200, 400), ("answered", 30, 40)):
+        assert f'midfold_hidden_tokens_total{{kind="{kind}"}} {apart}\n' in told
+        assert f'midfold_prompt_tokens_total{{kind="{kind}"}} {whole}\n' in told

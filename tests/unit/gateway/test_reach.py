@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import midfold
-from midfold.errors import TranscriptError
+from midfold.errors import TooMuch, TranscriptError
 from midfold.gateway import ids as belongings
 from midfold.gateway import ids as issued
 from midfold.gateway.exchange import Owner
@@ -21,7 +21,6 @@ from midfold.gateway.ids import (
     IssuedIds,
     Made,
     OwnedIds,
-    TooMuch,
     grant_for,
     may_have_references,
     references,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import midfold
 from midfold.service import Sessions
-from midfold.store.sqlite import MOST_WAITING
+from midfold.store.word_index import FAN
 from support.fixtures import call, user
 
 SHORT, LONG = 100, 10_000
@@ -35,7 +35,7 @@ def test_appending_and_viewing_do_not_depend_on_the_length_of_the_session(tmp_pa
             turns = [turn for number in range(count // 2) for turn in call(number, "sh", {"n": number}, f"{number} ok")]
             session.append(turns)
             assert session.compact(target_tokens=800, force=True).changed
-            added = [user(f"one more for {count}, number {number}") for number in range(2 * MOST_WAITING)]
+            added = [user(f"one more for {count}, number {number}") for number in range(2 * FAN * FAN)]
             append = steps(sessions, lambda: [session.append([message]) for message in added])  # noqa: B023
             fresh = sessions.session(session.name)
             view = steps(sessions, fresh.view)
@@ -70,7 +70,7 @@ def test_a_compaction_rewrites_and_indexes_nothing(tmp_path: Path) -> None:
         database = sessions.store.database
 
         def rows() -> list[tuple[object, ...]]:
-            tables = ("messages", "words_docsize", "words_data")
+            tables = ("messages", "word_segments", "word_blocks")
             texts = [f"SELECT '{table}', count(*) FROM {table}" for table in tables]
             found: list[tuple[object, ...]] = database.read(
                 lambda tx: tx.connection.execute(" UNION ALL ".join(texts)).fetchall()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from midfold.errors import SchemaError, StoreError
-from midfold.fold.words import VERSION
+from midfold.recall.words import VERSION, parse_query
 from midfold.store import SqlStore, open_database, upkeep
 from midfold.store.database import Database, Flavour
 from midfold.store.protocol import Prompt
@@ -18,8 +18,8 @@ from midfold.testing.stores import CHAT, entries
 from midfold.transcript.message import Usage
 
 ADDS = ("CREATE TABLE", "CREATE INDEX", "DROP INDEX", "CREATE VIRTUAL TABLE", "CREATE TRIGGER IF NOT EXISTS")
-FIRST_RELEASE = 2
-"""The schema of 0.1."""
+FIRST_RELEASE, INDEX = 2, 5
+"""The schema of 0.1, and the migrations before that of the search index."""
 USAGE = Usage(prompt_tokens=9, completion_tokens=2, cache_read_tokens=3, cache_write_tokens=4)
 MADE_AT_RUN_TIME = {
     "sqlite": (
@@ -66,12 +66,12 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 @contextmanager
-def program_of(number: int, patch: pytest.MonkeyPatch, *, words: int = VERSION) -> Iterator[None]:
-    """A midfold that knows the migrations up to this one, and indexes by these rules."""
+def program_of(number: int, patch: pytest.MonkeyPatch, *, words: int = VERSION, more: int = INDEX) -> Iterator[None]:
+    """A midfold that knows the migrations up to this one, and the index of ours, and indexes by these rules."""
     known = upkeep.migrations
     with patch.context() as older:
         older.setattr(upkeep, "VERSION", words)
-        older.setattr(upkeep, "migrations", lambda flavour: known(flavour)[:number])
+        older.setattr(upkeep, "migrations", lambda flavour: (*known(flavour)[:number], *known(flavour)[more:]))
         yield
 
 
@@ -118,14 +118,14 @@ def old_store(database: Database) -> None:
 
 
 def test_a_store_of_the_first_schema_is_brought_up_to_date(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    with program_of(1, monkeypatch, words=1):
+    with program_of(1, monkeypatch, words=1, more=99):
         upkeep.migrate(database)
-        old_store(database)
-    assert [migration.number for migration in upkeep.pending(database)] == [2, 3, 4]
+    old_store(database)
+    assert [migration.number for migration in upkeep.pending(database)] == [2, 3, 4, 5, 6]
     store = SqlStore(database)
     assert list(store.check(deep=True)) == []
     assert [row.message.text for row in store.history("s")] == ["alpha one", "beta two", "alpha one"]
-    assert [hit.position for hit in store.find("alpha")] == [2, 0]
+    assert [sorted(places) for places in store.find(parse_query("alpha").terms)[0].values()] == [[0, 2]]
     assert store.find_prefix(entries("alpha one", "beta two", "new")) == ("s", 2, 3)
     store.append("s", entries("gamma"), dialect=CHAT, prompt=Prompt(b'"Be brief."'))
     assert store.prompt(store.must("s")).system == b'"Be brief."'
@@ -163,10 +163,10 @@ def test_hidden_turns_that_were_sessions_are_dropped_because_nobody_knows_whose_
         store = SqlStore(database)
         store.append(old, entries("hidden words", "shared words"), dialect=CHAT)
         store.append(named, entries("shared words"), dialect=CHAT)
-    assert [migration.number for migration in upkeep.migrate(database)] == [3, 4]
+    assert [migration.number for migration in upkeep.migrate(database)] == [3, 4, 5]
     store = SqlStore(database)
     assert [info.name for info in store.sessions()] == [named]
-    assert store.find("hidden") == [] and [hit.session for hit in store.find("shared")] == [named]
+    assert store.find(parse_query("hidden shared").terms) == [{}, {named: [0]}]
     assert list(store.check(deep=True)) == []
 
 
@@ -197,7 +197,8 @@ def test_tables_that_were_made_at_run_time_keep_their_rows(
     statements = (*MADE_AT_RUN_TIME[database.flavour], *rows) if are_there else ()
     database.write(lambda tx: [tx.connection.execute(statement) for statement in statements])
     before = tables(database)
-    assert [migration.number for migration in upkeep.migrate(database)] == [4]
+    with program_of(4, monkeypatch):
+        assert [migration.number for migration in upkeep.migrate(database)] == [4]
     assert not are_there or tables(database) == before
 
     store = SqlStore(database)

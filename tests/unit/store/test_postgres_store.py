@@ -18,8 +18,8 @@ DAMAGE = [
         r"INSERT INTO bodies (digest, indexed, codec, data) VALUES ('\x01', 0, 0, '\x01')",
         "bodies that nothing refers to",
     ),
-    ("DELETE FROM words", "search index"),
-    ("UPDATE words SET version = 0", "store reindex"),
+    ("DELETE FROM word_segments", "search index"),
+    ("UPDATE word_segments SET version = 0", "store reindex"),
     (r"UPDATE bodies SET codec = 0, data = '\x00' WHERE id = (SELECT min(id) FROM bodies)", "not what was stored"),
     ("UPDATE sessions SET compaction = 4", "compaction 4 is in force and not there"),
 ]
@@ -31,7 +31,8 @@ def test_check_finds_damage(postgres_url: str) -> None:
     assert list(store.check(deep=True)) == []
     for damage, found in DAMAGE:
         with psycopg.connect(postgres_url) as connection:
-            before = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in ("messages", "words")}
+            tables = ("messages", "word_segments")
+            before = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
             connection.execute(damage)
             connection.commit()
             assert any(found in problem for problem in store.check(deep=True)), damage

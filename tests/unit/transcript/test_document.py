@@ -214,10 +214,10 @@ def test_reading_a_large_body_costs_no_more_than_its_list() -> None:
     def seconds(source: bytes) -> float:
         best = 9.0
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.process_time()
             document = read(source)
             write(document, messages=document.messages[1:])
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(body) < 4 * seconds(plain) + 0.02

@@ -86,10 +86,10 @@ def test_reading_is_linear_in_hostile_bytes(make: Any) -> None:
     def seconds(n: int) -> float:
         best = 9.0
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             with contextlib.suppress(jsonio.NotJSON):
                 jsonio.decode(make(n))
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(400_000) < 8 * seconds(100_000) + 0.05
@@ -110,3 +110,16 @@ def test_a_path_that_an_error_names_is_short() -> None:
     found = jsonio.no_number({"k" * 5_000: float("nan")})
     assert found is not None
     assert len(found[0]) < 120
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_lacks_is_found_wherever_it_stands(number: float) -> None:
+    deep: Any = number
+    for _ in range(12):
+        deep = {"inside": [deep]}
+    for value in (number, [number], {"a": 1.5, "b": [None, True, "x", number]}, {"a": (number,)}, deep):
+        assert jsonio.no_number(value) is not None
+    around: list[Any] = []
+    around.append(around)
+    for value in (1.5, None, {"a": [1, 2.5, None, {"b": "NaN"}]}, {"a": (1.5,)}, around):
+        assert jsonio.no_number(value) is None

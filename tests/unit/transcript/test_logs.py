@@ -17,7 +17,7 @@ from midfold.lab.recorded_sessions import load_sessions
 from midfold.testing.engines import long_conversation
 from midfold.transcript.document import write
 from midfold.transcript.laws import violations
-from midfold.transcript.message import plain
+from midfold.transcript.message import plain, read_usage
 
 
 class ClaudeCode:
@@ -207,6 +207,60 @@ def test_a_rollout_of_codex_is_the_list_of_its_items() -> None:
     ]  # fmt: skip
     assert violations(document.messages) == ()
     assert json.loads(write(document))[1:] == items, "what is written is the plain list"
+
+
+def test_the_model_of_a_log_is_the_one_that_was_asked_last(tmp_path: Path) -> None:
+    log = ClaudeCode()
+    log.user("Go.")
+    log.answer({"type": "text", "text": "Yes."})
+    log.add("assistant", {"id": "a", "role": "assistant", "model": "claude-opus-4-6", "content": "Done."})
+    log.add("assistant", {"id": "b", "role": "assistant", "model": "<synthetic>", "content": "No response."})
+    log.add("assistant", {"id": "c", "role": "assistant", "model": "claude-y", "content": "Aside."}, isSidechain=True)
+    assert read(log.text()).model == "claude-opus-4-6"
+    assert read(log.lines).model == "claude-opus-4-6"
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(log.text())
+    found = json.loads(CliRunner().invoke(main, ["inspect", str(file), "--json"]).output)["model"]
+    assert (found["name"], found["context_window"]) == ("claude-opus-4-6", 1_000_000)
+    assert "of a 1,000,000-token window" in CliRunner().invoke(main, ["compact", str(file)]).output
+    codex = [
+        {"type": "session_meta", "payload": {"id": "s"}},
+        {"type": "turn_context", "payload": {"model": "gpt-5.5"}},
+        {"type": "response_item", "payload": {"type": "message", "role": "user", "content": "Go."}},
+    ]
+    assert read("\n".join(map(json.dumps, codex))).model == "gpt-5.5"
+
+
+def test_the_usage_and_times_of_a_log_tell_how_its_cache_did(tmp_path: Path) -> None:
+    log = ClaudeCode()
+    for number, (read_tokens, written) in enumerate([(0, 9_000), (9_000, 100), (0, 9_200)]):
+        log.user(f"Go {number}.")
+        usage = {"input_tokens": 5, "cache_read_input_tokens": read_tokens, "cache_creation_input_tokens": written}
+        answer = {"id": f"a{number}", "role": "assistant", "model": "claude-opus-4-6", "usage": usage}
+        at = f"2026-01-08T1{number // 2}:0{number}:00.000Z"
+        for block in ("Yes.", "And more."):
+            content = [{"type": "text", "text": block}]
+            log.add("assistant", {**answer, "content": content}, timestamp=at)
+    file = tmp_path / "log.jsonl"
+    file.write_bytes(log.text())
+    [found] = json.loads(CliRunner().invoke(main, ["cache", "health", str(file), "--json"]).output)
+    assert found["kinds"] == {"cold_start": 1, "hit": 1, "expired": 1}
+    document = read(log.text())
+    assert document.log is not None
+    assert sorted(document.log.turns) == [1, 3, 5]
+    assert all(b"usage" not in bytes(message.wire) for message in document.messages)
+    counts = {"last_token_usage": {"input_tokens": 50, "cached_input_tokens": 40, "output_tokens": 2}}
+    codex = [
+        {"type": "response_item", "payload": {"type": "message", "role": "user", "content": "Go."}},
+        {"type": "response_item", "payload": {"type": "message", "role": "assistant", "content": "Yes."}},
+        {"type": "event_msg", "timestamp": "t", "payload": {"type": "token_count", "info": counts}},
+        {"type": "event_msg", "payload": {"type": "token_count", "info": None}},
+    ]
+    rollout = read("\n".join(map(json.dumps, codex))).log
+    assert rollout is not None
+    usage_of = read_usage(rollout.turns[1].usage)
+    assert usage_of is not None
+    assert (usage_of.prompt_tokens, usage_of.cache_read_tokens, rollout.turns[1].at) == (50, 40, "t")
 
 
 def test_a_log_without_messages_is_said_to_be_none() -> None:

@@ -132,7 +132,7 @@ def test_nesting_deeper_than_the_stack_is_a_problem_of_that_message_only() -> No
 
 
 def test_a_ten_megabyte_line_and_fifty_thousand_messages_are_read_in_seconds() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     long = json.dumps([{"role": "user", "content": "word " * 2_000_000}]).encode()
     many = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}] * 25_000).encode()
     for source in (long, many):
@@ -140,4 +140,4 @@ def test_a_ten_megabyte_line_and_fifty_thousand_messages_are_read_in_seconds() -
         assert not document.problems
         assert Meter().count(document.messages).tokens > 1000
         assert write(document) == source
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10

@@ -82,8 +82,8 @@ def test_pairing_takes_time_in_proportion_to_the_calls(ids: str) -> None:
     names = {"own": [f"c{number}" for number in range(40_000)], "one": ["c"] * 40_000}
     names["none"] = names["own"]
     answers = [result("" if ids == "none" else name) for name in names[ids]]
-    begun = time.perf_counter()
+    begun = time.process_time()
     pairing = pair((calls(*names[ids]), *answers))
-    assert time.perf_counter() - begun < 4
+    assert time.process_time() - begun < 4
     assert len(pairing.answers) == 40_000
     assert pairing.answers[Place(0, 7)] == Place(8, 0)

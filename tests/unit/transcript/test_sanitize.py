@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -158,9 +159,9 @@ def test_what_a_repair_uncovers_is_repaired_too() -> None:
 def test_repairs_take_time_in_proportion_to_the_calls(orphan_calls: OrphanCalls, named: bool) -> None:
     """A message of 4,000 calls without results took 17 seconds, and one of 100,000 hours."""
     message = calls(*(f"c{number}" if named else "" for number in range(20_000)))
-    begun = time.perf_counter()
+    begun = time.process_time()
     clean, _ = sanitize((USER, message, USER), orphan_calls=orphan_calls)
-    assert time.perf_counter() - begun < 4
+    assert time.process_time() - begun < 4
     assert not violations(clean)
 
 
@@ -169,10 +170,10 @@ def test_many_results_without_ids_in_one_message_take_the_ids_of_their_calls() -
     results = [{"type": "tool_result", "content": "r"} for _ in blocks]
     said = [{"role": "user", "content": "go"}, {"role": "assistant", "content": blocks}]
     document = read(json.dumps([*said, {"role": "user", "content": results}]).encode(), dialect="anthropic")
-    begun = time.perf_counter()
+    begun = time.process_time()
     clean, repairs = sanitize(document.messages)
     written = json.loads(write(document, messages=clean))
-    assert time.perf_counter() - begun < 4
+    assert time.process_time() - begun < 4
     assert len(repairs) == 5_000
     assert [block["tool_use_id"] for block in written[2]["content"]] == [block["id"] for block in blocks]
 
@@ -192,3 +193,48 @@ def test_calls_of_a_message_whose_role_nobody_knows_are_calls(role: str, orphan_
     joined, _ = sanitize((USER, lost, calls("a"), both, ANSWER), result_role=role)  # type: ignore[arg-type]
     assert [message.role for message in joined] == ["user", "assistant", role, "assistant"]
     assert violations(joined) == ()
+
+
+def chat(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages as a provider gets them after the repairs."""
+    document = read(list(messages))
+    clean, _ = sanitize(document.messages)
+    assert violations(clean) == ()
+    written: list[dict[str, Any]] = write(document, messages=clean)
+    return written
+
+
+LEGACY = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+HELLO = {"role": "user", "content": "Hello."}
+
+
+def test_a_legacy_call_without_a_result_is_answered_as_providers_take_it() -> None:
+    _, called, stub, _ = chat(HELLO, LEGACY, HELLO)
+    assert "function_call" not in called
+    ((name, function),) = [(call["id"], call["function"]) for call in called["tool_calls"]]
+    assert function == {"name": "f", "arguments": "{}"}
+    assert (stub["role"], stub["tool_call_id"]) == ("tool", name)
+
+
+def test_a_legacy_result_of_a_call_with_an_id_takes_it() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    made = {"role": "assistant", "content": None, "tool_calls": [call]}
+    _, called, result, _ = chat(HELLO, made, {"role": "function", "name": "f", "content": "42"}, HELLO)
+    assert called == made
+    assert (result["role"], result["tool_call_id"], result["content"]) == ("tool", "a", "42")
+
+
+def test_legacy_calls_of_one_batch_become_calls_with_ids() -> None:
+    told = {"role": "function", "name": "f", "content": "42"}
+    _, called, first, second, _ = chat(HELLO, LEGACY, LEGACY, told, told, HELLO)
+    assert [call["id"] for call in called["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
+    assert {first["role"], second["role"]} == {"tool"}
+
+
+@pytest.mark.parametrize("orphan_calls", ["bridge", "strip"])
+@pytest.mark.parametrize("role", ["user", "assistant", "other"])
+def test_a_stray_result_beside_a_lost_call_hides_nothing(role: Any, orphan_calls: OrphanCalls) -> None:
+    mixed = Message(role, (ToolResult("gone", (Text("r"),)), ToolCall("lost", "t", "{}")))
+    for messages in ((mixed,), (mixed, USER), (USER, mixed, USER)):
+        clean, _ = sanitize(messages, orphan_calls=orphan_calls, result_role="user")
+        assert not any("answers no call" in found or "without a result" in found for found in violations(clean))

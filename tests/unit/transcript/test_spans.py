@@ -64,10 +64,10 @@ def test_scanning_is_linear_in_hostile_bytes(make: Callable[[int], bytes]) -> No
     def seconds(n: int) -> float:
         best = 9.0
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             with contextlib.suppress(NotJSON):
                 value_end(make(n), 0)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(400_000) < 8 * seconds(100_000) + 0.05

@@ -37,6 +37,7 @@ def words(*texts: str, role: str = "user") -> str:
         ("<command-name>/exit</command-name>\n   <command-message>exit</command-message>\n"
          "   <command-args></command-args>", ""),
         ("<local-command-stdout>Bye</local-command-stdout>", ""),
+        ("Base directory for this skill: /p/.claude/skills/greet\n\nSay hello.\n\nARGUMENTS: now", ""),
         ("<my_tool_context>x</my_tool_context>\ndo it", "do it"),
         ("<my_task>do it</my_task>", "<my_task>do it</my_task>"),
         ("<div>a</div> why is it not centred?", "<div>a</div> why is it not centred?"),
@@ -71,7 +72,9 @@ def test_a_clients_summary_is_told_apart() -> None:
 
 def test_every_wrapper_of_the_table_is_taken_off() -> None:
     for wrapper in WRAPPERS:
-        block = wrapper.opening + (">" if wrapper.opening.startswith("<") else "") + " inside " + wrapper.closing
+        block = wrapper.opening + (">" if wrapper.opening.startswith("<") else "")
+        inside = f"{wrapper.begins} inside".strip()
+        block = f"{block} {inside} {wrapper.closing}"
         found = read_user_text(block + "\nwords" if wrapper.closing else block)
         assert [block.wrapper for block in found.blocks] == [wrapper]
         expected = {"words": "inside\n\nwords"}.get(wrapper.meaning, "words" if wrapper.closing else "")

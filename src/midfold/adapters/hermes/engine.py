@@ -67,6 +67,8 @@ class HermesEngine(HermesNumbers):
         self._clock = clock
         settings = _configuration() if config is None else config
         self._host = EngineHost(config=settings, summarizer=self._summarize, clock=clock)
+        # Hermes asks for an engine's tools once, when an agent is made, and counts them itself.
+        self._host.conversation.setup.has_unfold_tool = True
         self.quiet_mode = True
         self._session_id = ""
         self._shelf: SessionArchives | None = None

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from midfold.fold.digest import outcomes as failure
-from midfold.fold.digest.look import Action, Look, Outcome, act, judged, plural, scalar
+from midfold.fold.digest.look import Action, Look, Outcome, act, judge_action, plural, scalar
 from midfold.fold.digest.outcomes import count_lines, last_line
 
 
@@ -19,7 +19,7 @@ def read(look: Look) -> Action:
     detail = look.size()
     if look.body.media:
         detail = plural(look.body.media, "media part")
-    return judged(look, "read", did, detail, paths=paths)
+    return judge_action(look, "read", did, detail, paths=paths)
 
 
 def _range(look: Look) -> str:
@@ -67,13 +67,13 @@ _VERBS = {
 
 def write(look: Look) -> Action:
     paths = look.paths() or tuple(path for path in (look.text("source"), look.text("destination")) if path)
-    verb = next((done for word, done in _VERBS.items() if look.said(word)), "wrote")
+    verb = next((done for word, done in _VERBS.items() if look.has_word(word)), "wrote")
     did = f"{verb} {look.path(paths[0]) if paths else 'a file'}"
     content = look.text(*CONTENT_KEYS)
     if content:
         did += f" ({plural(count_lines(content), 'line')}, {plural(len(content), 'character')})"
     detail = "created" if "created" in look.body.head[:200] else "done"
-    return judged(look, "write", did, detail, content=False, paths=paths, wrote=True)
+    return judge_action(look, "write", did, detail, content=False, paths=paths, wrote=True)
 
 
 # Commands: what ran, its exit code, how many lines it printed, and the line that tells what went wrong.
@@ -109,14 +109,14 @@ def shell(look: Look) -> Action:
     did = f"ran {look.code(telling_part(command))}" if command else "ran a command"
     body = look.body
     shows = bool(_SHOWS.match(telling_part(command)))
-    told = failure.stated(body, content=True, opening=not shows)
+    told = failure.stated_outcome(body, content=True, opening=not shows)
     if told.failed is None:
         told = failure.own_error(body, telling_part(command)) if shows else failure.ending(body)
     elif told.failed is False and not shows:
         told = failure.ending(body) if failure.ending(body).failed else told
     if body.exit_code == 1 and not body.text.strip() and _LOOKS_FOR.match(telling_part(command)):
         return act(look, "shell", did, "no matches")
-    changed = written(command)
+    changed = file_changes(command)
     if told.failed and told.aside:
         error = look.say(told.reason, 160)
         return act(look, "shell", did, error, outcome="failed", error=error, paths=changed[1])
@@ -161,7 +161,7 @@ def telling_part(command: str) -> str:
     return command[found.end() :] if found else command
 
 
-def written(command: str) -> tuple[bool, tuple[str, ...]]:
+def file_changes(command: str) -> tuple[bool, tuple[str, ...]]:
     """Whether a command changes files, and which it names. A here-document's text is no command."""
     start = command[:4_000]
     here = start.find("<<")
@@ -189,7 +189,7 @@ _READ_BY_PATCH = 200_000
 def patch(look: Look) -> Action:
     text = patch_text(look)
     if text:
-        return _patched(look, text)
+        return _patch_action(look, text)
     paths = look.paths()
     what = look.path(paths[0]) if paths else "a file"
     edits = look.get("edits", "operations", "blocks")
@@ -198,7 +198,7 @@ def patch(look: Look) -> Action:
     if look.get("replaceall") is True:
         did += " (all occurrences)"
     detail = f"{plural(places, 'edit')} applied"
-    return judged(look, "patch", did, detail, content=False, paths=paths, wrote=True)
+    return judge_action(look, "patch", did, detail, content=False, paths=paths, wrote=True)
 
 
 def editor(look: Look) -> Action:
@@ -212,19 +212,17 @@ def editor(look: Look) -> Action:
 
 
 def patch_text(look: Look) -> str:
-    for value in (*(look.arguments.get(key) for key in PATCH_KEYS), command_of(look), look.raw):
-        if is_patch(value):
-            return str(value)
-    return ""
+    named = [look.arguments[key] for key in PATCH_KEYS if key in look.arguments]
+    return next((value for value in (*named, command_of(look), look.raw) if is_patch(value)), "")
 
 
 def is_patch(value: Any) -> bool:
     return isinstance(value, str) and (
-        "*** Begin Patch" in value[:300] or value.startswith(("--- ", "diff --git ", "@@ "))
+        value.find("*** Begin Patch", 0, 300) >= 0 or value.startswith(("--- ", "diff --git ", "@@ "))
     )
 
 
-def _patched(look: Look, text: str) -> Action:
+def _patch_action(look: Look, text: str) -> Action:
     text = text[:_READ_BY_PATCH]
     named = (path.strip() for path in _NAMED.findall(text) if path.strip() != "/dev/null")
     paths = tuple(dict.fromkeys((*look.paths(), *named)))
@@ -234,7 +232,7 @@ def _patched(look: Look, text: str) -> Action:
         what += f" and {len(paths) - 1} more"
     files = plural(len(paths) or 1, "file")
     detail = f"{plural(hunks, 'hunk')} in {files} applied" if hunks else f"{files} changed"
-    return judged(look, "patch", f"patched {what}", detail, content=False, paths=paths, wrote=True)
+    return judge_action(look, "patch", f"patched {what}", detail, content=False, paths=paths, wrote=True)
 
 
 # Folders listed and files found by name: where, which pattern, how many.
@@ -253,7 +251,7 @@ def listing(look: Look) -> Action:
         if pattern
         else f"listed{place or ' files'}".replace("listed in", "listed")
     )
-    return judged(look, "list", did, _entries(look), paths=where)
+    return judge_action(look, "list", did, _entries(look), paths=where)
 
 
 def _entries(look: Look) -> str:
@@ -295,13 +293,13 @@ def search(look: Look) -> Action:
         did += f" in {look.path(where[0])}"
     if glob:
         did += f" ({look.say(glob, 30)})"
-    return judged(look, "search", did, _matches(look), paths=where)
+    return judge_action(look, "search", did, _matches(look), paths=where)
 
 
 def _matches(look: Look) -> str:
     body = look.body
     if body.value is not None:
-        return _counted(look)
+        return _match_count(look)
     head = body.head.lstrip()
     if not head or _NO_HITS.match(head):
         return "no matches"
@@ -330,7 +328,7 @@ def _count_hits(look: Look) -> str:
     return plural(count, "match") + (f" in {plural(len(files), 'file')}" if files else "")
 
 
-def _counted(look: Look) -> str:
+def _match_count(look: Look) -> str:
     """A JSON answer: its own count, or the length of its list."""
     value = look.body.value
     if isinstance(value, list):

@@ -88,12 +88,12 @@ def digest(call: ToolCall | None, result: ToolResult, *, handle: str, redact: Re
 
 
 def write_line(action: Action, *, handle: str, redact: Redactor = identity) -> str:
-    tool = _shown(action.tool, redact, 48).replace("[", "(").replace("]", ")") or "tool"
-    detail = _shown(action.detail, redact, LIMIT)
+    tool = _safe_text(action.tool, redact, 48).replace("[", "(").replace("]", ")") or "tool"
+    detail = _safe_text(action.detail, redact, LIMIT)
     if action.outcome == "failed" and not detail.startswith(("failed", "exit ")):
         detail = f"failed: {detail}" if detail else "failed"
     size = f" ({plural(action.characters, 'character')})"
-    start = f"[{tool}] {_shown(action.did, redact, 150) or 'was called'}"
+    start = f"[{tool}] {_safe_text(action.did, redact, 150) or 'was called'}"
     room = LIMIT - len(start) - len(size) - len(" -> ")
     line = f"{start} -> {clip(detail, room)}{size}" if detail else start + size
     return line + _suffix(handle)
@@ -118,7 +118,7 @@ def _suffix(handle: str) -> str:
     return f" | unfold {handle}" if handle else NOT_KEPT
 
 
-def _shown(text: str, redact: Redactor, limit: int) -> str:
+def _safe_text(text: str, redact: Redactor, limit: int) -> str:
     return clip(flat(redact(text[:REDACTED_AT_ONCE])), limit)
 
 

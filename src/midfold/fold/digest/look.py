@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midfold.fold.digest.outcomes import NOTHING_RECORDED, Body, Stated, read_body, stated
+from midfold.fold.digest.outcomes import NOTHING_RECORDED, Body, read_body, stated_outcome
 from midfold.transcript import jsonio
 from midfold.transcript.message import ToolCall, ToolResult
 
@@ -142,6 +142,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     def get(self, *keys: str) -> Any:
         """The first argument under one of these squashed keys that says something."""
+        if self.arguments.keys().isdisjoint(keys):
+            return None
         for key in keys:
             value = self.arguments.get(key)
             if value not in (None, "", [], {}):
@@ -157,7 +159,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     def has(self, *keys: str) -> bool:
         return not self.arguments.keys().isdisjoint(keys)
 
-    def said(self, *words: str) -> bool:
+    def has_word(self, *words: str) -> bool:
         return not self.words.isdisjoint(words)
 
     def say(self, value: str, limit: int = 80) -> str:
@@ -175,17 +177,13 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     def paths(self) -> tuple[str, ...]:
         """Files and folders as the arguments name them."""
-        for key in PATH_KEYS:
-            found = tuple(_path_texts(self.arguments.get(key)))
-            if found:
-                return found
-        return ()
+        if self.arguments.keys().isdisjoint(PATH_KEYS):
+            return ()
+        found = (tuple(_path_texts(self.arguments[key])) for key in PATH_KEYS if key in self.arguments)
+        return next(filter(None, found), ())
 
     def size(self) -> str:
         return f"{plural(self.body.lines, 'line')}{' (shortened)' if self.body.partial else ''}"
-
-    def stated(self, *, content: bool) -> Stated:
-        return stated(self.body, content=content)
 
     def nothing_recorded(self) -> bool:
         return self.body.characters < 80 and self.body.text.startswith(NOTHING_RECORDED)
@@ -218,7 +216,7 @@ def act(
     )
 
 
-def judged(
+def judge_action(
     look: Look,
     family: str,
     did: str,
@@ -230,7 +228,7 @@ def judged(
     otherwise: Outcome = "ok",
 ) -> Action:
     """An action whose output, if it states a failure, is described by that failure alone."""
-    told = look.stated(content=content)
+    told = stated_outcome(look.body, content=content)
     if told.failed:
         error = look.say(told.reason, 160)
         code = look.body.exit_code

@@ -243,6 +243,13 @@ _PHRASES = (
 _TOO_BIG = re.compile(r"File content \([\d,. ]{1,20}\S{0,4} ?\w{1,12}\) exceeds maximum")
 _MATCHES = re.compile(r"Found \d{1,9} matches of the string to replace, but")
 _HTTP = re.compile(r"(?:HTTP(?:/[\d.]{1,4})? |Request failed with status code |HTTP error:? |status code:? )[45]\d\d\b")
+_BLOCKED = re.compile(
+    r"\b(?:timed out|connection (?:refused|reset|closed|aborted)|permission denied|access denied"
+    r"|host (?:is )?unreachable|no space left|out of memory|rate limit exceeded)\b",
+    re.IGNORECASE,
+)
+ONE_LINE = 240
+"""Characters: a result of one line that is no longer and has such words in it is a message, whatever the tool."""
 
 _STRONG = re.compile(
     r"(?:E {1,9})?(?:[A-Za-z_][\w.]{0,80})?(?:Error|Exception|KeyboardInterrupt|Panic)\b(?::| at |\(|$)"
@@ -289,7 +296,7 @@ class Stated(NamedTuple):
     """Said by the agent's frame, not by the tool: the tool did not run, or its output is not here."""
 
 
-def stated(body: Body, *, content: bool, opening: bool = True) -> Stated:
+def stated_outcome(body: Body, *, content: bool, opening: bool = True) -> Stated:
     """`content`: the tool shows content, so only a short text is a message. `opening`: its first words may be one."""
     text = body.head.lstrip()
     if text.startswith(_REJECTED):
@@ -308,6 +315,8 @@ def stated(body: Body, *, content: bool, opening: bool = True) -> Stated:
         return Stated(body.exit_code != 0, error_line(body) if body.exit_code else "")
     if opening and opens_with_an_error(text) and not (content and body.characters > MESSAGE_LENGTH):
         return Stated(True, last_line(text) if text.startswith("Traceback") else first_line(text))
+    if body.characters <= ONE_LINE and _BLOCKED.search(text) and "\n" not in text.strip():
+        return Stated(True, first_line(text))
     return Stated(None)
 
 

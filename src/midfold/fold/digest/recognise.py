@@ -28,7 +28,8 @@ from midfold.fold.digest.actions import (
     shell,
     write,
 )
-from midfold.fold.digest.look import Action, Look, Outcome, act, clip, flat, judged, plural, scalar
+from midfold.fold.digest.look import Action, Look, Outcome, act, clip, flat, judge_action, plural, scalar
+from midfold.fold.digest.outcomes import stated_outcome
 
 # Sub-agents: the goal they were given, and the status they came back with.
 
@@ -52,10 +53,10 @@ def agent(look: Look) -> Action:
         did += f" and {len(tasks) - 1} more"
     states = _states(look.body.fields)
     if not states:
-        return judged(look, "agent", did, f"answered, {look.size()}")
+        return judge_action(look, "agent", did, f"answered, {look.size()}")
     shown = ", ".join(f"{number} {look.say(state, 24)}" for state, number in states.most_common(4))
     shown = look.say(next(iter(states)), 24) if sum(states.values()) == 1 else shown
-    told = look.stated(content=True)
+    told = stated_outcome(look.body, content=True)
     bad = [state for state in states if state.lower() in _BAD]
     if told.failed or bad:
         error = look.say(told.reason or _reason(look.body.fields), 140)
@@ -89,7 +90,7 @@ DEEDS = (
 
 
 def browser(look: Look) -> Action:
-    deed = look.text("action", "type", "operation") or next((deed for deed in DEEDS if look.said(deed)), "")
+    deed = look.text("action", "type", "operation") or next((deed for deed in DEEDS if look.has_word(deed)), "")
     target = look.text("url", "uri")
     if target:
         target = f" {look.say(target, 110)}"
@@ -100,7 +101,7 @@ def browser(look: Look) -> Action:
     detail = look.size()
     if look.body.media:
         detail = plural(look.body.media, "media part")
-    return judged(look, "browser", did, detail)
+    return judge_action(look, "browser", did, detail)
 
 
 # Tools nobody here knows: the most telling arguments, and how much came back.
@@ -124,9 +125,9 @@ def other(look: Look) -> Action:
         detail = f"answered {look.quote(body.text, 80)}"
     else:
         detail = look.size()
-    wrote = bool(look.words) and look.said(*_WRITES)
+    wrote = bool(look.words) and look.has_word(*_WRITES)
     otherwise: Outcome = "ok" if body.value is not None else "unknown"
-    return judged(
+    return judge_action(
         look, "other", _deed(look), detail, content=False, paths=look.paths(), wrote=wrote, otherwise=otherwise
     )
 
@@ -138,7 +139,7 @@ def _inner_text(look: Look) -> bool:
 
 def _deed(look: Look) -> str:
     telling = sorted(((_rank(key, value), key, value) for key, value in look.given.items()), key=lambda item: item[0])
-    shown = [f"{look.say(key, 24)}={_shown(look, value)}" for rank, key, value in telling[:SHOWN] if rank < 9]
+    shown = [f"{look.say(key, 24)}={_show_value(look, value)}" for rank, key, value in telling[:SHOWN] if rank < 9]
     if shown:
         return "called it with " + ", ".join(shown)
     if look.raw.strip() not in ("", "{}", "null") and not look.arguments:
@@ -146,7 +147,7 @@ def _deed(look: Look) -> str:
     return "called it"
 
 
-def _shown(look: Look, value: Any) -> str:
+def _show_value(look: Look, value: Any) -> str:
     if isinstance(value, str):
         return look.say(value, 40)
     if isinstance(value, list):
@@ -179,7 +180,7 @@ DONE = ("completed", "complete", "done", "finished")
 
 def plan(look: Look) -> Action:
     items = next((value for key in ITEM_KEYS if isinstance(value := look.get(key), list)), None)
-    return judged(look, "plan", _plan_deed(look, items), _detail(look, items), content=False)
+    return judge_action(look, "plan", _plan_deed(look, items), _detail(look, items), content=False)
 
 
 def _plan_deed(look: Look, items: list[Any] | None) -> str:
@@ -193,13 +194,13 @@ def _plan_deed(look: Look, items: list[Any] | None) -> str:
         change = f"to {look.say(status, 20)}" if status else "anew"
         return (
             f"set task {look.say(number, 20)} {change}"
-            if look.said("update", "set")
+            if look.has_word("update", "set")
             else f"looked at task {look.say(number, 20)}"
         )
     if subject:
         return f"added the task {look.quote(subject, 90)}"
-    if look.said("exit", "enter"):
-        return "left plan mode" if look.said("exit") else "entered plan mode"
+    if look.has_word("exit", "enter"):
+        return "left plan mode" if look.has_word("exit") else "entered plan mode"
     return "looked at the plan"
 
 
@@ -237,7 +238,7 @@ def process(look: Look) -> Action:
     shown = [f"exit {code}"] if code is not None else []
     if isinstance(status, str):
         shown.append(look.say(status, 40))
-    return judged(look, "process", did, ", ".join([*shown, look.size()]), otherwise="unknown")
+    return judge_action(look, "process", did, ", ".join([*shown, look.size()]), otherwise="unknown")
 
 
 def _process_deed(look: Look) -> str:
@@ -247,9 +248,9 @@ def _process_deed(look: Look) -> str:
     action = look.text("action", "operation")
     if action:
         return f"did {look.quote(action, 30)} on"
-    if look.said("kill", "stop", "terminate"):
+    if look.has_word("kill", "stop", "terminate"):
         return "stopped"
-    return "listed processes of" if look.said("list") else "looked at the output of"
+    return "listed processes of" if look.has_word("list") else "looked at the output of"
 
 
 # Pages fetched and web searches: the address or the query, and how much came back.
@@ -272,7 +273,7 @@ def web(look: Look) -> Action:
     status = look.body.fields.get("status_code", look.body.fields.get("statusCode"))
     if type(status) is int:
         detail = f"HTTP {status}, {detail}"
-    return judged(look, "web", did, detail)
+    return judge_action(look, "web", did, detail)
 
 
 def _address(look: Look) -> tuple[str, int]:
@@ -340,7 +341,7 @@ def recognise(look: Look) -> Describer:
     known = _BY_NAME.get(look.local)
     if known is shell and patch_text_in_command(look):
         return patch
-    if known is not None and not (look.foreign and _mistaken(look, known)):
+    if known is not None and not (look.foreign and _is_mistaken(look, known)):
         return known
     shaped = _by_shape(look)
     if shaped is not other:
@@ -355,7 +356,7 @@ def patch_text_in_command(look: Look) -> bool:
     return "*** Begin Patch" in command_of(look)[:300]
 
 
-def _mistaken(look: Look, known: Describer) -> bool:
+def _is_mistaken(look: Look, known: Describer) -> bool:
     """A server's `list_files` may list files of anything; its arguments must not speak of something else."""
     return known in (agent, plan, process) and not look.arguments
 
@@ -384,39 +385,39 @@ def _changing(look: Look) -> Describer | None:
         return patch
     if on_file and look.has(*CONTENT_KEYS):
         return write
-    changes = look.said("write", "delete", "remove", "move", "rename", "mkdir", "copy", "save")
+    changes = look.has_word("write", "delete", "remove", "move", "rename", "mkdir", "copy", "save")
     return write if on_file and changes else None
 
 
 def _commanding(look: Look) -> Describer | None:
     session = look.has("sessionid", "pid", "processid", "bashid", "shellid", "terminalid")
     if session and (
-        look.has("chars", "action", "signal") or look.said("process", "stdin", "terminal", "shell", "kill")
+        look.has("chars", "action", "signal") or look.has_word("process", "stdin", "terminal", "shell", "kill")
     ):
         return process
     if not look.has(*COMMAND_KEYS) or look.has("url"):
         return None
-    runs = look.said(
+    runs = look.has_word(
         "run", "exec", "execute", "shell", "bash", "terminal", "command", "cmd", "python", "code", "sh", "script"
     )
     return shell if command_of(look) and (runs or look.has("command", "cmd", "script")) else None
 
 
 def _browsing(look: Look) -> Describer | None:
-    if look.said("browser", "playwright", "puppeteer", "chrome", "devtools", "screenshot", "navigate"):
+    if look.has_word("browser", "playwright", "puppeteer", "chrome", "devtools", "screenshot", "navigate"):
         return browser
     if look.has("action") and look.has("coordinate", "selector"):
         return browser
     if look.text(*URL_KEYS).startswith(("http://", "https://")) or isinstance(look.get("urls"), list):
         return web
-    return web if look.said("web", "internet", "google") and look.has("query", "q") else None
+    return web if look.has_word("web", "internet", "google") and look.has("query", "q") else None
 
 
 def _planning(look: Look) -> Describer | None:
     listed = any(isinstance(look.get(key), list) for key in ITEM_KEYS)
     return (
         plan
-        if listed and look.said("todo", "todos", "plan", "task", "tasks") and not look.has("goal", "prompt")
+        if listed and look.has_word("todo", "todos", "plan", "task", "tasks") and not look.has("goal", "prompt")
         else None
     )
 
@@ -425,26 +426,26 @@ def _delegating(look: Look) -> Describer | None:
     asked = look.has("prompt", "goal", "task", "tasks", "objective", "instructions")
     return (
         agent
-        if asked and (look.said("agent", "subagent", "delegate", "task", "worker") or look.has("subagenttype"))
+        if asked and (look.has_word("agent", "subagent", "delegate", "task", "worker") or look.has("subagenttype"))
         else None
     )
 
 
 def _searching(look: Look) -> Describer | None:
     by_pattern = look.has(*_PATTERN_KEYS)
-    by_name = look.said("glob", "files", "file", "find", "list", "ls", "dir")
+    by_name = look.has_word("glob", "files", "file", "find", "list", "ls", "dir")
     if by_pattern:
-        return listing if by_name and not look.said("grep", "search", "content", "text", "in") else search
-    if look.has("query", "q") and look.said("search", "grep", "find", "query", "retrieve", "lookup"):
+        return listing if by_name and not look.has_word("grep", "search", "content", "text", "in") else search
+    if look.has("query", "q") and look.has_word("search", "grep", "find", "query", "retrieve", "lookup"):
         return search
-    listed = look.said("list", "ls", "dir", "directory", "tree", "folder") and look.has(
+    listed = look.has_word("list", "ls", "dir", "directory", "tree", "folder") and look.has(
         "path", "directory", "dir", "dirpath"
     )
     return listing if listed else None
 
 
 def _reading(look: Look) -> Describer | None:
-    reads = look.said("read", "view", "open", "cat", "show", "load", "file", "get", "image", "document")
+    reads = look.has_word("read", "view", "open", "cat", "show", "load", "file", "get", "image", "document")
     return read if reads and look.has(*_FILE_KEYS) else None
 
 

@@ -18,7 +18,7 @@ import msgspec
 from midfold.fold.digest.actions import NEW_KEYS, OLD_KEYS, command_of, patch_text
 from midfold.fold.digest.digest import is_digest
 from midfold.fold.digest.look import Look, clip, flat, identity, look_at_call
-from midfold.fold.digest.outcomes import Body, read_body, stated
+from midfold.fold.digest.outcomes import Body, read_body, stated_outcome
 from midfold.fold.digest.recognise import recognise
 from midfold.fold.trail.checks import verdict_of
 from midfold.fold.trail.commands import Step, steps_of
@@ -75,7 +75,7 @@ class CallAnswer:
         body = self.body
         if body.text[:1] == "[" and is_digest(body.text):
             return digest_failed(body.text)
-        return bool(stated(body, content=content).failed)
+        return bool(stated_outcome(body, content=content).failed)
 
 
 def digest_failed(text: str) -> bool:
@@ -172,13 +172,13 @@ class _Walk:
         if answer.has_failed():
             return
         key = self.book.places.key
-        if source and target and look.said("move", "rename", "copy"):
-            (self.book.copy if look.said("copy") else self.book.move)(key(source), key(target), at)
+        if source and target and look.has_word("move", "rename", "copy"):
+            (self.book.copy if look.has_word("copy") else self.book.move)(key(source), key(target), at)
             return
         for path in look.paths()[:20]:
-            if look.said("delete", "remove"):
+            if look.has_word("delete", "remove"):
                 self.book.delete(key(path), at)
-            elif not look.said("directory", "mkdir"):
+            elif not look.has_word("directory", "mkdir"):
                 self._write_text(path, look.text("content", "contents", "filetext", "text", "data"), at, answer)
 
     def _write_text(self, path: str, content: str, at: int, answer: CallAnswer) -> None:
@@ -225,7 +225,7 @@ class _Walk:
         what = tool_act(look.words, look.tool)
         if not what:
             return
-        told = stated(answer.body, content=False)
+        told = stated_outcome(answer.body, content=False)
         if told.failed and told.aside:
             return
         given = [(key, _short(value)) for key, value in list(look.given.items())[:12]]
@@ -243,13 +243,13 @@ class _Walk:
         return f"sub-agent: {look.text('description', 'goal', 'task', 'prompt', 'message', 'name')}"
 
     def _agent(self, at: int, look: Look, answer: CallAnswer) -> None:
-        stops = look.said("close", "stop", "kill", "wait") or look.has("resume")
+        stops = look.has_word("close", "stop", "kill", "wait") or look.has("resume")
         task = look.text("agentid", "taskid", "id")
         if stops and task:
-            if _STOPPED.search(answer.body.text[:4_000]) or look.said("close", "stop", "kill"):
+            if _STOPPED.search(answer.body.text[:4_000]) or look.has_word("close", "stop", "kill"):
                 self.running.pop(task, None)
             return
-        told = stated(answer.body, content=True)
+        told = stated_outcome(answer.body, content=True)
         if told.failed and told.aside:
             return
         head = answer.body.text[:600]
@@ -257,7 +257,7 @@ class _Walk:
         if (
             not told.failed
             and found
-            and (look.get("runinbackground") is True or _STARTED.search(head) or look.said("spawn"))
+            and (look.get("runinbackground") is True or _STARTED.search(head) or look.has_word("spawn"))
         ):
             self._start(found[1], self._goal(look), at)
         came = told.reason if told.failed else found[0] if found else ""
@@ -268,7 +268,7 @@ class _Walk:
         body = answer.body
         if not task or body.running:
             return
-        if look.said("kill", "stop", "terminate"):
+        if look.has_word("kill", "stop", "terminate"):
             if not answer.has_failed():
                 self.running.pop(task, None)
         elif body.exit_code is not None or _STOPPED.search(body.text[:4_000]):

@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-import msgspec
+from msgspec.structs import replace
 
 from midfold.fold.trail.edits import MOST_NAMES, FileEdit
 from midfold.fold.trail.entries import FileRead, FileState, TrackedFile, Trail
@@ -23,20 +23,6 @@ MOST_LOOKS = 6
 DEEP_ENOUGH = 3
 """Folders above: `/home/me/project` is one that files share, `/home` is not."""
 LONGEST_PATH = 300
-
-
-class FileRecord(msgspec.Struct):
-    """What happened to one file, so far."""
-
-    state: FileState
-    at: int
-    source: str = ""
-    names: tuple[str, ...] = ()
-    added: int = 0
-    removed: int = 0
-    edits: int = 0
-    last: str = ""
-    gone: bool = False
 
 
 class Places:
@@ -125,19 +111,17 @@ class RecordBook:
 
     def __init__(self, trail: Trail) -> None:
         self.places = Places(trail.root)
-        self.files: dict[str, FileRecord] = {}
+        self.files: dict[str, TrackedFile] = {}
+        """By their keys; what a record says of its path is not kept up to date."""
         self.reads: dict[str, tuple[int, tuple[str, ...]]] = {}
-        self._copies: dict[str, tuple[str, FileRecord | None]] = {}
-        self._stash: dict[str, FileRecord] = {}
+        self._copies: dict[str, tuple[str, TrackedFile | None]] = {}
+        self._stash: dict[str, TrackedFile] = {}
         for file in trail.files:
-            key = self._add(file.path)
-            self.files[key] = FileRecord(
-                file.state, file.at, file.source, file.names, file.added, file.removed, file.edits, file.last, file.gone
-            )
+            self.files[self._add(file.path)] = file
         for read in trail.reads:
             self.reads[self._add(read.path)] = (read.at, read.looked)
         last = max((act.at for act in trail.acts if act.ok and act.what == "commit"), default=-1)
-        self._committed = {key: _copy(record) for key, record in self.files.items() if record.at < last}
+        self._committed = {key: record for key, record in self.files.items() if record.at < last}
 
     def _add(self, path: str) -> str:
         """A path of an earlier trail: it is in the root, and never guessed to be another file."""
@@ -154,37 +138,34 @@ class RecordBook:
 
     def write(self, key: str, at: int, change: FileEdit, *, is_new: bool | None = None) -> None:
         """A file is written: it is new where the tool says so, else where nothing was known of it."""
-        record = self.files.get(key)
+        record = self.files.pop(key, None)
         if record is None:
             known = self.places.knows(key)
             state: FileState = "created" if (is_new if is_new is not None else not known) else "changed"
-            if is_temporary(key):
-                state = "scratch"
-            record = FileRecord(state, at)
+            record = TrackedFile(path=key, state="scratch" if is_temporary(key) else state)
         elif record.state == "scratch" and record.gone:
-            record = FileRecord("scratch" if is_temporary(key) else "created", at)
-        elif record.state in ("deleted", "reverted"):
-            record.state = "changed"
+            record = TrackedFile(path=key, state="scratch" if is_temporary(key) else "created")
         self.places.add(key)
-        record.at, record.gone = at, False
-        record.edits += 1
-        record.added += change.added
-        record.removed += change.removed
-        record.names = tuple(dict.fromkeys((*change.names, *record.names)))[:MOST_NAMES]
-        record.last = change.last or record.last
-        self.files.pop(key, None)
-        self.files[key] = record
+        self.files[key] = replace(
+            record,
+            state="changed" if record.state in ("deleted", "reverted") else record.state,
+            at=at,
+            gone=False,
+            edits=record.edits + 1,
+            added=record.added + change.added,
+            removed=record.removed + change.removed,
+            names=tuple(dict.fromkeys((*change.names, *record.names)))[:MOST_NAMES],
+            last=change.last or record.last,
+        )
 
     def delete(self, pattern: str, at: int) -> None:
         """A file, or all that is known of a folder, is removed."""
         for key in self._matching(pattern):
             record = self.files.pop(key, None)
-            if record is None:
-                self.files[key] = FileRecord("scratch" if is_temporary(key) else "deleted", at, gone=is_temporary(key))
-            elif record.state in ("created", "scratch"):
-                self.files[key] = FileRecord("scratch", at, gone=True)
-            else:
-                self.files[key] = FileRecord("deleted", at, record.source)
+            is_scratch = is_temporary(key) if record is None else record.state in ("created", "scratch")
+            source = "" if record is None or is_scratch else record.source
+            state: FileState = "scratch" if is_scratch else "deleted"
+            self.files[key] = TrackedFile(path=key, state=state, at=at, source=source, gone=is_scratch)
 
     def _matching(self, pattern: str) -> list[str]:
         if any(character in pattern for character in "*?["):
@@ -201,33 +182,31 @@ class RecordBook:
         record = self.files.pop(source, None)
         self.places.add(target)
         if record is None:
-            self.files[target] = FileRecord("scratch" if is_temporary(target) else "moved", at, source)
+            state: FileState = "scratch" if is_temporary(target) else "moved"
+            self.files[target] = TrackedFile(path=target, state=state, at=at, source=source)
             return
         if record.state in ("changed", "reverted", "moved"):
-            record.source = record.source or source
-            record.state = "moved"
+            record = replace(record, source=record.source or source, state="moved")
         elif record.state == "scratch" and not is_temporary(target):
-            record.state = "changed" if self.places.knows(target) else "created"
-        record.at = at
+            record = replace(record, state="changed" if self.places.knows(target) else "created")
         self.files.pop(target, None)
-        self.files[target] = record
+        self.files[target] = replace(record, at=at)
 
     def copy(self, source: str, target: str, at: int) -> None:
         copied = self._copies.get(source)
         if copied is not None and copied[0] == target:
             self._put_back(target, copied[1], at)
             return
-        known = self.files.get(source)
-        self._copies[target] = (source, _copy(known) if known else None)
+        self._copies[target] = (source, self.files.get(source))
         self.write(target, at, FileEdit(target, "add"), is_new=None)
 
-    def _put_back(self, key: str, before: FileRecord | None, at: int) -> None:
+    def _put_back(self, key: str, before: TrackedFile | None, at: int) -> None:
         """A file is again what it was when it was copied."""
         record = self.files.get(key)
         if before is not None:
             self.files[key] = before
         elif record is not None:
-            self.files[key] = FileRecord("reverted", at, edits=record.edits)
+            self.files[key] = TrackedFile(path=key, state="reverted", at=at, edits=record.edits)
 
     def revert(self, keys: Iterable[str] | None, at: int) -> None:
         """Changes that were not committed are taken back: of these files, or of all that are not new."""
@@ -238,15 +217,15 @@ class RecordBook:
                 continue
             before = self._committed.get(key)
             if before is not None:
-                self.files[key] = _copy(before)
+                self.files[key] = before
             elif record.state in ("changed", "deleted", "created"):
-                self.files[key] = FileRecord("reverted", at, edits=record.edits)
+                self.files[key] = TrackedFile(path=key, state="reverted", at=at, edits=record.edits)
 
     def commit(self) -> None:
-        self._committed = {key: _copy(record) for key, record in self.files.items()}
+        self._committed = dict(self.files)
 
     def stash(self, at: int) -> None:
-        before = {key: _copy(record) for key, record in self.files.items()}
+        before = dict(self.files)
         self.revert(None, at)
         self._stash = {key: record for key, record in before.items() if self.files.get(key) != record}
 
@@ -257,25 +236,11 @@ class RecordBook:
     def list_files(self) -> Iterator[TrackedFile]:
         """The files, the newest change last."""
         for key, item in sorted(self.files.items(), key=lambda entry: entry[1].at):
-            yield TrackedFile(
-                path=self.places.spelling(key)[:LONGEST_PATH],
-                state=item.state,
-                source=self.places.spelling(item.source)[:LONGEST_PATH] if item.source else "",
-                names=item.names,
-                added=item.added,
-                removed=item.removed,
-                edits=item.edits,
-                last=item.last,
-                gone=item.gone,
-                at=item.at,
-            )
+            source = self.places.spelling(item.source)[:LONGEST_PATH] if item.source else ""
+            yield replace(item, path=self.places.spelling(key)[:LONGEST_PATH], source=source)
 
     def list_reads(self) -> Iterator[FileRead]:
         """What was read and not changed, the newest last."""
         for key, (at, looked) in self.reads.items():
             if key not in self.files:
                 yield FileRead(path=self.places.spelling(key)[:LONGEST_PATH], looked=looked, at=at)
-
-
-def _copy(record: FileRecord) -> FileRecord:
-    return msgspec.structs.replace(record)

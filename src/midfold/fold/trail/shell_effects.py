@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from midfold.fold.digest.digest import is_digest
-from midfold.fold.digest.outcomes import Body, ending, error_line, stated
+from midfold.fold.digest.outcomes import Body, ending, error_line, stated_outcome
 from midfold.fold.trail.checks import check_of
 from midfold.fold.trail.commands import Step
 from midfold.fold.trail.deeds import GIT_ERROR, act_of, commit_title
@@ -283,7 +283,7 @@ def fates(steps: list[Step], effects: list[list[Effect]], body: Body) -> list[Fa
         told = body.text.partition(" -> ")[2]
         failed = told.startswith("failed") or (told.startswith("exit ") and not told.startswith("exit 0"))
         return _break_at(steps, len(steps) - 1 if failed else len(steps), told)
-    told_state = stated(body, content=True, opening=not _shows(steps[0]))
+    told_state = stated_outcome(body, content=True, opening=not _shows(steps[0]))
     if told_state.failed and told_state.aside:
         return None
     failed = bool(told_state.failed)

@@ -265,9 +265,20 @@ WHERE h.session = :session AND h.handle = :handle AND h.first IS NULL
 ORDER BY 1, 2
 
 -- name: message_by_digest
-SELECT DISTINCT b.digest, b.codec, b.data
-FROM bodies b JOIN messages m ON m.body = b.id
-WHERE b.digest >= :low AND b.digest < :high AND m.session = :session AND m.position < :stop LIMIT 2
+SELECT min(m.position), b.digest, b.codec, b.data
+FROM bodies b CROSS JOIN messages m
+WHERE m.body = b.id AND b.digest >= :low AND b.digest < :high AND m.session = :session AND m.position < :stop
+GROUP BY b.digest, b.codec, b.data ORDER BY 1 LIMIT 1
+
+-- name: digests_like
+SELECT b.digest, (SELECT min(m.position) FROM messages m WHERE m.body = b.id AND m.session = :session)
+FROM bodies b WHERE b.digest >= :low AND b.digest < :high
+
+-- name: count_messages
+SELECT coalesce(sum(count), 0) FROM sessions
+
+-- name: session_names
+SELECT id, name, dialect FROM sessions
 
 -- name: has_message
 SELECT 1 FROM bodies b JOIN messages m ON m.body = b.id
@@ -275,9 +286,6 @@ WHERE b.digest >= :low AND b.digest < :high AND m.session = :session LIMIT 1
 
 -- name: body
 SELECT digest, codec, data FROM bodies WHERE id = :id
-
--- name: mark_indexed
-UPDATE bodies SET indexed = 1 WHERE id = :id AND indexed = 0
 
 -- name: lease_acquire
 INSERT INTO leases (session, holder, fence, expires) VALUES (:session, :holder, 1, {now} + :ttl)
@@ -330,7 +338,7 @@ UNION SELECT body FROM handles WHERE session = :session AND body IS NOT NULL
 UNION SELECT body FROM prompts WHERE session = :session AND body IS NOT NULL
 
 -- name: unreferenced
-SELECT b.id, b.indexed, b.digest, b.codec, b.data FROM bodies b
+SELECT b.id FROM bodies b
 WHERE b.id = :id
   AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM pieces p WHERE p.body = b.id)
@@ -376,7 +384,7 @@ WHERE NOT EXISTS (SELECT 1 FROM messages m WHERE m.body = b.id)
   AND NOT EXISTS (SELECT 1 FROM prompts q WHERE q.body = b.id)
 
 -- name: missing_bodies
-SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.id = m.body AND b.indexed = 1)
+SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM bodies b WHERE b.id = m.body)
 
 -- name: orphan_rows
 SELECT (SELECT count(*) FROM messages t WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session))
@@ -458,3 +466,94 @@ SELECT 1 FROM belongings WHERE name = :name
 
 -- name: end_belongings
 DELETE FROM belongings WHERE ends < :now
+
+-- name: word_segments
+SELECT start, stop, version FROM word_segments WHERE session = :session ORDER BY start
+
+-- name: add_word_segment
+INSERT INTO word_segments (session, start, stop, version) VALUES (:session, :start, :stop, :version)
+
+-- name: add_word_block
+INSERT INTO word_blocks (session, start, word, data) VALUES (:session, :start, :word, :data)
+
+-- name: blocks_of_segment
+SELECT data FROM word_blocks WHERE session = :session AND start = :start ORDER BY word
+
+-- name: delete_word_segment
+DELETE FROM word_segments WHERE session = :session AND start = :start
+
+-- name: delete_word_blocks_of
+DELETE FROM word_blocks WHERE session = :session AND start = :start
+
+-- name: copy_word_segment
+INSERT INTO word_segments (session, start, stop, version)
+SELECT :target, start, stop, version FROM word_segments WHERE session = :source AND start = :start
+
+-- name: copy_word_blocks
+INSERT INTO word_blocks (session, start, word, data)
+SELECT :target, start, word, data FROM word_blocks WHERE session = :source AND start = :start
+
+-- name: word_blocks
+SELECT s.session, s.start, b.data
+FROM word_segments s JOIN word_blocks b ON b.session = s.session AND b.start = s.start
+WHERE s.session = :session AND b.word <= :high AND b.word >=
+      (SELECT max(c.word) FROM word_blocks c WHERE c.session = s.session AND c.start = s.start AND c.word <= :low)
+
+-- name: all_word_blocks
+SELECT s.session, s.start, b.data
+FROM word_segments s JOIN word_blocks b ON b.session = s.session AND b.start = s.start
+WHERE b.word <= :high AND b.word >=
+      (SELECT max(c.word) FROM word_blocks c WHERE c.session = s.session AND c.start = s.start AND c.word <= :low)
+
+-- name: age_words
+UPDATE word_segments SET version = 0
+
+-- name: drop_broken_segments
+DELETE FROM word_segments WHERE session IN (
+    SELECT s.id FROM sessions s WHERE s.count <>
+        (SELECT coalesce(sum(w.stop - w.start), 0) FROM word_segments w WHERE w.session = s.id))
+
+-- name: drop_lost_blocks
+DELETE FROM word_blocks WHERE NOT EXISTS
+    (SELECT 1 FROM word_segments w WHERE w.session = word_blocks.session AND w.start = word_blocks.start)
+
+-- name: unmark_bodies
+UPDATE bodies SET indexed = 0 WHERE indexed <> 0
+
+-- name: words_to_renew
+SELECT (SELECT coalesce(sum(count), 0) FROM sessions)
+     - (SELECT coalesce(sum(stop - start), 0) FROM word_segments WHERE version = :version)
+
+-- name: stale_words
+SELECT count(*) FROM word_segments WHERE version <> :words
+
+-- name: orphan_words
+SELECT (SELECT count(*) FROM sessions s WHERE s.count <>
+           (SELECT coalesce(sum(w.stop - w.start), 0) FROM word_segments w WHERE w.session = s.id))
+     + (SELECT count(*) FROM word_segments w WHERE NOT EXISTS
+           (SELECT 1 FROM word_blocks b WHERE b.session = w.session AND b.start = w.start AND b.word = ''))
+     + (SELECT count(*) FROM word_blocks b WHERE NOT EXISTS
+           (SELECT 1 FROM word_segments w WHERE w.session = b.session AND w.start = b.start))
+
+-- name: matching_positions
+SELECT position FROM messages
+WHERE session = :session AND (:role < 0 OR role = :role) AND at >= :since AND at < :until
+
+-- name: put_window
+INSERT INTO learned_windows (name, owner, upstream, model, beta, named, refused, fitted, ends)
+VALUES (:name, :owner, :upstream, :model, :beta, :named, :refused, :fitted, :ends)
+ON CONFLICT (name) DO UPDATE
+SET named = excluded.named, refused = excluded.refused, fitted = excluded.fitted, ends = excluded.ends
+
+-- name: windows
+SELECT name, owner, upstream, model, beta, named, refused, fitted, ends
+FROM learned_windows WHERE ends > :now ORDER BY ends DESC, name LIMIT :most
+
+-- name: forget_window
+DELETE FROM learned_windows WHERE name = :name
+
+-- name: end_windows
+DELETE FROM learned_windows WHERE ends <= :now
+
+-- name: forget_windows
+DELETE FROM learned_windows

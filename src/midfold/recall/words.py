@@ -1,9 +1,10 @@
-"""What a message can be found by: its texts, and their search tokens, the same ones for every database."""
+"""What a message can be found by: its texts, their search tokens (the same for every database), and queries."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from midfold.fold.redact import redact, redact_value
@@ -17,11 +18,25 @@ from midfold.transcript import jsonio
 # 4. Scripts without spaces give pairs of neighbouring characters, and the last character on its own; a query of a
 #    single character asks for the pairs that begin with it.
 # 5. What is redacted elsewhere is redacted here: no index holds a credential, whatever the store keeps of originals.
-# 6. Tokens are removed from an index by computing them again. Any change of the rules, those of redaction included, is
-#    a new VERSION, and stores index anew.
+# 6. Any change of the rules, those of redaction included, is a new VERSION, and stores index
+#    anew. Forms of words are a matter of queries: the index knows none.
 
 
-VERSION = 2
+VERSION = 3
+SHORTEST_STEM = 4
+_ENDINGS = (
+    *("izations", "ization", "ations", "ation", "ators", "ator", "ating", "ated", "ates", "ate", "ings", "ing", "ions"),
+    *("ion", "ments", "ment", "ers", "ors", "or", "er", "ies", "ied", "ed", "es", "ly", "able", "s", "y", "e"),
+)
+_SILENT = (
+    "a about after all also an and any are as at be because been before being between but by can could did do "
+    "does doing done during each for from had has have having how if in into is it its itself just may me "
+    "might more most my no nor not of off on once only or other our out over own same she he should so some "
+    "such than that the their them then there these they this those through to too under until up us very was "
+    "we were what when where whether which while who whom whose why will with would you your yet "
+)
+SILENT = frozenset(_SILENT.split())
+"""Words that stand in every text."""
 LONGEST_WORD = 255
 """Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
 MOST_REMEMBERED = 1 << 17
@@ -37,6 +52,7 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[A-Z]")
 _WORD_CLASS = bytes(code if code > 127 or chr(code).isalnum() or code == ord("_") else 32 for code in range(256))
 _BLOB_CLASS = bytes(120 if code < 128 and (chr(code).isalnum() or chr(code) in "+/=") else 32 for code in range(256))
 _LONG_BLOB = b"x" * 256
+_AROUND = "*`'\"()[]{}<>,;:!?."
 _PHRASE = re.compile(r'"([^"]*)"')
 _IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
 _FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
@@ -45,10 +61,17 @@ UNREAD = frozenset((*_IDS, *_FORMS, "data", "url", "image_url"))
 
 
 class Term(NamedTuple):
-    """One token a hit must have; with `prefix`, one that begins like this."""
+    """One word that is looked for."""
 
     text: str
+    """What a token of a text is, or begins with; a name with short parts (`module_7`) is a token as a whole, too."""
     prefix: bool = False
+    typed: str = ""
+    """The word as it was typed, in small letters."""
+
+    def is_in(self, tokens: set[str]) -> bool:
+        """Whether a text with these tokens has it: what an index answers, for texts that are in none yet."""
+        return any(token.startswith(self.text) for token in tokens) if self.prefix else self.text in tokens
 
 
 class Query(NamedTuple):
@@ -57,19 +80,12 @@ class Query(NamedTuple):
     terms: tuple[Term, ...]
     phrases: tuple[str, ...]
     """Texts a hit must hold literally, case aside: what stood in quotes."""
+    names: tuple[str, ...]
+    """Words that are made of several terms, as they were typed: paths, compound identifiers, numbers with points."""
     literal: str
     """The query as one text: hits that hold it come first."""
     typed: str = ""
     """The same with its letters as they were typed."""
-    every: bool = True
-    """Whether a candidate has every term, or any."""
-
-    def matches(self, tokens: set[str]) -> bool:
-        """Whether a text with these tokens is a candidate: what an index answers, for texts that are in none yet."""
-        return (all if self.every else any)(
-            any(token.startswith(term.text) for token in tokens) if term.prefix else term.text in tokens
-            for term in self.terms
-        )
 
 
 def searchable(data: bytes) -> str:
@@ -133,18 +149,39 @@ def search_tokens(text: str) -> set[str]:
     return set(search_text(text).split())
 
 
-def parse_query(text: str, *, every: bool = True) -> Query:
-    """Words, `beginnings*`, and "exact phrases"."""
+def parse_query(text: str) -> Query:
+    """Words, `beginnings*`, and "exact phrases". Words that say nothing count only where there are no others."""
     phrases = tuple(fold(phrase) for phrase in _PHRASE.findall(text) if phrase.strip())
     plain = text.replace('"', " ")
-    terms: dict[Term, None] = {}
+    terms: dict[str, Term] = {}
+    names: dict[str, None] = {}
     for word in plain.split():
         runs = list(_RUN.findall(_normal(word)))
-        for place, run in enumerate(runs):
-            open_end = word.endswith("*") and place == len(runs) - 1
-            terms.update(dict.fromkeys(_terms(run, open_end)))
+        made = [
+            term
+            for place, run in enumerate(runs)
+            for term in _terms(run, word.endswith("*") and place == len(runs) - 1)
+        ]
+        for term in made:
+            terms.setdefault(term.text, term)
+        if len(made) > 1:
+            names[fold(word.strip(_AROUND))] = None
+    telling = {key: term for key, term in terms.items() if term.typed not in SILENT}
     typed = " ".join(plain.replace("*", " ").split())
-    return Query(tuple(terms), phrases, fold(typed), typed, every)
+    return Query(tuple((telling or terms).values()), phrases, tuple(names), fold(typed), typed)
+
+
+@lru_cache(maxsize=1 << 14)
+def stem(word: str) -> str:
+    """What the forms of a word have in common: iterate, iterator and iterating begin with iter."""
+    if len(word) < SHORTEST_STEM or not (word.isascii() and word.isalpha()):
+        return word
+    for ending in _ENDINGS:
+        rest = word[: -len(ending)]
+        if len(rest) >= SHORTEST_STEM and word.endswith(ending) and not (ending == "s" and rest.endswith("s")):
+            is_doubled = ending in ("ing", "ed", "er") and rest[-1] == rest[-2] and rest[-1] not in "sle"
+            return rest[:-1] if is_doubled else rest
+    return word
 
 
 def fold(text: str) -> str:
@@ -207,11 +244,21 @@ def _terms(run: str, open_end: bool) -> list[Term]:
     place = 0
     for match in [*_UNSPACED.finditer(run), None]:
         name = run[place : match.start() if match else len(run)]
-        found += [Term(part) for part in _parts(name) or _identifier(name)[:1]]
+        parts = _parts(name) or list(_identifier(name)[:1])
+        found += [_term(part) for part in parts]
+        if parts and "_" in name and len(parts) < len(name.strip("_").split("_")):
+            found.append(Term(_identifier(name)[-1], typed=name.lower()))
         if match:
             pairs = _pairs(match.group())
-            found += [Term(pair) for pair in pairs[:-1]] or [Term(pairs[0], prefix=True)]
+            found += [Term(pair, typed=pair) for pair in pairs[:-1]] or [Term(pairs[0], prefix=True, typed=pairs[0])]
             place = match.end()
     if open_end and found:
-        found[-1] = found[-1]._replace(prefix=True)
+        found[-1] = Term(found[-1].typed, prefix=True, typed=found[-1].typed)
     return found
+
+
+def _term(word: str) -> Term:
+    """Forms of a word are found by what they have in common, hashes and other ids by their beginnings."""
+    root = stem(word)
+    is_open = root != word or (len(word) >= SHORTEST_STEM and not (word.isdecimal() and len(word) == SHORTEST_STEM))
+    return Term(root, is_open, word)

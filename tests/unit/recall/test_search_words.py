@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.fold.words import Term, parse_query, search_tokens
+from midfold.recall.words import Term, parse_query, search_tokens, stem
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,16 @@ def test_base64_is_no_word_but_what_stands_around_it_is() -> None:
 def test_queries() -> None:
     query = parse_query('parseUrl "Exact  Phrase" deplo* 版 config.yaml')
     assert query.terms == (
-        Term("parse"),
-        Term("url"),
-        Term("exact"),
-        Term("phrase"),
-        Term("deplo", prefix=True),
-        Term("版", prefix=True),
-        Term("config"),
-        Term("yaml"),
+        Term("pars", True, "parse"),
+        Term("url", False, "url"),
+        Term("exact", True, "exact"),
+        Term("phras", True, "phrase"),
+        Term("deplo", True, "deplo"),
+        Term("版", True, "版"),
+        Term("config", True, "config"),
+        Term("yaml", True, "yaml"),
     )
+    assert query.names == ("parseurl", "config.yaml")
     assert query.phrases == ("exact phrase",)
     assert parse_query('?! ""').terms == ()
 
@@ -85,3 +86,18 @@ def test_time_is_linear_in_hostile_text(hostile: str) -> None:
     small = min(seconds(100_000) for _ in range(3))
     large = min(seconds(400_000) for _ in range(3))
     assert large <= 10 * small + 0.05
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [("reject", "rejected", "rejects", "rejection"), ("iterate", "iterator", "iterating"), ("change", "changes"),
+     ("dependency", "dependencies"), ("cache", "caches", "cached"), ("run", "running")],
+)  # fmt: skip
+def test_forms_of_a_word_have_one_stem(forms: tuple[str, ...]) -> None:
+    assert len({stem(form) for form in forms}) == 1
+
+
+def test_words_that_say_nothing_count_only_alone() -> None:
+    assert [term.typed for term in parse_query("which of the parsers").terms] == ["parsers"]
+    assert [term.typed for term in parse_query("to be or not").terms] == ["to", "be", "or", "not"]
+    assert [term.typed for term in parse_query("iter").terms] == ["iter"] and parse_query("iter").terms[0].prefix

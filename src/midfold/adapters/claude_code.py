@@ -1,0 +1,153 @@
+"""Hooks of Claude Code: what they keep, and what they give back after a compaction.
+
+    python -m midfold.adapters.claude_code PROJECT < the event that Claude Code writes
+
+Rules of this file:
+1. A hook never holds Claude Code up: it ends within its time with exit 0, and says nothing where anything is wrong.
+2. Before a compaction, and with each prompt, the log as it is now is kept by a process of its own: it takes as long as
+   it takes. It reads as many bytes as the log had then, so that an answer that is just being written is not halved.
+3. After a compaction the session is told what the user asked for, in the user's words, and what was done, by the
+   calls and their results. No model is asked; secrets are redacted.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from midfold.transcript.message import Transcript
+
+MODULE = "midfold.adapters.claude_code"
+SECONDS = 1.5
+"""From when this module runs; Claude Code itself waits for `TIMEOUT`."""
+TIMEOUT = 2
+EVENTS = {"PreCompact": None, "SessionStart": "compact", "UserPromptSubmit": None}
+"""The events that are wanted, and what they are matched by."""
+KEEPS = ("PreCompact", "UserPromptSubmit")
+ASKS_ROOM, TRAIL_ROOM, MOST_CHARACTERS = 4_000, 1_200, 9_500
+"""Characters, tokens, characters: Claude Code takes 10,000 characters of a hook."""
+LONGEST_ASK = 600
+
+
+def main(arguments: list[str]) -> None:
+    """A hook, or the process that keeps a log; nothing that goes wrong is of any concern to Claude Code."""
+    try:
+        if len(arguments) == 5 and arguments[1] == "keep":
+            _, _, log, size, session = arguments
+            keep(Path(arguments[0]), Path(log), int(size), session)
+        elif len(arguments) == 1:
+            Timer(SECONDS, os._exit, (0,)).start()
+            import msgspec
+
+            event = msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, Any])
+            if said := answer(event, Path(arguments[0])):
+                os.write(sys.stdout.fileno(), said)
+    finally:
+        os._exit(0)
+
+
+def answer(event: Mapping[str, Any], project: Path) -> bytes:
+    """What a hook says to an event; nothing to most."""
+    name, log, session = (str(event.get(key) or "") for key in ("hook_event_name", "transcript_path", "session_id"))
+    if not log or not session or not Path(log).is_file():
+        return b""
+    if name in KEEPS:
+        _begin_keeping(project, Path(log), session)
+        return b""
+    if name != "SessionStart" or event.get("source") != "compact":
+        return b""
+    import msgspec
+
+    from midfold.transcript.document import read
+
+    told = note(read(Path(log).read_bytes()).messages, session)
+    return msgspec.json.encode({"hookSpecificOutput": {"hookEventName": name, "additionalContext": told}})
+
+
+def _begin_keeping(project: Path, log: Path, session: str) -> None:
+    command = [sys.executable, "-m", MODULE, str(project), "keep", str(log), str(log.stat().st_size), session]
+    subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def session_name(session: str) -> str:
+    """What a session of Claude Code's is called among those of its project."""
+    return f"claude-code-{session}"
+
+
+def keep(project: Path, log: Path, size: int, session: str) -> None:
+    """Brings the first `size` bytes of a log into the store, under the project's own sessions."""
+    from midfold.adapters.mcp_server import project_prefix
+    from midfold.config.load import load, store_url
+    from midfold.service import open_sessions
+    from midfold.transcript.document import read
+
+    with log.open("rb") as file:
+        document = read(file.read(size))
+    config = load().config
+    with open_sessions(store_url(config, os.environ), config=config) as sessions:
+        name = project_prefix(project) + session_name(session)
+        batch = sessions.given(document)
+        known = sessions.find_prefix(batch, under=name)
+        sessions.session(known.session if known else name, model=document.model or None).sync(batch)
+
+
+def note(messages: Transcript, session: str) -> str:
+    """What a session is told after its compaction."""
+    from midfold.adapters.mcp_server import trail_text
+    from midfold.fold.trail.whole import trail_of
+
+    opening = (
+        "This session was compacted. What follows is from its log, not from the summary: the user's own words, and "
+        "what the calls and their results show. The whole log is kept: the tools of the MCP server midfold (search, "
+        f"unfold, describe, artifacts; session {session_name(session)}) show the exact originals."
+    )
+    asks = "\n".join(f"- {ask}" for ask in _fitting(list(asks_of(messages))))
+    text = f"{opening}\n\n## What the user asked for\n{asks}\n\n{trail_text(trail_of(messages), TRAIL_ROOM)}"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n[cut off: ask artifacts for the rest]"
+
+
+def asks_of(messages: Transcript) -> Iterator[str]:
+    """What a person typed, each message once; a long one by its beginning and by what it demands."""
+    from midfold.fold.choice import DEMAND
+    from midfold.fold.redact import redact
+    from midfold.fold.steps import sentences
+    from midfold.transcript.wrappers import user_words
+
+    known: set[str] = set()
+    for message in messages:
+        words = redact(user_words(message)).strip()
+        if not words or words in known:
+            continue
+        known.add(words)
+        if len(words) <= LONGEST_ASK:
+            yield " ".join(words.split())
+            continue
+        first = " ".join(words[: LONGEST_ASK // 2].split())
+        demands = [one for one in sentences(words[LONGEST_ASK // 2 :]) if DEMAND.search(one)]
+        yield " ".join([f"{first} […]", *demands])[:LONGEST_ASK]
+
+
+def _fitting(asks: list[str]) -> list[str]:
+    """The first one, and of the others the newest that there is room for."""
+    room, start = ASKS_ROOM - sum(map(len, asks[:1])), len(asks)
+    while start > 1 and room >= len(asks[start - 1]):
+        start -= 1
+        room -= len(asks[start])
+    between = [f"[{start - 1} earlier asks: search finds them]"] if start > 1 else []
+    return [*asks[:1], *between, *asks[max(start, 1) :]]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,240 @@
+"""midfold as a middleware of LangChain 1.x agents (LangGraph, deepagents): `pip install 'midfold[langchain]'`.
+
+    agent = create_agent(model, tools, middleware=[MidfoldMiddleware()], checkpointer=...)
+
+The graph's `messages` are never changed: what the model sees of them is. Messages that stay are the very objects. What
+midfold remembers is private state of the graph, so a checkpointer keeps it, and a fork of a thread has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from langchain.agents.middleware.types import (
+    AgentMiddleware,
+    AgentState,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+)
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+    convert_to_openai_messages,
+)
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.types import Command
+
+from midfold import Config, Protection, Setup, Summarizer, SummaryAsk
+from midfold.adapters.folded_history import (
+    RECALL_NAMES,
+    RECALL_TOOLS,
+    FoldedHistory,
+    Report,
+    answer_recall,
+    log_report,
+    report_unknown,
+)
+
+KNOWN = (HumanMessage, AIMessage, ToolMessage, SystemMessage)
+UNSTREAMED = {"tags": ["nostream"], "metadata": {"lc_source": "summarization"}}
+
+
+def _merge(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any]:
+    return {**(old or {}), **(new or {})}
+
+
+class FoldingState(AgentState[Any]):
+    """What midfold keeps in the graph: its memory, rewritten at every call, and originals, written when it folds."""
+
+    midfold: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+    # LangGraph takes the last annotation for the reducer, and no other.
+    midfold_originals: NotRequired[Annotated[dict[str, Any], PrivateStateAttr, _merge]]
+
+
+class AgentModelWriter:
+    """Summaries by the agent's own model; they are not streamed to the user."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, ask: SummaryAsk) -> str:
+        return str(self._model.invoke(ask.prompt(), config=UNSTREAMED).text)
+
+    async def later(self, ask: SummaryAsk) -> str:
+        return str((await self._model.ainvoke(ask.prompt(), config=UNSTREAMED)).text)
+
+
+class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
+    """Keeps an agent's requests inside the window of its model.
+
+    `summarizer="agent"` has the agent's own model write summaries; without one the settings of `config` choose, and
+    without these they are made locally. `context_length` is needed where neither the model's profile nor midfold's
+    table knows the window. `report` is told what a log would be: it is the log unless given.
+    """
+
+    state_schema = FoldingState
+
+    def __init__(
+        self,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | Literal["agent"] | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        recall: bool = True,
+        report: Report = log_report,
+    ) -> None:
+        super().__init__()
+        self._context_length, self._summarizer = context_length, summarizer
+        self._config, self._protection, self._recall = config, protection, recall
+        self._report, self._reported = report, set[str]()
+        self.tools: Sequence[BaseTool] = [_tool(spec) for spec in RECALL_TOOLS] if recall else []
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ExtendedModelResponse[Any]:
+        history = self._history(request)
+        history.fold()
+        try:
+            response = handler(_shorten(request, history))
+        except Exception as error:  # each provider's package has its own class for a prompt that is too long
+            if not history.learn_refusal(error) or history.fold(force=True) is None:
+                raise
+            response = handler(_shorten(request, history))
+        return _with_state(response, history)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ExtendedModelResponse[Any]:
+        history = self._history(request)
+        await history.fold_async()
+        try:
+            response = await handler(_shorten(request, history))
+        except Exception as error:  # each provider's package has its own class for a prompt that is too long
+            if not history.learn_refusal(error) or await history.fold_async(force=True) is None:
+                raise
+            response = await handler(_shorten(request, history))
+        return _with_state(response, history)
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        return _recall_answer(request) if self._is_recall(request) else handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        return _recall_answer(request) if self._is_recall(request) else await handler(request)
+
+    def _is_recall(self, request: Any) -> bool:
+        return self._recall and request.tool_call["name"] in RECALL_NAMES
+
+    def _history(self, request: ModelRequest[Any]) -> FoldedHistory:
+        wires = [_wire(message) for message in request.messages]
+        unknown = (_kind(message) for message, wire in zip(request.messages, wires, strict=True) if wire is None)
+        report_unknown(unknown, self._reported, self._report)
+        model, profile = request.model, getattr(request.model, "profile", None) or {}
+        setup = Setup(
+            model=getattr(model, "model_name", None) or getattr(model, "model", None),
+            context_length=self._context_length or profile.get("max_input_tokens"),
+            config=self._config,
+            summarizer=AgentModelWriter(model) if self._summarizer == "agent" else self._summarizer,
+            protection=self._protection,
+            system=request.system_message and request.system_message.text,
+            tools=[convert_to_openai_tool(tool) for tool in _others(request.tools)],
+        )
+        state: Mapping[str, Any] = request.state
+        return FoldedHistory(setup, wires, state.get("midfold"), recall=self._recall)
+
+
+def _kind(message: Any) -> str:
+    return f"{type(message).__module__}.{type(message).__qualname__}"
+
+
+def _wire(message: BaseMessage) -> dict[str, Any] | None:
+    if not isinstance(message, KNOWN):
+        return None
+    try:
+        [wire] = convert_to_openai_messages([message], pass_through_unknown_blocks=True)
+    except (ValueError, TypeError, KeyError):  # a block that LangChain itself cannot read, or results inside a message
+        return None
+    return dict(wire)
+
+
+def _others(tools: Sequence[Any]) -> Iterator[Any]:
+    return (tool for tool in tools if isinstance(tool, dict) or tool.name not in RECALL_NAMES)
+
+
+def _shorten(request: ModelRequest[Any], history: FoldedHistory) -> ModelRequest[Any]:
+    tools = list(_others(request.tools))
+    if not history.is_folded:
+        return request.override(tools=tools)
+    tools += [tool for tool in request.tools if tool not in tools]  # last, so that the others keep their places
+    ids = {key: message for message in request.messages for key in _calls(message)}
+    messages = [request.messages[piece] if isinstance(piece, int) else _message(piece, ids) for piece in history.pieces]
+    system = request.system_message
+    if system is not None and history.system != system.text:
+        system = system.model_copy(update={"content": _system_content(system, history.system)})
+    return request.override(messages=messages, system_message=system, tools=tools)
+
+
+def _system_content(system: SystemMessage, text: str) -> Any:
+    """The note stands at the end: blocks before it, and their cache markers, stay as they are."""
+    if isinstance(system.content, str):
+        return text
+    return [*system.content, {"type": "text", "text": text.removeprefix(system.text).lstrip("\n")}]
+
+
+def _calls(message: BaseMessage) -> Iterator[tuple[str, str]]:
+    if isinstance(message, ToolMessage):
+        yield "tool", message.tool_call_id
+    elif isinstance(message, AIMessage):
+        yield from (("assistant", call["id"] or "") for call in message.tool_calls)
+
+
+def _message(wire: dict[str, Any], ids: Mapping[tuple[str, str], BaseMessage]) -> BaseMessage:
+    """A message that midfold wrote; one that stands for a message of the history has its id and name."""
+    message = convert_to_messages([wire])[0]
+    original = next((ids[key] for key in _calls(message) if key in ids), None)
+    return message if original is None else message.model_copy(update={"id": original.id, "name": original.name})
+
+
+def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> ExtendedModelResponse[Any]:
+    for message in response.result:
+        if isinstance(message, AIMessage) and message.usage_metadata:
+            used = message.usage_metadata
+            cached = used.get("input_token_details", {}).get("cache_read") or 0
+            history.observe(
+                {
+                    "prompt_tokens": used["input_tokens"],
+                    "completion_tokens": used["output_tokens"],
+                    "prompt_tokens_details": {"cached_tokens": cached},
+                }
+            )
+    update: dict[str, Any] = {"midfold": history.keep()}
+    if originals := history.originals:
+        update["midfold_originals"] = originals
+    return ExtendedModelResponse(model_response=response, command=Command(update=update))
+
+
+def _recall_answer(request: Any) -> ToolMessage:
+    call = request.tool_call
+    answer = answer_recall(call["name"], call["args"], request.state.get("midfold_originals"))
+    status: Literal["error", "success"] = "error" if answer.is_error else "success"
+    return ToolMessage(answer.text, tool_call_id=call["id"], name=call["name"], status=status)
+
+
+def _tool(spec: Any) -> BaseTool:
+    """A tool that the graph knows by its name; `wrap_tool_call` answers it, for it has the state."""
+
+    def unreachable(**_: Any) -> str:
+        return "this tool is answered by midfold's middleware"
+
+    tool: BaseTool = StructuredTool.from_function(
+        unreachable, name=spec.name, description=spec.description, args_schema=dict(spec.parameters)
+    )
+    return tool

@@ -1,0 +1,86 @@
+"""Whether a client's requests arrive: it is started as `midfold run` starts it, and asked for one word.
+
+Nothing is sent on: the gateway answers the request itself, with an error that the client does not repeat.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from midfold.cli.client_setup import ClientLaunch, setup_of
+from midfold.cli.run import check_installed, private_gateways
+from midfold.config import Config
+from midfold.service import open_sessions
+
+if TYPE_CHECKING:
+    from midfold.gateway.exchange import Exchange, RequestAccount
+
+QUESTION = "Answer with the word ready."
+WORDS = {
+    "claude": ("-p", QUESTION),
+    "codex": ("exec", "--skip-git-repo-check", QUESTION),
+    "opencode": ("run", QUESTION),
+}
+PATIENCE, END_SECONDS = 60.0, 5.0
+ANSWER = (400, "midfold doctor has seen this request and sent it nowhere")
+
+
+def probe_client(name: str, config: Config) -> tuple[bool, str]:
+    """Whether a request arrived, and what is to be said about it."""
+    program = shutil.which(name)
+    if program is None:
+        return False, f"there is no {name} on the PATH"
+    check_installed("midfold doctor --client")
+    setup = setup_of([program, *WORDS[name]], os.environ, Path.cwd())
+    seen, routes = Event(), []
+
+    def refuse(exchange: Exchange) -> tuple[int, str]:
+        return ANSWER
+
+    def look(account: RequestAccount) -> None:
+        routes.append(account.route)
+        if account.route.endswith("generate"):
+            seen.set()
+
+    started = time.monotonic()
+    with (
+        open_sessions("memory:", config=config) as sessions,
+        private_gateways(config, sessions, setup.upstreams, look, refuse) as address,
+    ):
+        code = _watch(setup.launch(address), seen)
+    took = time.monotonic() - started
+    if seen.is_set():
+        kind = next(route for route in routes if route.endswith("generate")).partition(" ")[0]
+        return True, f"a request of {name} arrived after {took:.1f} s ({kind}); it was sent nowhere"
+    end = f"ended with {code}" if code is not None else f"was stopped after {PATIENCE:g} s"
+    others = f"; {len(routes)} other requests came" if routes else ""
+    return (
+        False,
+        f"{name} {end}, and no request for a model arrived{others}: is it logged in, and which provider has it?",
+    )
+
+
+def _watch(launch: ClientLaunch, seen: Event) -> int | None:
+    """Until a request has arrived or the client has ended; its exit code if it ended by itself."""
+    quiet = subprocess.DEVNULL
+    child = subprocess.Popen(
+        launch.command, env={**os.environ, **launch.environment}, stdin=quiet, stdout=quiet, stderr=quiet
+    )
+    ends = time.monotonic() + PATIENCE
+    while child.poll() is None and time.monotonic() < ends and not seen.wait(0.05):
+        pass
+    code = child.poll()
+    if code is None:
+        child.terminate()
+        try:
+            child.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    return code

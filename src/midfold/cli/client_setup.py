@@ -1,0 +1,296 @@
+"""What each client needs so that its requests come through a gateway of its own, and where they went before.
+
+Rules of this file:
+1. A client's requests go where they would have gone without midfold: a base address that is set already, in the
+   environment or in the client's own files, is the upstream. Credentials stay where the client has them.
+2. The user's files are read and never written. What must be said otherwise is said in the environment or with options.
+3. Who lists processes sees the options of all accounts: the gateway's key is never among them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from midfold.errors import ConfigError
+
+Environment = Mapping[str, str]
+OPENAI, ANTHROPIC = "openai", "anthropic"
+OPENAI_BASE, ANTHROPIC_BASE = "https://api.openai.com/v1", "https://api.anthropic.com"
+CHATGPT_BASE = "https://chatgpt.com/backend-api/codex"
+KEY_VARIABLE = "MIDFOLD_RUN_KEY"
+LOOPBACK = "127.0.0.1"
+PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+LOGIN_SECONDS = 20.0
+OPENCODE_PROVIDERS = {
+    ANTHROPIC: ("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
+    OPENAI: (OPENAI_BASE, "OPENAI_API_KEY"),
+    "openrouter": ("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+}
+"""Where opencode asks them, and with which key."""
+
+
+class PrivateAddress(NamedTuple):
+    """Where the gateways of a run are."""
+
+    place: str
+    key: str
+
+    def of(self, name: str, base: str) -> str:
+        """The address of a gateway that needs the key beside it. Where the upstream's ends in /v1, so does ours."""
+        return f"{self.place}/{name}{_version(base)}"
+
+    def with_key(self, name: str, base: str) -> str:
+        return f"{self.place}/{self.key}/{name}{_version(base)}"
+
+    @property
+    def page(self) -> str:
+        """For a browser, which keeps the key as a password of this address and of no other port."""
+        return self.place.replace("://", f"://midfold:{self.key}@", 1) + "/"
+
+
+class ClientLaunch(NamedTuple):
+    """A command as it is run, and what is set in its environment."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+class ClientSetup(NamedTuple):
+    """One client: where its requests would go, by the name of the gateway, and how it is started."""
+
+    name: str
+    upstreams: dict[str, str]
+    launch: Callable[[PrivateAddress], ClientLaunch]
+
+
+def setup_of(
+    command: Sequence[str], environment: Environment, folder: Path, upstream: str | None = None
+) -> ClientSetup:
+    """What a command needs that is run in a folder; `upstream` is where its requests are to go instead."""
+    name = PurePath(command[0]).name.lower().removesuffix(".exe").removesuffix(".cmd")
+    setup = _SETUPS.get(name, _any_command)(list(command), environment, folder)
+    upstreams = {key: upstream or base for key, base in setup.upstreams.items()}
+    for base in upstreams.values():
+        _check(base)
+
+    def launch(address: PrivateAddress) -> ClientLaunch:
+        found = setup.launch(address)
+        return found._replace(environment={**_without_proxy(environment), **found.environment})
+
+    return setup._replace(upstreams=upstreams, launch=launch)
+
+
+def _check(base: str) -> None:
+    parts = urlsplit(base)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError("the base address that is set for the client does not begin with http:// or https://")
+
+
+def _version(base: str) -> str:
+    return "/v1" if urlsplit(base).path.rstrip("/").endswith("/v1") else ""
+
+
+def _without_proxy(environment: Environment) -> dict[str, str]:
+    """A proxy would not find the gateway."""
+    if not any(environment.get(name) for name in PROXIES):
+        return {}
+    kept = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    hosts = ",".join(filter(None, [kept, LOOPBACK]))
+    return {"no_proxy": hosts, "NO_PROXY": hosts}
+
+
+def _any_command(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
+    upstreams = {
+        OPENAI: environment.get("OPENAI_BASE_URL") or environment.get("OPENAI_API_BASE") or OPENAI_BASE,
+        ANTHROPIC: environment.get("ANTHROPIC_BASE_URL") or ANTHROPIC_BASE,
+    }
+
+    def launch(address: PrivateAddress) -> ClientLaunch:
+        openai = address.with_key(OPENAI, upstreams[OPENAI])
+        anthropic = address.with_key(ANTHROPIC, upstreams[ANTHROPIC])
+        return ClientLaunch(
+            command, {"OPENAI_BASE_URL": openai, "OPENAI_API_BASE": openai, "ANTHROPIC_BASE_URL": anthropic}
+        )
+
+    return ClientSetup(command[0], upstreams, launch)
+
+
+def _claude_code(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
+    """Its settings files may have a base address, which counts more than the environment's."""
+    variable = "ANTHROPIC_BASE_URL"
+    own = Path(environment.get("CLAUDE_CONFIG_DIR") or _home(environment) / ".claude")
+    files = [folder / ".claude/settings.local.json", folder / ".claude/settings.json", own / "settings.json"]
+    written = next(filter(None, (_text(_table(_read_json(file)).get("env"), variable) for file in files)), None)
+    upstream = written or environment.get(variable) or ANTHROPIC_BASE
+
+    def launch(address: PrivateAddress) -> ClientLaunch:
+        ours = {variable: address.with_key(ANTHROPIC, upstream)}
+        if written is None:
+            return ClientLaunch(command, ours)
+        # Options count more than those files; the key may not be one, so it comes as a header.
+        told = json.dumps({"env": {variable: address.of(ANTHROPIC, upstream)}})
+        headers = [*filter(None, [environment.get("ANTHROPIC_CUSTOM_HEADERS")]), f"x-midfold-key: {address.key}"]
+        return ClientLaunch(
+            [command[0], "--settings", told, *command[1:]], {**ours, "ANTHROPIC_CUSTOM_HEADERS": "\n".join(headers)}
+        )
+
+    return ClientSetup("claude", {ANTHROPIC: upstream}, launch)
+
+
+def _codex(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
+    """A provider of the user's own keeps all its settings but the address; the built-in one cannot be changed."""
+    settings = _read_toml(Path(environment.get("CODEX_HOME") or _home(environment) / ".codex") / "config.toml")
+    options = dict(_codex_options(command))
+    profile = options.get("profile") or _text(settings, "profile") or ""
+    chosen = _table(_table(settings.get("profiles")).get(profile))
+    provider = options.get("model_provider") or _text(chosen, "model_provider") or _text(settings, "model_provider")
+    provider = provider or OPENAI
+    written = _text(_table(settings.get("model_providers")).get(provider), "base_url")
+    upstream = written or _text(settings, "openai_base_url") or environment.get("OPENAI_BASE_URL")
+    upstream = upstream or _codex_login_base(command[0])
+
+    def launch(address: PrivateAddress) -> ClientLaunch:
+        name = provider if written else "midfold"
+        place = f"model_providers.{name}"
+        lines = {f"{place}.base_url": json.dumps(address.of(OPENAI, upstream))}
+        lines[f"{place}.env_http_headers.x-midfold-key"] = json.dumps(KEY_VARIABLE)
+        lines[f"{place}.supports_websockets"] = "false"
+        if not written:
+            lines |= {"model_provider": '"midfold"', f"{place}.name": '"OpenAI through midfold"'}
+            lines |= {f"{place}.wire_api": '"responses"', f"{place}.requires_openai_auth": "true"}
+        said = [word for key, value in lines.items() for word in ("-c", f"{key}={value}")]
+        return ClientLaunch([command[0], *said, *command[1:]], {KEY_VARIABLE: address.key})
+
+    return ClientSetup("codex", {OPENAI: upstream}, launch)
+
+
+def _codex_options(command: list[str]) -> Iterator[tuple[str, str]]:
+    """What the command line says about profile and settings."""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        value = value if equals else following
+        if name in ("-p", "--profile"):
+            yield "profile", value
+        elif name in ("-c", "--config"):
+            key, _, text = value.partition("=")
+            yield key.strip(), text.strip().strip("\"'")
+
+
+def _codex_login_base(program: str) -> str:
+    """Where Codex asks with the login it has: it says itself which one that is."""
+    try:
+        status = subprocess.run(
+            [program, "login", "status"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LOGIN_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return OPENAI_BASE
+    return CHATGPT_BASE if "chatgpt" in (status.stdout + status.stderr).lower() else OPENAI_BASE
+
+
+def _opencode(command: list[str], environment: Environment, folder: Path) -> ClientSetup:
+    """Providers that the files name with an address, and those there is a key or a login for.
+
+    `OPENCODE_CONFIG_CONTENT` counts more than every file; a file of ours in `OPENCODE_CONFIG` would count less than the
+    project's.
+    """
+    variable = "OPENCODE_CONFIG_CONTENT"
+    inline = _table(_parse_json(environment.get(variable) or "{}"))
+    upstreams: dict[str, str] = {}
+    named = _opencode_logins(environment)
+    for name, (base, key) in OPENCODE_PROVIDERS.items():
+        if environment.get(key) or name in named:
+            upstreams[name] = base
+    for settings in (*map(_read_json, _opencode_files(environment, folder)), inline):
+        for name, row in _table(_table(settings).get("provider")).items():
+            usual = upstreams.get(name) or OPENCODE_PROVIDERS.get(name, ("",))[0]
+            if place := _text(_table(row).get("options"), "baseURL") or usual:
+                upstreams[name] = place
+    upstreams = upstreams or {name: base for name, (base, _) in OPENCODE_PROVIDERS.items()}
+    gateways = {f"{number}-{re.sub('[^A-Za-z0-9_-]', '-', name)}": name for number, name in enumerate(upstreams, 1)}
+
+    def launch(address: PrivateAddress) -> ClientLaunch:
+        providers = dict(_table(inline.get("provider")))
+        for gateway, name in gateways.items():
+            row = _table(providers.get(name))
+            place = address.with_key(gateway, upstreams[name])
+            providers[name] = {**row, "options": {**_table(row.get("options")), "baseURL": place}}
+        return ClientLaunch(command, {variable: json.dumps({**inline, "provider": providers})})
+
+    return ClientSetup("opencode", {gateway: upstreams[name] for gateway, name in gateways.items()}, launch)
+
+
+def _opencode_files(environment: Environment, folder: Path) -> list[Path]:
+    """Those that are there, the ones that count more later."""
+    home = Path(environment.get("XDG_CONFIG_HOME") or _home(environment) / ".config") / "opencode"
+    above = [folder, *folder.parents]
+    top = next((place for place in above if (place / ".git").exists()), folder)
+    projects = above[: above.index(top) + 1][::-1]
+    files = [home / name for name in ("config.json", "opencode.json", "opencode.jsonc")]
+    files += [Path(environment["OPENCODE_CONFIG"])] if environment.get("OPENCODE_CONFIG") else []
+    for place in projects:
+        files += [place / part for part in ("opencode.json", "opencode.jsonc", ".opencode/opencode.json")]
+    return [file for file in files if file.is_file()]
+
+
+def _opencode_logins(environment: Environment) -> frozenset[str]:
+    """The names of the providers that opencode has a login for; the logins themselves are left alone."""
+    data = Path(environment.get("XDG_DATA_HOME") or _home(environment) / ".local/share")
+    return frozenset(_table(_read_json(data / "opencode/auth.json")))
+
+
+_SETUPS = {"claude": _claude_code, "codex": _codex, "opencode": _opencode}
+CLIENTS = tuple(_SETUPS)
+
+
+def _home(environment: Environment) -> Path:
+    return Path(environment.get("HOME") or environment.get("USERPROFILE") or ".")
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(table: Any, name: str) -> str | None:
+    value = _table(table).get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    """A file that cannot be read says nothing here: the client will complain about it."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return _parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+_STRING = r'"(?:\\.|[^"\\])*+"?'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*+|/\*(?:.*?\*/|.*)", re.DOTALL)
+_LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
+
+
+def _parse_json(text: str) -> Any:
+    """JSON that may have comments and commas behind the last item."""
+    plain = _COMMENT.sub(lambda found: found[1] or " ", text)
+    try:
+        return json.loads(_LAST_COMMA.sub(lambda found: found[1] or "", plain))
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,21 @@
+"""Groups of commands that say which command was probably meant."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+
+
+class HelpfulGroup(click.Group):
+    """An unknown command is answered with the nearest ones there are."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = get_close_matches(name, self.list_commands(ctx), n=3, cutoff=0.6)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"`{ctx.command_path} --help` lists them"
+            ctx.fail(f"there is no command {name}; {hint}")
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,210 @@
+"""`midfold install`: the files of other agents, changed so that they use midfold, and changed back.
+
+Rules of this file:
+1. The whole change is shown before anything is written; nothing is written without a yes.
+2. Only entries of ours are added and taken out again. What a file was before is kept beside it; if nothing else has
+   changed since, taking back restores that byte for byte. A file that was not there goes away again.
+3. A file that cannot be read as what it should be is left alone, and with it all others.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from difflib import unified_diff
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from midfold.adapters.claude_code import EVENTS, MODULE, TIMEOUT
+from midfold.cli.groups import HelpfulGroup
+from midfold.cli.outputs import write_output
+from midfold.cli.terminal import ask, echo, notice, visible
+from midfold.errors import ConfigError
+
+SERVER = "midfold"
+BEFORE = ".before-midfold"
+Settings = dict[str, Any]
+Edit = Callable[[Settings, Path | None], None]
+
+
+class FileChange(NamedTuple):
+    """A file as it is and as it is to be; None where there is none."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+
+    @property
+    def backup(self) -> Path:
+        """Where the text from before the installation is kept."""
+        return self.path.with_name(self.path.name + BEFORE)
+
+
+@click.group(cls=HelpfulGroup)
+def command() -> None:
+    """Let another agent use midfold. The change to its files is shown first, and can be taken back."""
+
+
+@command.command(name="claude-code")
+@click.option(
+    "--project",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="The project's folder; default: the working directory.",
+)
+@click.option("--remove", is_flag=True, help="Take the change back.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def claude_code(project: Path, remove: bool, yes: bool) -> None:
+    """Keep a project's Claude Code sessions, and give back after a compaction what was asked and done.
+
+    Adds hooks (PreCompact, SessionStart after a compaction, UserPromptSubmit) to .claude/settings.local.json and the
+    MCP server midfold to .mcp.json, both in the project's folder. Sessions are kept in the store of `midfold sessions`.
+    """
+    folder = project.resolve()
+    files = {folder / ".claude" / "settings.local.json": edit_hooks, folder / ".mcp.json": edit_servers}
+    changes = []
+    for path, edit in files.items():
+        changes.append(_removal(path, edit) if remove else _addition(path, edit, folder))
+    changes = [change for change in changes if change.before != change.after]
+    if not changes:
+        echo("nothing to take back" if remove else "it is installed already")
+        return
+    for change in changes:
+        for line in diff_of(change):
+            echo(visible(line))
+    _confirm(yes)
+    for change in changes:
+        _write(change, remove=remove)
+    echo("taken back" if remove else "installed; Claude Code asks once whether it may use the MCP server midfold")
+    if not remove and find_spec("mcp") is None:
+        notice("the MCP server needs an optional package: pip install 'midfold[mcp]'; the hooks work without")
+
+
+def read_settings(path: Path) -> tuple[Settings, bytes | None]:
+    """What a file of settings says, and its bytes."""
+    try:
+        data = path.read_bytes()
+        known = json.loads(data.strip() or b"{}")
+    except FileNotFoundError:
+        return {}, None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; nothing was changed") from None
+    except ValueError:
+        raise ConfigError(f"{path} is not JSON; nothing was changed") from None
+    if not isinstance(known, dict):
+        raise ConfigError(f"{path} is not a JSON object; nothing was changed")
+    return known, data
+
+
+def edit_hooks(known: Settings, folder: Path | None) -> None:
+    """Takes our hooks out, and puts those of a folder in."""
+    hooks = _inside(known, "hooks", dict)
+    for event, matcher in EVENTS.items():
+        groups = _inside(hooks, event, list)
+        for group in [one for one in groups if isinstance(one, dict) and isinstance(one.get("hooks"), list)]:
+            others = [hook for hook in group["hooks"] if not _is_ours(hook)]
+            if len(others) < len(group["hooks"]):
+                group["hooks"] = others
+                if not others:
+                    groups.remove(group)
+        if folder is not None:
+            line = shlex.join([sys.executable, "-m", MODULE, str(folder)])
+            hook = {"type": "command", "command": line, "timeout": TIMEOUT}
+            groups.append({**({"matcher": matcher} if matcher else {}), "hooks": [hook]})
+        _drop_empty(hooks, event)
+    _drop_empty(known, "hooks")
+
+
+def edit_servers(known: Settings, folder: Path | None) -> None:
+    """Takes our MCP server out, and puts that of a folder in."""
+    servers = _inside(known, "mcpServers", dict)
+    found = servers.get(SERVER)
+    is_ours = isinstance(found, dict) and isinstance(found.get("args"), list) and found["args"][:2] == ["-m", "midfold"]
+    if found is not None and not is_ours:
+        if folder is not None:
+            raise ConfigError(f"mcpServers has a server {SERVER} that is not ours; nothing was changed")
+        return
+    servers.pop(SERVER, None)
+    if folder is not None:
+        servers[SERVER] = {"command": sys.executable, "args": ["-m", "midfold", "mcp", "--project", str(folder)]}
+    _drop_empty(known, "mcpServers")
+
+
+def _is_ours(hook: Any) -> bool:
+    return isinstance(hook, dict) and f" -m {MODULE} " in str(hook.get("command"))
+
+
+def _inside(known: Settings, key: str, kind: type) -> Any:
+    found = known.setdefault(key, kind())
+    if not isinstance(found, kind):
+        raise ConfigError(f"{key} in the settings of Claude Code is not what it should be; nothing was changed")
+    return found
+
+
+def _drop_empty(known: Settings, key: str) -> None:
+    if not known[key]:
+        del known[key]
+
+
+def _addition(path: Path, edit: Edit, folder: Path) -> FileChange:
+    known, before = read_settings(path)
+    edit(known, folder)
+    is_same = before is not None and json.loads(before.strip() or b"{}") == known
+    return FileChange(path, before, before if is_same else _text(known))
+
+
+def _removal(path: Path, edit: Edit) -> FileChange:
+    """A file that is otherwise as it was before the installation gets the bytes of then."""
+    known, before = read_settings(path)
+    change = FileChange(path, before, before)
+    if before is None or b"midfold" not in before:
+        return change
+    edit(known, None)
+    if change.backup.exists():
+        earlier, saved = read_settings(change.backup)
+        edit(earlier, None)
+        return change._replace(after=saved if earlier == known else _text(known))
+    return change._replace(after=_text(known) if known else None)
+
+
+def _text(known: Settings) -> bytes:
+    return (json.dumps(known, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def diff_of(change: FileChange) -> Iterator[str]:
+    """The lines of a change as `diff -u` shows them."""
+    old, new = ((data or b"").decode("utf-8", "replace").splitlines() for data in (change.before, change.after))
+    was, becomes = (str(change.path) if data is not None else "/dev/null" for data in (change.before, change.after))
+    return unified_diff(old, new, was, becomes, lineterm="")
+
+
+def _confirm(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("nothing was changed; say --yes to make this change")
+    if ask("make this change? [y]es, [n]o: ", {"y": "yes", "n": "no"}) != "y":
+        raise click.Abort
+
+
+def _write(change: FileChange, *, remove: bool) -> None:
+    target = change.path.resolve()
+    if not remove:
+        target.parent.mkdir(exist_ok=True)
+        if change.before is not None and not change.backup.exists():
+            write_output(change.backup, [change.before])
+    if change.after is None:
+        change.path.unlink()
+    else:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+        write_output(target, [change.after])
+        target.chmod(mode)
+    if remove:
+        change.backup.unlink(missing_ok=True)
+        if change.path.parent.name == ".claude" and not any(change.path.parent.iterdir()):
+            change.path.parent.rmdir()

@@ -1,0 +1,48 @@
+"""Files that commands write: whether they can be is known before the work, and they appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from midfold.errors import MidfoldError
+
+STANDARD = "-"
+with_overwrite = click.option("--overwrite", is_flag=True, help="Replace a file that exists.")
+
+
+def check_output(output: str | Path, *, overwrite: bool = False) -> Path:
+    """The path of a file that can be written when the work is done; raises where it cannot be."""
+    target = Path(output)
+    folder = target.parent
+    if not folder.is_dir():
+        raise MidfoldError(f"cannot write {output}: there is no folder {folder}")
+    if target.is_dir():
+        raise MidfoldError(f"cannot write {output}: it is a folder")
+    if not os.access(folder, os.W_OK):
+        raise MidfoldError(f"cannot write {output}: the folder {folder} is not yours to write in")
+    if target.exists() and not overwrite:
+        raise MidfoldError(f"{output} exists already; --overwrite replaces it")
+    return target
+
+
+def check_picture(picture: str | Path | None) -> None:
+    """A picture may replace the one before it."""
+    if picture is not None:
+        check_output(picture, overwrite=True)
+
+
+def write_output(path: Path, pieces: Iterable[bytes]) -> None:
+    """Written beside and moved into place, readable by the owner only: originals may hold secrets."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.touch(mode=0o600)
+        with temporary.open("wb") as stream:
+            stream.writelines(pieces)
+        temporary.replace(path)
+    except BaseException:  # whatever it was, an interrupt too: half a file is not left behind
+        temporary.unlink(missing_ok=True)
+        raise

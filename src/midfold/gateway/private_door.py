@@ -1,0 +1,98 @@
+"""The door of a gateway that one command has for itself: a key of its own, and a gateway for each provider behind it.
+
+Rules of this file:
+1. Nothing is answered without the key, not even whether a gateway is here: other accounts share the loopback.
+2. The key comes as the header `x-midfold-key`, as the first segment of the path (for clients that can be given an
+   address and nothing else), or as a browser's password. It is taken off: no gateway and no upstream sees it.
+3. The next segment names the gateway; what follows is what its provider is asked. Everything else is the pages'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from midfold.gateway.admission import OWN_HEADER, Admission, key_in_header
+from midfold.gateway.exchange import JSON, Receive, Scope, Send
+from midfold.gateway.routes import error_body
+from midfold.gateway.server import GatewayApplication
+from midfold.gateway.upstream import aiohttp_module
+
+REFUSED = "this gateway belongs to one command; requests need its key"
+AUTHORIZATION = b"authorization"
+
+
+class GuardedGateway(NamedTuple):
+    """A gateway and the door that all gateways have."""
+
+    app: GatewayApplication
+    door: Admission
+
+
+class PrivateDoor:
+    """The ASGI application; the first gateway has the pages."""
+
+    def __init__(self, key: str, gateways: Mapping[str, GuardedGateway]) -> None:
+        self._key = key.encode()
+        self._gateways = dict(gateways)
+        self._doors = {name.encode(): gateway.door for name, gateway in gateways.items()}
+        self._pages = next(iter(self._doors.values()))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        inner = self._without_key(scope) if scope["type"] == "http" else None
+        if inner is None:
+            await _refuse(scope, send)
+            return
+        name = _first_segment(inner)
+        if name in self._doors:
+            await self._doors[name](_below(inner, name), receive, send)
+        else:
+            await self._pages(inner, receive, send)
+
+    def _without_key(self, scope: Scope) -> Scope | None:
+        """The request as it would be without a key; None if it has none."""
+        first = _first_segment(scope)
+        if self._is_key(first):
+            return _below(scope, first)
+        for name, value in scope["headers"]:
+            if name in (OWN_HEADER, AUTHORIZATION) and self._is_key(key_in_header(value.decode("latin-1")).encode()):
+                return {**scope, "headers": [pair for pair in scope["headers"] if pair != (name, value)]}
+        return None
+
+    def _is_key(self, text: bytes) -> bool:
+        return hmac.compare_digest(text, self._key)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the server's start to its end."""
+        await receive()
+        asyncio.get_running_loop().run_in_executor(None, aiohttp_module)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        for gateway in self._gateways.values():
+            await gateway.app.gateway.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _first_segment(scope: Scope) -> bytes:
+    raw: bytes = scope["raw_path"]
+    return raw[1:].partition(b"/")[0]
+
+
+def _below(scope: Scope, segment: bytes) -> Scope:
+    """The same request without the first segment of its path, which has nothing encoded in it."""
+    path = scope["path"][1 + len(segment) :] or "/"
+    return {**scope, "path": path, "raw_path": scope["raw_path"][1 + len(segment) :] or b"/"}
+
+
+async def _refuse(scope: Scope, send: Send) -> None:
+    body = error_body(None, 401, REFUSED)
+    headers = [JSON, (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    if scope.get("method") == "GET":
+        headers.append((b"www-authenticate", b'Basic realm="midfold: any name, the key as the password"'))
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

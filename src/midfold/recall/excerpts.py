@@ -1,0 +1,278 @@
+"""Where the words of a query stand in a text, and what is shown of it.
+
+Rules of this file:
+1. A word is there as it was typed, in another form, as the beginning of a longer word, or inside one: each counts less.
+2. What is shown are whole lines around the passage with most of the words, cut only where a line is too long. Blank
+   lines and bare fences are left out. The place of what is shown is a place in the original.
+3. What is shown is redacted before it is cut: half a credential is not recognised as one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from midfold.recall.words import Query, Term, fold, stem
+
+Redact = Callable[[str], str]
+SAME, FORM, BEGINS, INSIDE = 1.0, 0.9, 0.55, 0.25
+MOST_OCCURRENCES = 1_000
+"""Of one word in one text."""
+PASSAGE = 300
+"""Characters; words in two neighbouring passages stand together."""
+LONGEST_LINE = 320
+REDACTED_AROUND = 4_000
+"""Characters redacted on each side of what is shown: a secret that begins outside of it is still one."""
+ELLIPSIS = "…"
+_FENCE = re.compile(r"\s*(?:```|~~~)[\w+-]{0,20}\s*")
+
+
+class Occurrence(NamedTuple):
+    """A word of the query at a place of a text, and how well it fits."""
+
+    place: int
+    term: int
+    fit: float
+
+
+class Excerpt(NamedTuple):
+    """What is shown of a text, and from which character on; whether that is all of it."""
+
+    text: str
+    start: int
+    is_whole: bool
+
+
+class Passage(NamedTuple):
+    """The part of a text with most of the words: what they weigh together, and where they stand."""
+
+    weight: float
+    first: int
+    last: int
+    terms: frozenset[int]
+
+
+NOWHERE = Passage(0.0, 0, 0, frozenset())
+
+
+class Matcher:
+    """A query, ready to be compared with many texts."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.terms: tuple[Term, ...] = query.terms
+
+    def occurrences(self, text: str, small: str = "") -> list[Occurrence]:
+        """Every word of the query in a text, by place; `small`: the text in small letters, if in hand."""
+        small = small or small_letters(text)
+        found = [
+            Occurrence(place, number, fit)
+            for number, term in enumerate(self.terms)
+            for place, fit in _places(term, text, small)
+        ]
+        found.sort()
+        return found
+
+    def literal_share(self, texts: Sequence[str], small: Sequence[str]) -> float:
+        """2 for a text that has the query as it was typed, 1 with other letters or spaces, 0 without it."""
+        if len(self.query.typed) < 2:
+            return 0.0
+        if any(_stands_alone(self.query.typed, text) for text in texts):
+            return 2.0
+        return 1.0 if any(map(self._has_literal, small)) else 0.0
+
+    def _has_literal(self, small: str) -> bool:
+        words = self.query.literal.split()
+        return all(word in small for word in words) and self.query.literal in " ".join(small.split())
+
+    def has_phrases(self, texts: Iterable[str]) -> bool:
+        if not self.query.phrases:
+            return True
+        whole = fold("\n".join(texts))
+        return all(phrase in whole for phrase in self.query.phrases)
+
+
+def small_letters(text: str) -> str:
+    """A text as it is compared, letter by letter in the same places."""
+    if not text.isascii():
+        others = text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass")
+        for letter in set(others):
+            small = _small_letter(letter)
+            if small != letter.lower():
+                text = text.replace(letter, small)
+    return text.lower()
+
+
+_ASCII = bytes(range(128))
+
+
+@lru_cache(maxsize=1 << 14)
+def _small_letter(letter: str) -> str:
+    """One that would become several letters is compared by the first of them, or not at all."""
+    small = unicodedata.normalize("NFKC", letter).lower()
+    return small if len(small) == 1 else letter if len(letter.lower()) == 1 else small[0]
+
+
+def _places(term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
+    word = term.typed if "_" in term.typed else term.text
+    size = len(word)
+    place, count = small.find(word), 0
+    while place >= 0 and count < MOST_OCCURRENCES:
+        count += 1
+        if not word.isascii():
+            yield place, SAME
+        elif place and text[place - 1].isalnum() and not (text[place].isupper() and text[place - 1].islower()):
+            if text[place - 1].isalpha() == text[place].isalpha():
+                yield place, INSIDE if size > 2 else 0.0
+            else:
+                yield place, BEGINS
+        else:
+            yield place, _fit(term, text, small, place, size)
+        place = small.find(word, place + size)
+
+
+def _fit(term: Term, text: str, small: str, place: int, size: int) -> float:
+    end = place + size
+    while end < len(small) and small[end].isalnum() and not (text[end].isupper() and text[end - 1].islower()):
+        end += 1
+    word = small[place:end]
+    if word == term.typed:
+        return SAME
+    return FORM if stem(word) == term.text else BEGINS
+
+
+def _stands_alone(words: str, text: str) -> bool:
+    place = text.find(words)
+    while place >= 0:
+        before, after = text[place - 1 : place], text[place + len(words) : place + len(words) + 1]
+        if not (before.isalnum() and words[0].isalnum()) and not (after.isalnum() and words[-1].isalnum()):
+            return True
+        place = text.find(words, place + len(words))
+    return False
+
+
+def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:
+    """The passage with the most weight of words that are not known yet."""
+    passages: dict[int, dict[int, Occurrence]] = {}
+    for one in found:
+        if one.term not in known and one.fit:
+            here = passages.setdefault(one.place // PASSAGE, {})
+            if one.term not in here or here[one.term].fit < one.fit:
+                here[one.term] = one
+    best = NOWHERE
+    for number, here in passages.items():
+        after = passages.get(number + 1, {})
+        both = {**after, **{term: one for term, one in here.items() if one.fit >= getattr(after.get(term), "fit", 0.0)}}
+        weight = sum(weights[term] * one.fit for term, one in both.items())
+        if weight > best.weight:
+            places = [one.place for one in both.values()]
+            best = Passage(weight, min(places), max(places), frozenset(both))
+    return best
+
+
+def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], redact: Redact, room: int) -> Excerpt:
+    """What fits into the room: all of a short text, else the best passage, and lines with words it has not."""
+    if len(text) <= room:
+        return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}), 0, True)
+    best = best_passage(found, weights)
+    start, end = _whole_lines(text, best.first, best.last, room)
+    pieces, known = [(start, end)], best.terms
+    left = room - (end - start)
+    while left > LONGEST_LINE // 2 and len(pieces) < 4:
+        more = best_passage(found, weights, known)
+        if not more.terms:
+            break
+        first, last = _line(text, more.first)
+        known |= more.terms
+        if not any(first < other_end and other_start < last for other_start, other_end in pieces):
+            pieces.append((first, last))
+            left -= min(last - first, LONGEST_LINE)
+    pieces.sort()
+    where = {one.place: None for one in found if one.fit >= BEGINS} or {one.place: None for one in found}
+    shown = []
+    for first, last in pieces:
+        shown.append(_tidy(_clean_lines(text, first, last, redact), _marks(text, first, last, where)))
+    gap = f"\n{ELLIPSIS}\n"
+    body = gap.join(filter(None, shown))
+    before, after = ELLIPSIS + "\n" if pieces[0][0] else "", f"\n{ELLIPSIS}" if pieces[-1][1] < len(text) else ""
+    return Excerpt(f"{before}{body}{after}", start, False)
+
+
+def _marks(text: str, first: int, last: int, where: Mapping[int, None]) -> dict[int, int]:
+    """The column of the first word in each line that has one, by the number of the line."""
+    marks: dict[int, int] = {}
+    for place in where:
+        if first <= place < last:
+            line = text.count("\n", first, place)
+            column = place - (text.rfind("\n", 0, place) + 1)
+            marks[line] = min(marks.get(line, column), column)
+    return marks
+
+
+def _line(text: str, place: int) -> tuple[int, int]:
+    end = text.find("\n", place)
+    return text.rfind("\n", 0, place) + 1, len(text) if end < 0 else end
+
+
+def _whole_lines(text: str, first: int, last: int, room: int) -> tuple[int, int]:
+    """Lines from one place to another, and as many around them as there is room for: more after than before."""
+    start, end = _line(text, first)[0], _line(text, last)[1]
+    size = _shown_size(text, start, end)
+    while size < room:
+        after = _line(text, end + 1)[1] if end < len(text) else end
+        grown = min(after - end, LONGEST_LINE)
+        can_follow = after > end and size + grown <= room
+        if can_follow:
+            end, size = after, size + grown
+        before = _line(text, start - 1)[0] if start else 0
+        grown = min(start - before, LONGEST_LINE)
+        can_lead = before < start and size + grown <= room and start > _line(text, first)[0] - room // 4
+        if can_lead:
+            start, size = before, size + grown
+        if not can_follow and not can_lead:
+            break
+    return start, end
+
+
+def _shown_size(text: str, start: int, end: int) -> int:
+    if end - start <= LONGEST_LINE:
+        return end - start
+    return sum(min(len(line) + 1, LONGEST_LINE) for line in text[start:end].split("\n"))
+
+
+def _clean_lines(text: str, start: int, end: int, redact: Redact) -> list[str]:
+    """Lines of a text, redacted with what stands around them."""
+    low, high = max(start - REDACTED_AROUND, 0), end + REDACTED_AROUND
+    while low > 0 and not text[low - 1].isspace() and start - low < 2 * REDACTED_AROUND:
+        low -= 1
+    region = text[low:high]
+    clean = redact(region)
+    if clean == region:
+        return text[start:end].split("\n")
+    lines, before = clean.split("\n"), region.count("\n", 0, start - low)
+    if len(lines) == region.count("\n") + 1:
+        return lines[before : before + text.count("\n", start, end) + 1]
+    known = set(region.split("\n"))
+    wanted = set(text[start:end].split("\n"))
+    return [line for line in lines if line in wanted or line not in known]
+
+
+def _tidy(lines: list[str], marks: Mapping[int, int]) -> str:
+    shown = []
+    for number, line in enumerate(lines):
+        if line.strip() and not _FENCE.fullmatch(line):
+            shown.append(_cut(line.rstrip(), marks.get(number, 0)))
+    return "\n".join(shown)
+
+
+def _cut(line: str, column: int) -> str:
+    """A line, or as much of it around a column as may be shown."""
+    line = line.expandtabs(4)
+    if len(line) <= LONGEST_LINE:
+        return line
+    first = max(min(column - LONGEST_LINE // 3, len(line) - LONGEST_LINE), 0)
+    last = first + LONGEST_LINE
+    return f"{ELLIPSIS if first else ''}{line[first:last].strip()}{ELLIPSIS if last < len(line) else ''}"

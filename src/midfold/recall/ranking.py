@@ -1,0 +1,517 @@
+"""Which units of a conversation answer a query, and in which order.
+
+Rules of this file:
+1. Whoever keeps originals (`Past`) says where each word is, and gives messages by their places. A store and an archive
+   in memory do; everything else is decided here and in the modules beside, so every face finds the same.
+2. No word is required. Units are ranked by BM25, a little by how near the words are to each other, and by what stands
+   beside them; a unit with the query as it was typed comes before all others. What is "in quotes" is required. Who
+   asks for what the user said finds users' words first; who asks for what is now, what is newer.
+3. Only the most promising messages are read, those with the rarest words in them and beside them: the cost of a search
+   grows with the places of rare words, not with the conversation.
+4. What is the same text several times is one hit, at its newest place. Asides come only if they are asked for, or have
+   more of the words than anything else. A model's own searches and what they brought are never hits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from heapq import nlargest
+from math import log
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from midfold.fold.archive import DIGITS, PREFIX
+from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
+from midfold.recall.units import Candidate, Unit, UnitPiece, original, units
+from midfold.recall.words import Term, parse_query
+from midfold.transcript.message import Transcript
+
+MOST_TERMS = 40
+MOST_PLACES = 1_500
+"""Places of rare words that are weighed; of commoner words only those at the same messages."""
+READ_AT_ONCE, MOST_READ = 12, 400
+"""Messages that are read with their neighbours, and how many at most where too few of them are hits."""
+MOST_SCANNED = 3_000
+"""Messages that are read where there is no word to go by."""
+SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
+NEAR, NAMED, LITERAL = 0.1, 1.0, 2.0
+"""How much a passage with many of the words, a name in one piece, and the whole query count beside BM25."""
+NEIGHBOUR = 0.15
+"""How much of the score of what stands before and after counts."""
+NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
+"""How much more the newest counts than the oldest, the same if it is asked for, and a user's words if asked for."""
+WORTH = 0.05
+"""Of the best score; less is no hit."""
+FIRST_ROOM, ROOM = 1_800, 700
+"""Characters shown of the first hit, and of others."""
+_ASKED_ASIDES = (
+    "todo todos plan task tasks checklist instruction instructions agents claude reminder guideline guidelines "
+    "rule rules memory convention conventions environment "
+)
+ASKED_ASIDES = frozenset(_ASKED_ASIDES.split())
+ASKED_USER = frozenset({"user", "users"})
+_ASKED_NEWEST = "now current currently final finally last latest newest recent recently still remaining "
+ASKED_NEWEST = frozenset(_ASKED_NEWEST.split())
+
+Positions = Mapping[str, Collection[int]]
+"""Positions of messages, by session."""
+
+
+class Past(Protocol):
+    """A past that can be searched."""
+
+    def size(self) -> int:
+        """How many messages it has, about."""
+
+    def places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+        """Where each of these is."""
+
+    def messages(self, wanted: Positions) -> list[Candidate]:
+        """Messages in their order; those that are not there are left out."""
+
+    def newest(self) -> tuple[str, int]:
+        """The one session it is of, and the position after its last message; no name if there are several."""
+
+    def unfold(self, handle: str) -> Transcript:
+        """The originals behind a handle."""
+
+    def place_of(self, handle: str) -> tuple[str, int]:
+        """Where the message, or the first one, behind a handle stands."""
+
+    def shorten(self, found: Sequence[Candidate]) -> list[str]:
+        """Handles of messages, short ones that keep their meaning."""
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which units are looked at."""
+
+    tool: str = ""
+    path: str = ""
+    role: str = ""
+    kind: str = ""
+    before: int | None = None
+    after: int | None = None
+
+    def allows(self, unit: Unit) -> bool:
+        return (
+            (not self.tool or unit.has_tool(self.tool))
+            and (not self.path or unit.has_path(self.path))
+            and (not self.role or any(piece.found.role == self.role for piece in unit.pieces))
+            and (not self.kind or unit.is_kind(self.kind))
+        )
+
+    def spans(self, position: int) -> bool:
+        return (self.before is None or position < self.before) and (self.after is None or position > self.after)
+
+    @property
+    def are_narrow(self) -> bool:
+        return bool(self.tool or self.path or self.role or self.kind)
+
+
+ANY = Filters()
+
+
+class HitPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of one message of a hit, and where that stands in it. `text` is redacted."""
+
+    handle: str
+    position: int
+    what: str
+    text: str
+    character: int
+    line: int
+    length: int
+    is_whole: bool
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A call with its result, or an ask with its answer. `handle` unfolds to the message that fits best."""
+
+    session: str
+    position: int
+    role: str
+    at: int
+    handle: str
+    score: float
+    text: str
+    has_every_word: bool = True
+    parts: tuple[HitPart, ...] = ()
+    copies: int = 0
+    """How often the same was there before."""
+    before: str = ""
+    """The handle of the message before it."""
+    after: str = ""
+
+
+class Scored(NamedTuple):
+    """A unit, how well it answers, and where the words stand in each of its pieces."""
+
+    score: float
+    unit: Unit
+    found: tuple[list[Occurrence], ...]
+    best: int
+    share: float
+    """Of the weight of all words, what stands together."""
+    has_every_word: bool
+
+    @property
+    def main(self) -> UnitPiece:
+        return self.unit.pieces[self.best]
+
+
+class RankedSearch:
+    """One query over one past."""
+
+    def __init__(
+        self,
+        past: Past,
+        text: str,
+        filters: Filters = ANY,
+        *,
+        wanted: Callable[[Unit], bool] = lambda unit: True,
+        seen: Collection[bytes] = (),
+    ) -> None:
+        query = parse_query(text)
+        query = query._replace(terms=tuple(nlargest(MOST_TERMS, query.terms, key=_length)))
+        self.query, self.filters, self._past = query, filters, past
+        self._wanted, self._seen = wanted, seen
+        self._matcher = Matcher(query)
+        self._weights: list[float] = []
+        self._read: dict[tuple[str, int], Candidate] = {}
+        self.missing: tuple[str, ...] = ()
+        """Words that are nowhere."""
+
+    def best(self, limit: int) -> list[Scored]:
+        """The best first; what the model still sees only if there is nothing else."""
+        scored: list[Scored] = []
+        for batch in self._batches():
+            scored += [one for unit in self._units(batch) if (one := self._score(unit)) is not None]
+            if len(scored) >= limit:
+                break
+        least = WORTH * max((one.score for one in scored), default=0.0)
+        scored = _beside([one for one in scored if one.score >= least])
+        scored.sort(key=lambda one: (-one.score, -one.main.found.position))
+        others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
+        most = max((one.share for one in others), default=0.0)
+        asides = [one for one in scored if one.unit.is_aside and not self._asks_for_asides and one.share > most]
+        found = [*asides, *others]
+        hidden = [one for one in found if not self._is_seen(one)]
+        return hidden or found
+
+    @property
+    def weights(self) -> list[float]:
+        return self._weights
+
+    @property
+    def _asks_for_asides(self) -> bool:
+        return self._asks(ASKED_ASIDES)
+
+    def _asks(self, words: frozenset[str]) -> bool:
+        return not words.isdisjoint(self.query.literal.split())
+
+    def _is_seen(self, one: Scored) -> bool:
+        return one.main.found.digest in self._seen
+
+    @cached_property
+    def _size(self) -> int:
+        return max(self._past.size(), 1)
+
+    # Which messages are read
+
+    def _batches(self) -> Iterator[dict[str, set[int]]]:
+        guide = parse_query(f"{self.filters.path} {self.filters.tool}").terms if self.filters.are_narrow else ()
+        terms = [*self.query.terms, *guide]
+        if not terms:
+            yield from self._backwards()
+            return
+        where = self._past.places(terms)
+        counts = [sum(map(len, one.values())) for one in where]
+        weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
+        self._weights = weights[: len(self.query.terms)]
+        self.missing = tuple(term.typed for term, count in zip(self.query.terms, counts, strict=False) if not count)
+        chosen = nlargest(MOST_READ, _promising(where, weights, counts, self.filters))
+        for start in range(0, len(chosen), READ_AT_ONCE):
+            batch: dict[str, set[int]] = {}
+            for _, position, session in chosen[start : start + READ_AT_ONCE]:
+                batch.setdefault(session, set()).add(position)
+            yield batch
+
+    def _backwards(self) -> Iterator[dict[str, set[int]]]:
+        """Without words, everything is looked at, the newest first."""
+        session, end = self._past.newest()
+        if not session and not end:
+            return
+        end = end if self.filters.before is None else min(end, self.filters.before)
+        low = max(end - MOST_SCANNED, 0 if self.filters.after is None else self.filters.after + 1)
+        while end > low:
+            start = max(end - READ_AT_ONCE, low)
+            yield {session: set(range(start, end))}
+            end = start
+
+    def _units(self, batch: Mapping[str, set[int]]) -> list[Unit]:
+        """The units that these messages are in."""
+        reach = {
+            session: {near for position in positions for near in range(max(position - 1, 0), position + 2)}
+            for session, positions in batch.items()
+        }
+        made = units(self._with_calls(self.messages(reach)))
+        return [
+            unit
+            for unit in made
+            if any(piece.found.position in batch[piece.found.session] for piece in unit.pieces)
+            and any(self.filters.spans(piece.found.position) for piece in unit.pieces)
+            and self.filters.allows(unit)
+            and self._wanted(unit)
+        ]
+
+    def messages(self, wanted: Positions) -> list[Candidate]:
+        """Messages in their order; each is read once."""
+        places = [(session, position) for session in sorted(wanted) for position in sorted(wanted[session])]
+        missing: dict[str, set[int]] = {}
+        for session, position in places:
+            if (session, position) not in self._read:
+                missing.setdefault(session, set()).add(position)
+        for one in self._past.messages(missing) if missing else ():
+            self._read[one.session, one.position] = one
+        return [self._read[place] for place in places if place in self._read]
+
+    def _with_calls(self, found: list[Candidate]) -> list[Candidate]:
+        """With the calls of results that were asked for in one batch with others."""
+        missing: dict[str, set[int]] = {}
+        known = {(one.session, one.position) for one in found}
+        for one in found:
+            if one.role == "tool" and one.position and (one.session, one.position - 1) not in known:
+                missing.setdefault(one.session, set()).update(range(max(one.position - 8, 0), one.position))
+        if not missing:
+            return found
+        more = [one for one in self.messages(missing) if (one.session, one.position) not in known]
+        return sorted([*found, *more], key=lambda one: (one.session, one.position))
+
+    # How well a unit answers
+
+    def _score(self, unit: Unit) -> Scored | None:
+        texts = [piece.text for piece in unit.pieces]
+        if not self._matcher.has_phrases(texts):
+            return None
+        if not self.query.terms:
+            return Scored(1.0, unit, tuple([] for _ in texts), len(texts) - 1, 1.0, True)
+        small = [*map(small_letters, texts)]
+        found = tuple(map(self._matcher.occurrences, texts, small))
+        fits, counts = [0.0] * len(self._weights), [0] * len(self._weights)
+        for one in (one for each in found for one in each):
+            fits[one.term] = max(fits[one.term], one.fit)
+            counts[one.term] += 1
+        whole = sum(self._weights) or 1.0
+        if not any(fits):
+            return None
+        norm = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * min(sum(map(len, texts)) / USUAL_LENGTH, 10))
+        score = sum(
+            weight * fit * count * (SATURATION + 1) / (count + norm)
+            for weight, fit, count in zip(self._weights, fits, counts, strict=True)
+        )
+        passages = [best_passage(each, self._weights) for each in found]
+        best = max(range(len(texts)), key=lambda number: (self._is_asked(unit.pieces[number]), passages[number].weight))
+        together = self._together(passages)
+        score += NEAR * together + NAMED * self._names(small)
+        score += LITERAL * whole * self._matcher.literal_share(texts, small)
+        first = unit.pieces[0].found
+        newer = NEWEST + NEWER if self._asks(ASKED_NEWEST) else NEWER
+        score *= 1 + newer * first.position / self._size
+        if first.role == "user" and self._asks(ASKED_USER):
+            score *= 1 + OF_USER
+        return Scored(score, unit, found, best, together / whole, all(fits))
+
+    def _is_asked(self, piece: UnitPiece) -> bool:
+        return not self.filters.role or piece.found.role == self.filters.role
+
+    def _together(self, passages: list[Passage]) -> float:
+        """The best passages of all pieces: a call and its result stand together."""
+        known: set[int] = set()
+        total = 0.0
+        for passage in sorted(passages, reverse=True):
+            fresh = sum(self._weights[term] for term in passage.terms - known)
+            every = sum(self._weights[term] for term in passage.terms) or 1.0
+            total += passage.weight * fresh / every
+            known |= passage.terms
+        return total
+
+    def _names(self, small: list[str]) -> float:
+        if not self.query.names:
+            return 0.0
+        heaviest = max(self._weights, default=0.0)
+        return heaviest * sum(any(name in text for text in small) for name in self.query.names)
+
+
+def _beside(scored: list[Scored]) -> list[Scored]:
+    """With some of what the messages before and after them are worth."""
+    worth: dict[tuple[str, int], float] = {}
+    for one in scored:
+        for piece in one.unit.pieces:
+            place = (piece.found.session, piece.found.position)
+            worth[place] = max(worth.get(place, 0.0), one.score)
+    made = []
+    for one in scored:
+        session, places = one.main.found.session, [piece.found.position for piece in one.unit.pieces]
+        beside = worth.get((session, min(places) - 1), 0.0) + worth.get((session, max(places) + 1), 0.0)
+        made.append(one._replace(score=one.score + NEIGHBOUR * beside))
+    return made
+
+
+def _length(term: Term) -> int:
+    return len(term.typed)
+
+
+def _promising(
+    where: Sequence[Mapping[str, Sequence[int]]], weights: Sequence[float], counts: Sequence[int], filters: Filters
+) -> Iterator[tuple[float, int, str]]:
+    """How much the words in and beside each message weigh."""
+    order = sorted((number for number in range(len(where)) if counts[number]), key=counts.__getitem__)
+    values: dict[int, float] = {0: 0.0}
+
+    def value(mask: int) -> float:
+        if mask not in values:
+            values[mask] = sum(weight for number, weight in enumerate(weights) if mask >> number & 1)
+        return values[mask]
+
+    for session in dict.fromkeys(name for number in order for name in where[number]):
+        masks: dict[int, int] = {}
+        for number in order:
+            positions, bit = where[number].get(session, ()), 1 << number
+            if masks and len(masks) + len(positions) > MOST_PLACES:
+                there = set(positions)
+                masks = {place: mask | bit if place in there else mask for place, mask in masks.items()}
+            else:
+                for place in positions:
+                    masks[place] = masks.get(place, 0) | bit
+        get = masks.get
+        for place, mask in masks.items():
+            if filters.spans(place):
+                around = mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
+                yield value(mask) + (value(around) - value(mask)) * 0.6, place, session
+
+
+# Hits
+
+
+def search(
+    past: Past,
+    text: str,
+    redact: Redact,
+    limit: int,
+    filters: Filters = ANY,
+    *,
+    wanted: Callable[[Unit], bool] = lambda unit: True,
+) -> list[Hit]:
+    """The best hits first."""
+    asked = RankedSearch(past, text, filters, wanted=wanted)
+    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
+        return []
+    return hits_of(past, asked, asked.best(limit), redact, limit)
+
+
+def hits_of(past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int) -> list[Hit]:
+    """Hits of scored units, each text once."""
+    made: list[Hit] = []
+    places: dict[tuple[str, str], int] = {}
+    for one in scored:
+        room = ROOM if made else FIRST_ROOM
+        parts = _parts(one, asked.weights, redact, room)
+        key = (one.main.found.session, _likeness(parts))
+        if key in places:
+            number = places[key]
+            made[number] = _merge(made[number], _hit(one, parts))
+            continue
+        if len(made) == limit:
+            break
+        places[key] = len(made)
+        made.append(_hit(one, parts))
+    return _with_handles(past, asked, made)
+
+
+def _parts(one: Scored, weights: Sequence[float], redact: Redact, room: int) -> list[tuple[UnitPiece, Excerpt]]:
+    """What is shown of each piece; the one with most of the words has most of the room."""
+    others = len(one.unit.pieces) - 1
+    side = max(room // 3 // max(others, 1), 120)
+    used, shown = 0, {}
+    for number, piece in enumerate(one.unit.pieces):
+        if number != one.best:
+            shown[number] = excerpt(piece.text, one.found[number], weights, redact, side)
+            used += len(shown[number].text)
+    main = excerpt(one.main.text, one.found[one.best], weights, redact, max(room - used, room // 2))
+    shown[one.best] = main
+    return [(piece, shown[number]) for number, piece in enumerate(one.unit.pieces) if shown[number].text]
+
+
+def _likeness(parts: list[tuple[UnitPiece, Excerpt]]) -> str:
+    """What makes two hits the same: the text of the result, or of whatever there is."""
+    results = [shown.text for piece, shown in parts if piece.what == "its result"]
+    return "\n".join(results) if sum(map(len, results)) > 60 else "\n".join(shown.text for _, shown in parts)
+
+
+def _hit(one: Scored, parts: list[tuple[UnitPiece, Excerpt]]) -> Hit:
+    main = one.main.found
+    return Hit(
+        session=main.session,
+        position=main.position,
+        role=main.role,
+        at=main.at,
+        handle=full_handle(main.digest),
+        score=round(one.score, 3),
+        text="\n".join(shown.text for _, shown in parts),
+        has_every_word=one.has_every_word,
+        parts=tuple(_part(piece, shown) for piece, shown in parts),
+    )
+
+
+def _part(piece: UnitPiece, shown: Excerpt) -> HitPart:
+    whole, place = original(piece.found.message), piece.start + shown.start
+    return HitPart(
+        handle=full_handle(piece.found.digest),
+        position=piece.found.position,
+        what=piece.name,
+        text=shown.text,
+        character=place,
+        line=whole.count("\n", 0, place) + 1,
+        length=len(whole),
+        is_whole=shown.is_whole,
+    )
+
+
+def _merge(kept: Hit, other: Hit) -> Hit:
+    """One hit for two that show the same: the newer place."""
+    newer, copies = (other, kept.copies + 1) if other.position > kept.position else (kept, kept.copies + 1)
+    return msgspec.structs.replace(newer, copies=copies, score=kept.score)
+
+
+def full_handle(digest: bytes) -> str:
+    return PREFIX + digest.hex()[:DIGITS]
+
+
+def _with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
+    """The handles of the messages before and after each hit; all of them short."""
+    wanted: dict[str, set[int]] = {}
+    for hit in hits:
+        places = [part.position for part in hit.parts] or [hit.position]
+        wanted.setdefault(hit.session, set()).update(places, {max(min(places) - 1, 0), max(places) + 1})
+    found = asked.messages(wanted)
+    short = {(one.session, one.position): handle for one, handle in zip(found, past.shorten(found), strict=True)}
+    made = []
+    for hit in hits:
+        places = [part.position for part in hit.parts] or [hit.position]
+        beside = ((hit.session, min(places) - 1), (hit.session, max(places) + 1))
+        parts = tuple(
+            msgspec.structs.replace(part, handle=short.get((hit.session, part.position), part.handle))
+            for part in hit.parts
+        )
+        made.append(
+            msgspec.structs.replace(
+                hit,
+                handle=short.get((hit.session, hit.position), hit.handle),
+                parts=parts,
+                before=short.get(beside[0], ""),
+                after=short.get(beside[1], ""),
+            )
+        )
+    return made

@@ -1,0 +1,351 @@
+"""The tools with which a model searches and unfolds its past: their definitions, and the words of their answers.
+
+Rules of this file:
+1. What is shown of a hit is redacted. What is unfolded is the original, exactly: it was in the conversation before.
+2. Every answer is bounded, and says how to go on. A place in a hit is a place to unfold from.
+3. Whoever finds nothing is told what there is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from midfold.errors import MidfoldError, NotStored
+from midfold.fold.archive import PREFIX
+from midfold.recall.excerpts import ELLIPSIS, Redact
+from midfold.recall.linear_patterns import LinearPattern, PatternRefused
+from midfold.recall.ranking import Filters, Hit, HitPart, Past, RankedSearch, hits_of
+from midfold.recall.units import KINDS, Candidate, Unit, original, units
+from midfold.transcript.message import ToolCall, ToolResult
+from midfold.transcript.tools import ToolSpec, arguments
+
+MOST_HITS, CONSIDERED = 6, 24
+"""Hits a model is told of, and those they are chosen from."""
+MOST_QUERIES = 5
+MOST_CHARACTERS = 6_000
+"""Of the hits a model is told of."""
+PAGE = 20_000
+"""Characters of originals in one answer."""
+AROUND = 3_000
+"""Characters shown around a text that is looked for in an original."""
+STEPS, MOST_STEPS = 10, 40
+OVERVIEW = 400
+"""Newest messages that an overview looks at."""
+MOST_MATCHED = 4_000_000
+"""Characters a pattern is looked for in, in one call."""
+
+FOUND = "Found in earlier messages:"
+NEAREST = "No earlier message has all of these words. The nearest:"
+NOTHING = "nothing found: try fewer or other words, or a part of a name"
+NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
+ORIGINAL = "Original of"
+CONTENTS = "Contents of"
+TIMELINE = "Around"
+_SAID = (FOUND, NEAREST, NOTHING, NOTHING_FOLDED, ORIGINAL, CONTENTS, TIMELINE)
+_LINES = re.compile(r"\s*(\d{1,9})\s*(?:[-–:]\s*(\d{1,9})\s*)?")
+
+SEARCH = ToolSpec(
+    "context_search",
+    "Search this conversation from its beginning, also what has been folded into a summary. The best hits come first; "
+    "no word is required, parts of names count, and a call is found together with its result. Each hit has handles "
+    "for context_unfold.",
+    arguments(
+        {
+            "query": {"type": "string", "description": 'Words to look for; what stands "in quotes" must occur.'},
+            "queries": {"type": "array", "items": {"type": "string"}, "description": "Several searches at once."},
+            "pattern": {"type": "string", "description": "Instead of words: a regular expression for one line."},
+            "tool": {"type": "string", "description": "Only calls of this tool."},
+            "path": {"type": "string", "description": "Only calls that name this path or a part of it."},
+            "role": {"type": "string", "enum": ["user", "assistant", "tool"]},
+            "kind": {"type": "string", "enum": list(KINDS)},
+            "before": {"type": "integer", "description": "Only messages before this number."},
+            "after": {"type": "integer", "description": "Only messages after this number."},
+        }
+    ),
+)
+UNFOLD = ToolSpec(
+    "context_unfold",
+    "Show the original messages behind a handle (mf-...), as they were before they were folded, digested or spilled. "
+    "A fold of many messages shows its contents first, with a handle for each step.",
+    arguments(
+        {
+            "handle": {"type": "string", "description": "The handle, as a summary, a digest or a search hit names it."},
+            "around": {"type": "string", "description": "A text: show what stands around it."},
+            "start": {"type": "integer", "description": "Character to start at."},
+            "lines": {"type": "string", "description": 'Lines to show, such as "40-80".'},
+        },
+        "handle",
+    ),
+)
+STEPS_AROUND = ToolSpec(
+    "context_timeline",
+    "What happened before and after the message behind a handle, a line for each step.",
+    arguments(
+        {
+            "handle": {"type": "string", "description": "The handle."},
+            "before": {"type": "integer", "description": f"How many messages before it (default {STEPS})."},
+            "after": {"type": "integer", "description": f"How many messages after it (default {STEPS})."},
+        },
+        "handle",
+    ),
+)
+TOOLS = (SEARCH, UNFOLD, STEPS_AROUND)
+NAMES = frozenset(tool.name for tool in TOOLS)
+
+
+class ToolAnswer(NamedTuple):
+    """What a tool says."""
+
+    text: str
+    is_error: bool = False
+
+
+class Recall:
+    """The tools of one conversation: `tools` are offered to its model, `run` answers a call."""
+
+    tools = TOOLS
+
+    def __init__(self, past: Past, redact: Redact, *, seen: Collection[bytes] = (), page: int = PAGE) -> None:
+        """`seen` are digests of the messages that the model still sees."""
+        self._past, self._redact, self._seen, self._page = past, redact, seen, page
+
+    def run(self, name: str, given: Any) -> ToolAnswer:
+        """Runs a call; an error is an answer, too."""
+        given = given if isinstance(given, Mapping) else {}
+        try:
+            if name == SEARCH.name:
+                return self._search(given)
+            handle = _handle(given.get("handle"))
+            if name == UNFOLD.name:
+                return self._unfold(handle, given)
+            if name == STEPS_AROUND.name:
+                return self._timeline(handle, given)
+        except NotStored as error:
+            return ToolAnswer(str(error).partition(": ")[2] or str(error), is_error=True)
+        except PatternRefused as error:
+            return ToolAnswer(str(error), is_error=True)
+        except MidfoldError as error:
+            return ToolAnswer(f"the archive cannot be read now ({type(error).__name__})", is_error=True)
+        names = ", ".join(tool.name for tool in TOOLS)
+        return ToolAnswer(f"unknown tool {name[:80]!r}; there are {names}", is_error=True)
+
+    # Searching
+
+    def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
+        """What a search brings, before it is put into words."""
+        return self._rank(query, filters or Filters(), limit)[1]
+
+    def _rank(self, query: str, filters: Filters, limit: int) -> tuple[RankedSearch, list[Hit]]:
+        asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
+        if not asked.query.terms and not filters.are_narrow:
+            return asked, []
+        return asked, hits_of(self._past, asked, asked.best(CONSIDERED), self._redact, limit)
+
+    def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
+        """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
+        known: set[str] = set()
+        for hit in hits:
+            lines: list[str] = []
+            is_new = False
+            for part in hit.parts:
+                new = [line for line in part.text.splitlines() if line.strip() not in known]
+                is_new = is_new or any(line.strip() != ELLIPSIS for line in new)
+                known.update(line.strip() for line in new if line.strip() != ELLIPSIS)
+                lines += [_heading(part), *new]
+            if is_new and room > 0:
+                beside = [f"before: {hit.before}"] * bool(hit.before) + [f"after: {hit.after}"] * bool(hit.after)
+                copies = [f"the same {hit.copies} times before"] * bool(hit.copies)
+                last = "; ".join([*copies, *beside])
+                text = "\n".join([*lines, f"[{last}]"] if last else lines)
+                room -= len(text)
+                yield text
+
+    def _search(self, given: Mapping[str, Any]) -> ToolAnswer:
+        filters = _filters(given)
+        listed = given.get("queries")
+        queries = [str(one) for one in listed if str(one or "").strip()] if isinstance(listed, list) else []
+        query, pattern = str(given.get("query") or "").strip(), str(given.get("pattern") or "")
+        left_out = queries[MOST_QUERIES:]
+        queries = [query] * bool(query) + queries[:MOST_QUERIES]
+        if pattern:
+            return self._match(pattern, filters)
+        if not queries and not filters.are_narrow:
+            return ToolAnswer("the query is empty", is_error=True)
+        answers = [self._answer(one, filters, len(queries) or 1) for one in queries or [""]]
+        if len(answers) == 1:
+            return ToolAnswer(answers[0] or self._nothing())
+        if not any(answers):
+            return ToolAnswer(self._nothing())
+        told = [f"# {one}\n{text or NOTHING}" for one, text in zip(queries, answers, strict=True)]
+        if left_out:
+            told.append(f"Not looked for, at most {MOST_QUERIES} queries go in one call: {'; '.join(left_out)[:PAGE]}")
+        return ToolAnswer("\n\n".join(told))
+
+    def _answer(self, query: str, filters: Filters, count: int) -> str:
+        asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2))
+        if not hits:
+            return ""
+        missing = [f"(nowhere: {', '.join(asked.missing[:10])})"] * bool(asked.missing)
+        first = FOUND if hits[0].has_every_word else NEAREST
+        return "\n".join([first, *missing, "\n\n".join(self.describe_hits(hits, MOST_CHARACTERS // count))])
+
+    def _match(self, text: str, filters: Filters) -> ToolAnswer:
+        """Messages with a line that a pattern fits, the newest first."""
+        pattern, left = LinearPattern(text), MOST_MATCHED
+        session, end = self._past.newest()
+        end = end if filters.before is None else min(end, filters.before)
+        lines: list[str] = []
+        while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
+            start = max(end - STEPS * 4, 0)
+            batch = self._past.messages({session: set(range(start, end))})
+            for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
+                whole = original(one.message)
+                left -= len(whole)
+                if not filters.spans(one.position) or (filters.role and one.role != filters.role) or _is_own(one):
+                    continue
+                for number, line in pattern.lines(whole, MOST_HITS):
+                    shown = self._redact(line)[:400]
+                    lines.append(f"{handle} (message {one.position}, {one.role}) line {number}: {shown}")
+            end = start
+        if not lines:
+            return ToolAnswer(self._nothing())
+        more = f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
+        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[:MOST_CHARACTERS] + more)
+
+    def _nothing(self) -> str:
+        """That nothing was found, and what there is."""
+        session, end = self._past.newest()
+        found = self._past.messages({session: set(range(max(end - OVERVIEW, 0), end))})
+        calls = [part for one in found for part in one.message.parts if isinstance(part, ToolCall)]
+        tools = Counter(call.name for call in calls if call.name not in NAMES)
+        actions = [unit.action for unit in units(found) if _is_not_own(unit)]
+        paths = Counter(path for action in actions if action is not None for path in action.paths)
+        told = [NOTHING, f"There are {self._past.size()} messages."] if found else [NOTHING]
+        if tools:
+            told.append("Tools called: " + ", ".join(f"{name} {count}" for name, count in tools.most_common(12)))
+        if paths:
+            told.append("Files: " + self._redact(", ".join(path for path, _ in paths.most_common(20))))
+        return "\n".join(told)
+
+    # Unfolding
+
+    def _unfold(self, handle: str, given: Mapping[str, Any]) -> ToolAnswer:
+        messages = self._past.unfold(handle)
+        around, lines = str(given.get("around") or ""), str(given.get("lines") or "")
+        is_placed = around or lines or given.get("start") not in (None, "")
+        if len(messages) > 1 and not is_placed:
+            return self._contents(handle)
+        head, text = f"{ORIGINAL} {handle}:", "\n\n".join(map(original, messages))
+        start = _number(given.get("start"))
+        if lines:
+            return self._lines(head, text, lines)
+        if around:
+            place = text.lower().find(around.lower())
+            if place < 0:
+                return ToolAnswer(f"{handle} has no {around[:80]!r} in its {len(text)} characters", is_error=True)
+            start = max(place - min(AROUND, self._page) // 2, 0)
+            start = text.rfind("\n", 0, start) + 1 if place - text.rfind("\n", 0, start) < AROUND else start
+            return ToolAnswer(_page(head, text, start, min(2 * AROUND, self._page)))
+        if start and start >= len(text):
+            return ToolAnswer(f"{handle} has {len(text)} characters", is_error=True)
+        return ToolAnswer(_page(head, text, start, self._page))
+
+    def _lines(self, head: str, text: str, lines: str) -> ToolAnswer:
+        asked, every = _LINES.fullmatch(lines), text.split("\n")
+        first = max(int(asked[1]), 1) if asked else 0
+        if asked is None or first > len(every):
+            return ToolAnswer(f'lines are given as "40-80"; there are {len(every)}', is_error=True)
+        last = min(int(asked[2] or first + 40), len(every))
+        start = sum(map(len, every[: first - 1])) + first - 1
+        size = sum(map(len, every[first - 1 : last])) + last - first
+        return ToolAnswer(_page(head, text, start, min(size, self._page)))
+
+    def _contents(self, handle: str) -> ToolAnswer:
+        """The steps of a fold, each with a handle."""
+        session, first = self._past.place_of(handle)
+        count = len(self._past.unfold(handle))
+        lines = [f"{CONTENTS} {handle}: {count} messages. Unfold any of them, or this one from start=0 on."]
+        lines += self._steps(session, first, first + count)
+        text = "\n".join(lines)
+        if len(text) <= self._page:
+            return ToolAnswer(text)
+        kept = text[: self._page].rpartition("\n")[0]
+        last = kept.rpartition("\n")[2].split(" ", 1)[0]
+        return ToolAnswer(f"{kept}\n[go on with context_timeline, handle={last}]")
+
+    def _steps(self, session: str, first: int, stop: int) -> list[str]:
+        found = self._past.messages({session: set(range(max(first, 0), stop))})
+        short = {one.position: handle for one, handle in zip(found, self._past.shorten(found), strict=True)}
+        lines = []
+        for unit in units(found):
+            if unit.pieces and not unit.is_aside and _is_not_own(unit):
+                places = sorted({piece.found.position for piece in unit.pieces})
+                handles = " ".join(short[place] for place in places)
+                who = "" if unit.action else f"{unit.pieces[0].found.role}: "
+                lines.append((places[0], f"{handles} (message {places[0]}) {who}{self._redact(unit.line())}"))
+        return [line for _, line in sorted(lines)]
+
+    def _timeline(self, handle: str, given: Mapping[str, Any]) -> ToolAnswer:
+        session, place = self._past.place_of(handle)
+        before = min(_number(given.get("before"), STEPS), MOST_STEPS)
+        after = min(_number(given.get("after"), STEPS), MOST_STEPS)
+        lines = self._steps(session, place - before, place + after + 1)
+        return ToolAnswer("\n".join([f"{TIMELINE} {handle} (message {place}):", *lines])[: self._page])
+
+
+def _page(head: str, text: str, start: int, size: int) -> str:
+    page = text[start : start + size]
+    end = start + len(page)
+    more = "" if end >= len(text) else f"\n[characters {start} to {end} of {len(text)}; go on with start={end}]"
+    return f"{head}\n\n{page}{more}"
+
+
+def _heading(part: HitPart) -> str:
+    place = "" if part.is_whole else f"; from line {part.line}, character {part.character}"
+    return f"{part.handle} (message {part.position}, {part.what}; {part.length} characters{place}):"
+
+
+def _is_not_own(unit: Unit) -> bool:
+    """Whether a unit is more than a search or an unfolding, and what came of one."""
+    if unit.call is not None and unit.call.name in NAMES:
+        return False
+    return unit.result is None or not unit.result.text.removeprefix('{"result":"').startswith(_SAID)
+
+
+def _is_own(found: Candidate) -> bool:
+    parts = found.message.parts
+    results = [part.text for part in parts if isinstance(part, ToolResult)]
+    if results and all(text.removeprefix('{"result":"').startswith(_SAID) for text in results):
+        return True
+    calls = [part.name for part in parts if isinstance(part, ToolCall)]
+    return bool(calls) and not found.message.text and NAMES.issuperset(calls)
+
+
+def _handle(given: Any) -> str:
+    handle = str(given or "").strip("[]()`'\" \n")
+    return handle if handle.startswith(PREFIX) else PREFIX + handle
+
+
+def _filters(given: Mapping[str, Any]) -> Filters:
+    kind = str(given.get("kind") or "")
+    texts = {name: str(given.get(name) or "").strip() for name in ("tool", "path", "role")}
+    before, after = (
+        None if given.get(name) in (None, "") else _number(given.get(name)) for name in ("before", "after")
+    )
+    return Filters(
+        tool=texts["tool"],
+        path=texts["path"],
+        role=texts["role"],
+        kind=kind if kind in KINDS else "",
+        before=before,
+        after=after,
+    )
+
+
+def _number(value: Any, otherwise: int = 0) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    return max(value, 0) if type(value) is int else otherwise

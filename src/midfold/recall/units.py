@@ -1,0 +1,233 @@
+"""What a search finds: units of a conversation, made of pieces of its messages.
+
+Rules of this file:
+1. A unit is a call with its result, or an ask with its answer: words that are spread over both are one hit.
+2. What is searched, shown and unfolded is one text (`original`), so a place in a hit is a place to unfold from.
+3. What a client put around a user's words and lists of things to do are asides: pieces of units of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from midfold.fold.digest.digest import describe, is_digest
+from midfold.fold.digest.look import Action, clip, flat, squash
+from midfold.fold.handoff import recognise
+from midfold.fold.names import arguments_text
+from midfold.recall.words import searchable
+from midfold.transcript.message import Message, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from midfold.transcript.wrappers import read_user_text
+
+Kind = Literal["errors", "edits", "tests", "decisions"]
+KINDS: tuple[Kind, ...] = ("errors", "edits", "tests", "decisions")
+LONGEST_STEP = 160
+_TESTS = re.compile(
+    r"\b(?:py\.?test|unittest|tox|nox|jest|vitest|mocha|rspec|phpunit|ctest|runtests\.py"
+    r"|(?:go|cargo|npm|pnpm|yarn|bun|nx|mvn|gradlew?|make|mise|dotnet|mix|deno|run)"
+    r" (?:run )?[\w:-]{0,20}test\w*)\b"
+)
+_DECIDED = re.compile(
+    r"\b(?:decid|decision|instead|because|rather than|chose|choose|prefer|must|should|never|always|don't|do not|agree"
+    r"|reject|settled|keep|won't|will not|so that|therefore|approach)",
+    re.IGNORECASE,
+)
+
+
+class Candidate(NamedTuple):
+    """A message of a conversation, and where it is from."""
+
+    session: str
+    position: int
+    role: str
+    at: int
+    digest: bytes
+    message: Message
+
+
+class UnitPiece(NamedTuple):
+    """A part of a message: from which character of its original on, and what it is."""
+
+    found: Candidate
+    start: int
+    text: str
+    what: str
+
+    @property
+    def name(self) -> str:
+        """What it is, for who reads a hit."""
+        return self.what if self.what in ("its result", "answer") or self.what.startswith("call") else self.found.role
+
+
+class Unit:
+    """Pieces that belong together."""
+
+    def __init__(
+        self, pieces: Sequence[UnitPiece], call: ToolCall | None = None, result: ToolResult | None = None
+    ) -> None:
+        self.pieces = tuple(pieces)
+        self.call, self.result = call, result
+
+    @cached_property
+    def action(self) -> Action | None:
+        """What a call did, as digests say it."""
+        if self.call is None and self.result is None:
+            return None
+        return describe(self.call, self.result or ToolResult(self.call.id if self.call else "", ()))
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it is a list of things to do, or what a client said around a user's words."""
+        return all(piece.what == "instructions" for piece in self.pieces) or bool(
+            self.call and squash(self.call.name) in _LISTS
+        )
+
+    def is_kind(self, kind: str) -> bool:
+        action = self.action
+        if kind == "decisions":
+            return action is None and not self.is_aside and any(_DECIDED.search(piece.text) for piece in self.pieces)
+        if action is None:
+            return False
+        if kind == "errors":
+            return action.outcome == "failed"
+        if kind == "edits":
+            return action.wrote
+        return bool(_TESTS.search(self.call.arguments)) if self.call else False
+
+    def has_tool(self, tool: str) -> bool:
+        return self.call is not None and tool.casefold() in self.call.name.casefold()
+
+    def has_path(self, path: str) -> bool:
+        """Whether a call names this path, or one that ends like it or holds it."""
+        return self.call is not None and path.casefold() in self.call.arguments.replace("\\/", "/").casefold()
+
+    def line(self) -> str:
+        """It in one line, not redacted."""
+        action = self.action
+        if action is not None:
+            told = f"[{action.tool}] {action.did}" + (f" -> {action.detail}" if action.detail else "")
+        else:
+            told = " / ".join(flat(piece.text[: 2 * LONGEST_STEP]) for piece in self.pieces[:2])
+        return clip(told, LONGEST_STEP)
+
+
+_LIST_TOOLS = "todowrite todoread todo todos updateplan plan writetodos taskcreate taskupdate tasklist "
+_LISTS = frozenset(_LIST_TOOLS.split())
+
+
+def original(message: Message) -> str:
+    """A message as it was: who spoke, what was said, called and answered; a call has a line for each argument."""
+    return "".join([f"[{message.role}]", *(f"\n{text}" for _, text in _texts(message))])
+
+
+def _texts(message: Message) -> Iterator[tuple[Part, str]]:
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            yield part, f"{part.name}\n{arguments_text(part.arguments)}"
+        elif isinstance(part, Text | ToolResult | Thinking):
+            if part.text:
+                yield part, part.text
+        elif isinstance(part, Opaque):
+            yield part, searchable(part.body.encode("utf-8", "surrogatepass"))
+
+
+class _Unanswered(NamedTuple):
+    """A call that waits for its result, and what stands before it."""
+
+    call: ToolCall
+    pieces: tuple[UnitPiece, ...]
+
+
+class _Reader:
+    """Reads messages in their order, and makes units of them."""
+
+    def __init__(self) -> None:
+        self.made: list[Unit] = []
+        self._waiting: dict[str, _Unanswered] = {}
+        self._ask: list[UnitPiece] = []
+        self._said: list[UnitPiece] = []
+
+    def read(self, found: Candidate) -> None:
+        is_user, place = found.message.role == "user", len(f"[{found.message.role}]\n")
+        for part, text in _texts(found.message):
+            piece = UnitPiece(found, place, text, "")
+            place += len(text) + 1
+            if isinstance(part, ToolCall):
+                self._call(part, piece)
+            elif isinstance(part, ToolResult):
+                self._answer(part, piece)
+            elif is_user:
+                asides, words = _split(piece)
+                self.made += [Unit([aside]) for aside in asides]
+                self._said += words
+            else:
+                self._said.append(piece)
+        if is_user and self._said:
+            self.end()
+            self._ask, self._said = self._said, []
+        else:
+            self._reply()
+
+    def _call(self, call: ToolCall, piece: UnitPiece) -> None:
+        if self._ask:
+            self._reply()
+        if call.id in self._waiting:
+            earlier = self._waiting.pop(call.id)
+            self.made.append(Unit(earlier.pieces, earlier.call))
+        self._waiting[call.id] = _Unanswered(call, (*self._said, piece._replace(what=f"call {call.name}")))
+        self._said = []
+
+    def _answer(self, result: ToolResult, piece: UnitPiece) -> None:
+        asked = self._waiting.pop(result.call_id, None)
+        pieces, call = (asked.pieces, asked.call) if asked else ((), None)
+        if not is_digest(result.text):
+            pieces = (*pieces, piece._replace(what="its result" if asked else "result"))
+        if pieces:
+            self.made.append(Unit(pieces, call, result))
+
+    def _reply(self) -> None:
+        """An ask ends with what is said after it."""
+        if self._ask or self._said:
+            answers = [piece._replace(what="answer") if self._ask else piece for piece in self._said]
+            self.made.append(Unit([*self._ask, *answers]))
+            self._ask, self._said = [], []
+
+    def end(self) -> None:
+        """What is still open where a conversation ends, or is interrupted."""
+        self.made += [Unit(one.pieces, one.call) for one in self._waiting.values()]
+        self._waiting.clear()
+        if self._ask:
+            self.made.append(Unit(self._ask))
+            self._ask = []
+
+
+def units(found: Iterable[Candidate]) -> list[Unit]:
+    """The units of messages in their order; a result without its call is one of its own."""
+    reader = _Reader()
+    last = ("", -1)
+    for one in found:
+        if (one.session, one.position - 1) != last:
+            reader.end()
+        last = (one.session, one.position)
+        if recognise(one.message) is None:
+            reader.read(one)
+    reader.end()
+    return reader.made
+
+
+def _split(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:
+    """Instructions and the like in a user's text, and the words."""
+    read = read_user_text(piece.text)
+    blocks = [block for block in read.blocks if block.wrapper.meaning in ("instructions", "environment", "notice")]
+    if not blocks:
+        return [], [piece]
+    asides = []
+    for block in blocks:
+        at = max(piece.text.find(block.text), 0)
+        asides.append(UnitPiece(piece.found, piece.start + at, block.text, "instructions"))
+    place = piece.text.find(read.words) if read.words else -1
+    if read.words and place < 0:
+        return asides, [piece]
+    return asides, [UnitPiece(piece.found, piece.start + place, read.words, "")] if read.words else []

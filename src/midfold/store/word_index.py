@@ -1,0 +1,224 @@
+"""The search index: where the words of a session stand, in packed blocks; the same rows in both databases.
+
+1. A segment covers a run of a session's positions. Its words are sorted and cut into blocks; the key of a block is its
+   first word. Looking for a word reads one block of each segment, whatever the size of the store.
+2. An append writes a segment of what it adds. Where there are eight small ones at the end, they become one: a word is
+   written again a few times at most, so that what an append writes stays in proportion to what it adds.
+3. A session has its own index. It is copied with a branch, goes with its session, and no search touches another's.
+4. Older programs on the same database write none of this. What no segment covers is read when somebody searches, and
+   taken in by the next append, or by the next start.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from midfold.errors import StoreDamaged
+from midfold.recall.words import VERSION, Term, index_text
+from midfold.store.bodies import NewMessage, blob, inflate
+from midfold.store.database import Tx
+
+FAN = 8
+"""Segments that become one."""
+SMALL = (8, 64, 512)
+"""Messages: segments below the same of these numbers are put together."""
+BLOCK = 4_000
+"""Characters of a block before it is packed."""
+AT_ONCE = 500
+"""Messages that are read at once where they are not indexed."""
+BROKEN = "the search index cannot be read; midfold store reindex makes it anew"
+LAST = "\U0010ffff"
+Postings = dict[str, list[int]]
+"""Positions by word."""
+
+
+class WordSegment(NamedTuple):
+    """Which positions are covered, and by which rules."""
+
+    start: int
+    stop: int
+    version: int
+
+    @property
+    def messages(self) -> int:
+        return self.stop - self.start
+
+
+def add(tx: Tx, session: int, first: int, entries: Sequence[NewMessage]) -> None:
+    """Indexes messages that begin at a position; before them, a few that an older program left."""
+    known = segments(tx, session)
+    covered = known[-1].stop if known else 0
+    if first - covered > AT_ONCE:
+        return
+    postings = _read(tx, session, covered, first)
+    _collect(postings, enumerate((entry.tokens for entry in entries), first))
+    known.append(_write(tx, session, covered, first + len(entries), postings, VERSION))
+    _put_together(tx, session, known)
+
+
+def segments(tx: Tx, session: int) -> list[WordSegment]:
+    return [WordSegment(*map(_number, row)) for row in tx.all("word_segments", session=session)]
+
+
+def _number(value: Any) -> int:
+    """A value of a row that is a number, unless the row is damaged."""
+    if not isinstance(value, int):
+        raise StoreDamaged(BROKEN)
+    return value
+
+
+def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
+    for small in SMALL:
+        run = 0
+        while run < len(known) and known[-1 - run].messages < small and known[-1 - run].version == VERSION:
+            run += 1
+        if run >= FAN:
+            postings: Postings = {}
+            for one in known[-run:]:
+                _extend(postings, _unpack_all(tx, session, one))
+                _drop(tx, session, one)
+            known[-run:] = [_write(tx, session, known[-run].start, known[-1].stop, postings, VERSION)]
+
+
+def copy(tx: Tx, source: int, target: int, stop: int) -> None:
+    """The index of the first messages of a session, for another one that begins with them."""
+    for one in segments(tx, source):
+        if one.stop <= stop:
+            tx.run("copy_word_segment", source=source, target=target, start=one.start)
+            tx.run("copy_word_blocks", source=source, target=target, start=one.start)
+        elif one.start < stop:
+            postings = {
+                word: kept
+                for word, places in _unpack_all(tx, source, one).items()
+                if (kept := [place for place in places if place < stop])
+            }
+            _write(tx, target, one.start, stop, postings, one.version)
+
+
+def renew(tx: Tx, session: int, count: int) -> int:
+    """Indexes the next messages of a session that are not, or by other rules; says how many those were."""
+    known = segments(tx, session)
+    old = next((one for one in known if one.version != VERSION), None)
+    covered = known[-1].stop if known else 0
+    if old is None and covered >= count:
+        return 0
+    one = old or WordSegment(covered, min(covered + AT_ONCE, count), VERSION)
+    postings = _read(tx, session, one.start, one.stop)
+    if old is not None:
+        _drop(tx, session, old)
+    known.append(_write(tx, session, one.start, one.stop, postings, VERSION))
+    if old is None:
+        _put_together(tx, session, known)
+    return one.messages
+
+
+def find(tx: Tx, terms: Sequence[Term], session: int | None, count: int) -> list[dict[int, list[int]]]:
+    """Where each word is: positions by session; in one session of so many messages, or in all."""
+    known = [] if session is None else segments(tx, session)
+    covered = known[-1].stop if known else 0
+    late = {} if session is None or covered >= count else _read(tx, session, max(covered, count - AT_ONCE), count)
+    found: list[dict[int, list[int]]] = []
+    asked = [{"low": term.text, "high": term.text + LAST if term.prefix else term.text} for term in terms]
+    if session is None:
+        blocks = tx.each("all_word_blocks", asked)
+    else:
+        blocks = tx.each("word_blocks", [{"session": session, **one} for one in asked])
+    for term, rows in zip(terms, blocks, strict=True):
+        places: dict[int, set[int]] = {}
+        for owner, start, data in rows:
+            places.setdefault(owner, set()).update(_places(_unpack(data), term, _number(start)))
+        if session is not None:
+            more = (late[word] for word in late if term.is_in({word}))
+            places.setdefault(session, set()).update(place for each in more for place in each)
+        found.append({owner: sorted(each) for owner, each in places.items() if each})
+    return found
+
+
+def _places(block: str, term: Term, start: int) -> Iterator[int]:
+    wanted = f"\n{term.text}" if term.prefix else f"\n{term.text} "
+    place = block.find(wanted)
+    while place >= 0 and block.startswith(wanted, place):
+        end = block.find("\n", place + 1)
+        line = block[place : end if end >= 0 else len(block)]
+        yield from _positions(line[line.index(" ") :], start)
+        place = end
+
+
+def _positions(deltas: str, start: int) -> Iterator[int]:
+    try:
+        return iter([start + place for place in accumulate(map(int, deltas.split()))])
+    except ValueError:
+        raise StoreDamaged(BROKEN) from None
+
+
+def _read(tx: Tx, session: int, start: int, stop: int) -> Postings:
+    """The words of messages that are in no index."""
+    postings: Postings = {}
+    if start < stop:
+        rows = tx.all("messages", session=session, start=start, stop=stop, most=stop - start)
+        _collect(postings, ((row[0], index_text(inflate(*row[-3:]))) for row in rows))
+    return postings
+
+
+def _collect(postings: Postings, texts: Iterable[tuple[int, str]]) -> None:
+    for place, tokens in texts:
+        for word in set(tokens.split()):
+            postings.setdefault(word, []).append(place)
+
+
+def _extend(postings: Postings, more: Postings) -> None:
+    for word, places in more.items():
+        if word in postings:
+            postings[word] += places
+        else:
+            postings[word] = places
+
+
+def _write(tx: Tx, session: int, start: int, stop: int, postings: Postings, version: int) -> WordSegment:
+    tx.run("add_word_segment", session=session, start=start, stop=stop, version=version)
+    rows = [{"session": session, "start": start, "word": word, "data": data} for word, data in _blocks(postings, start)]
+    tx.many("add_word_block", rows)
+    return WordSegment(start, stop, version)
+
+
+def _blocks(postings: Postings, start: int) -> Iterator[tuple[str, bytes]]:
+    """Each block with its key; the first is found by whatever comes before its first word, too."""
+    key, size = "", 0
+    lines: list[str] = []
+    for word in sorted(postings):
+        if size > BLOCK:
+            yield key, _pack(lines)
+            key, lines, size = word, [], 0
+        places = postings[word]
+        line = f"\n{word} {places[0] - start}" + "".join(f" {after - before}" for before, after in pairwise(places))
+        lines.append(line)
+        size += len(line)
+    yield key, _pack(lines)
+
+
+def _pack(lines: list[str]) -> bytes:
+    return zlib.compress("".join(lines).encode())
+
+
+def _unpack(data: Any) -> str:
+    try:
+        return zlib.decompress(blob(data)).decode()
+    except (zlib.error, UnicodeDecodeError):
+        raise StoreDamaged(BROKEN) from None
+
+
+def _unpack_all(tx: Tx, session: int, one: WordSegment) -> Postings:
+    postings: Postings = {}
+    for (data,) in tx.all("blocks_of_segment", session=session, start=one.start):
+        for line in _unpack(data).split("\n")[1:]:
+            word, _, deltas = line.partition(" ")
+            postings[word] = list(_positions(deltas, one.start))
+    return postings
+
+
+def _drop(tx: Tx, session: int, one: WordSegment) -> None:
+    tx.run("delete_word_blocks_of", session=session, start=one.start)
+    tx.run("delete_word_segment", session=session, start=one.start)

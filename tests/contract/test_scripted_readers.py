@@ -1,0 +1,92 @@
+"""Scripted readers: the words of each reading probe's question are searched for, and the hits held against its gold.
+
+The query is made by rule from the question alone, so it is worse than what a reader would type. Rankings are tuned on
+the sessions at odd places of the sorted names; the others are only reported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import midfold
+from midfold import Memory, Recall
+from midfold.recall.words import SILENT
+from midfold.transcript.message import Transcript
+from support.data import SHARED, need
+
+QUESTIONS = SHARED.parent / "probes" / "questions"
+FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
+_TOLD = "say says said give gives given name names named tell told state stated called call happen happened exact "
+_COUNTED = "exactly kind two three one first last many much "
+UNSEARCHED = SILENT | set((_TOLD + _COUNTED).split())
+_WORD = re.compile(r"[\w./:#~+@\-]+")
+_KEY = re.compile(r"`([^`]+)`|([\w./:@~-]*[\d_/.:@~-][\w./:@~-]*\w)|\b([A-Za-z]*[a-z][A-Z]\w+)\b")
+LEAST = {"tuned": (0.76, 0.40), "others": (0.82, 0.40)}
+"""Of the searches, those with evidence among six hits; of those with key strings, those that the first hit answers."""
+
+
+class Tally(NamedTuple):
+    asked: int
+    found: int
+    keyed: int
+    answered: int
+    empty: int
+
+
+def past_of(probe: dict[str, Any]) -> tuple[Transcript, dict[int, bytes]]:
+    """The past, and the digests of its messages by their places in the data."""
+    lines = (SHARED / probe["source"] / "conversations.jsonl").read_bytes().splitlines()
+    raw = json.loads(lines[probe["line"]])["messages"][: probe["cut"]]
+    places = [place for place, message in enumerate(raw) if message["role"] != "system"]
+    messages = midfold.read(
+        [{key: raw[place][key] for key in FIELDS if key in raw[place]} for place in places]
+    ).messages
+    return messages, {place: message.digest for place, message in zip(places, messages, strict=True)}
+
+
+def query_of(question: str) -> str:
+    words = _WORD.findall(question.replace("`", " "))
+    return " ".join(word for word in words if word.strip(".,:;?-'").lower() not in UNSEARCHED)
+
+
+def keys_of(gold: str) -> list[str]:
+    """What an answer must name: code, numbers, paths, identifiers."""
+    found = (next(filter(None, each)).strip(".,:;").lower() for each in _KEY.findall(gold))
+    return [key for key in found if len(key) > 1]
+
+
+def ask(recall: Recall, digests: dict[int, bytes], question: dict[str, Any]) -> tuple[bool, bool | None, bool]:
+    hits = recall.hits(query_of(question["q"]))
+    evidence = {digests[place].hex()[:6] for place in question["evidence"] if place in digests}
+    found = any(part.handle[3:9] in evidence for hit in hits for part in hit.parts)
+    keys, shown = keys_of(question["gold"]), " ".join(hits[0].text.lower().split()) if hits else ""
+    answered = 2 * sum(" ".join(key.split()) in shown for key in keys) >= len(keys) if keys else None
+    return found, answered, not hits
+
+
+def outcomes(is_tuned: bool) -> Iterator[tuple[bool, bool | None, bool]]:
+    for number, path in enumerate(sorted(QUESTIONS.glob("*.json"))):
+        if (number % 2 == 0) is is_tuned:
+            probe = json.loads(path.read_bytes())
+            messages, digests = past_of(probe)
+            recall = Memory({"past": messages}).recall(midfold.redact)
+            yield from (ask(recall, digests, question) for question in probe["questions"])
+
+
+@pytest.mark.parametrize("half", LEAST)
+def test_searches_by_the_words_of_a_question_bring_what_answers_it(half: str) -> None:
+    need(QUESTIONS.is_dir(), "the reading probes (../shared/probes) are not here")
+    made = list(outcomes(half == "tuned"))
+    keyed = [answered for _, answered, _ in made if answered is not None]
+    tally = Tally(len(made), sum(one[0] for one in made), len(keyed), sum(keyed), sum(one[2] for one in made))
+    found, answered = tally.found / tally.asked, tally.answered / tally.keyed
+    told = f"{half}: evidence among six hits {found:.2f}, first hit answers {answered:.2f}, nothing found {tally.empty}"
+    sys.stdout.write(f"{told}\n")
+    least_found, least_answered = LEAST[half]
+    assert tally.empty <= 0.02 * tally.asked and found >= least_found and answered >= least_answered, told

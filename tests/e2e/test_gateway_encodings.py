@@ -1,0 +1,120 @@
+"""Requests that clients compress: read and folded like any other, and no way to fill the memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from midfold.errors import TranscriptError, UnreadableEncoding
+from midfold.gateway.encodings import BodyTooLarge, decode_request
+from midfold.testing.answers import openai_json
+from midfold.testing.doubles import ScriptedProvider
+from support.fixtures import assistant, number_lines, system, user
+from support.gateways import running
+
+WINDOW = 16_000
+CHAT = "/v1/chat/completions"
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packing = zlib.compressobj(wbits=-15)
+    return packing.compress(data) + packing.flush()
+
+
+def zstd(data: bytes) -> bytes:
+    return pytest.importorskip("zstandard").compress(data)
+
+
+def br(data: bytes) -> bytes:
+    return pytest.importorskip("brotli").compress(data)
+
+
+WAYS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("gzip", gzip.compress),
+    ("x-gzip", gzip.compress),
+    ("GZIP", lambda data: gzip.compress(data[:100]) + gzip.compress(data[100:])),
+    ("deflate", zlib.compress),
+    ("deflate", raw_deflate),
+    ("zstd", zstd),
+    ("br", br),
+    ("identity", bytes),
+]
+
+
+def long() -> dict[str, Any]:
+    said = number_lines("sentence {n} of a story that has no end, and no tool in it", 20)
+    turns = [turn for n in range(40) for turn in (user(f"{n}? {said}"), assistant(f"{n}: {said}"))]
+    return {"model": "gpt-4o", "messages": [system(), *turns, user("And?")]}
+
+
+@pytest.mark.parametrize(("encoding", "compress"), WAYS)
+def test_a_compressed_request_is_read_folded_and_sent_on_plain(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    body = compress(json.dumps(long()).encode())
+    small = json.dumps({"model": "gpt-4o", "messages": [user("Hello.")]}).encode()
+    with ScriptedProvider(then=openai_json("fine")) as provider, running(provider.url, window=WINDOW) as gateway:
+        status, head, _ = gateway.post(CHAT, body, content_encoding=encoding)
+        assert (status, head["x-midfold-action"]) == (200, "compacted")
+        gateway.post(CHAT, compress(small), content_encoding=encoding)
+        gateway.account(1)
+        assert gateway.app.gateway._decoded == 0
+    assert provider.requests[0].body["messages"][-1] == user("And?")
+    assert provider.requests[1].raw == small
+    assert not any("content-encoding" in request.headers for request in provider.requests)
+
+
+def test_a_request_that_asks_to_be_left_alone_stays_compressed() -> None:
+    body = gzip.compress(json.dumps(long()).encode())
+    with ScriptedProvider(then=openai_json("fine")) as provider, running(provider.url, window=WINDOW) as gateway:
+        gateway.post(CHAT, body, content_encoding="gzip", x_midfold_bypass="true")
+    assert provider.requests[0].raw == body and provider.requests[0].headers["content-encoding"] == "gzip"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status"),
+    [
+        ("gzip", b"not gzip", 400),
+        ("gzip", gzip.compress(b"{}" * 9)[:-9], 400),
+        ("deflate", b"\xff\xff", 400),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}")), 415),
+        ("compress", b"{}", 415),
+        ("gzip", gzip.compress(b" " * 3_000_000), 413),
+    ],
+    ids=["no gzip", "half", "no deflate", "twice", "unknown", "large"],
+)
+def test_what_cannot_be_read_or_is_too_large_is_refused(encoding: str, body: bytes, status: int) -> None:
+    options: dict[str, Any] = {"largest_body": 2_000_000}
+    with ScriptedProvider(then=openai_json("fine")) as provider, running(provider.url, **options) as gateway:
+        assert gateway.post(CHAT, body, content_encoding=encoding)[0] == status
+        gateway.account()
+        assert gateway.app.gateway._decoded == 0
+    assert provider.requests == []
+
+
+@pytest.mark.parametrize(("encoding", "package"), [("zstd", "zstandard"), ("br", "brotli")])
+def test_a_missing_package_is_named(encoding: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UnreadableEncoding, match=r"midfold\[compressed\]") as caught:
+        decode_request(b"x", encoding, 100)
+    assert caught.value.status == 415
+
+
+@pytest.mark.parametrize(("encoding", "compress"), WAYS[:-1])
+def test_a_bomb_is_not_unpacked_beyond_what_a_request_may_have(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    bomb = compress(b" " * 5_000_000)
+    with pytest.raises(BodyTooLarge):
+        decode_request(bomb, encoding.lower(), 1_000_000)
+    assert len(decode_request(bomb, encoding.lower(), 5_000_000)) == 5_000_000
+    if encoding == "zstd":
+        return  # its readers do not say where a frame is cut off
+    with pytest.raises((TranscriptError, BodyTooLarge)):
+        decode_request(bomb[: len(bomb) // 2], encoding.lower(), 5_000_000)

@@ -1,0 +1,38 @@
+"""Runs a script inside a released framework: its environment is under .bench, made where everything is required."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.peers import HOME, environment
+from support.data import ROOT, need
+
+MIDFOLD_NEEDS = ("msgspec>=0.19", "PyYAML>=6.0.1", "click>=8.1", "rich>=13.7")
+
+
+def run_in(packages: tuple[str, ...], script: str, question: Any, folder: Path) -> Any:
+    """What the script prints last, as JSON; skips with a reason where the framework is not installed."""
+    first, *more = packages
+    place = HOME / "-with-".join([first, *more, *MIDFOLD_NEEDS]).replace("==", "-")
+    ready = (place / ".ready").exists()
+    required = os.environ.get("MIDFOLD_REQUIRE_ALL")
+    need(ready or required, f"{first} is not installed under .bench (make test-all does it)")
+    here = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    need(not ready or (place / "lib" / here).is_dir(), f"{first} under .bench was not made with {here}")
+    done = subprocess.run(
+        [str(environment(first, *more, *MIDFOLD_NEEDS)), "-c", script],
+        input=json.dumps(question),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT / "src")},
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])

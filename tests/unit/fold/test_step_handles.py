@@ -1,0 +1,84 @@
+"""Handles beside the lines of a summary: whose line they stand on, what they cost, and what becomes of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import midfold
+from midfold import Memory, compact
+from midfold.fold.archive import PREFIX
+from midfold.fold.step_handles import handle_tokens, without_step_handles
+from midfold.recall import TOOLS
+from midfold.transcript.tokens import estimate_text
+from support.build import assistant, call, user
+
+HANDLE = re.compile(r" (mf-[0-9a-f]{8})$", re.MULTILINE)
+OFFER = [
+    {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": {}}}
+    for tool in TOOLS
+]
+
+
+def talk(count: int = 40) -> list[dict[str, Any]]:
+    turns = [user("Port the parser."), assistant("I will.")]
+    for number in range(count):
+        text = f"def part_{number}_loader(path_{number}):\n" + f"    keep_{number} = {number}\n" * 30
+        turns += call(number, "read_file", {"path": f"src/part_{number}.py"}, text)
+    turns += call("e", "run_shell", {"command": "make harbour"}, "make: *** No rule to make target 'harbour'.  Stop.")
+    return [*turns, assistant("Done so far."), user("Go on."), assistant("Well."), user("And now?")]
+
+
+def folded(tools: list[dict[str, Any]], **more: Any) -> midfold.Compaction:
+    result = compact(talk(), tools=tools, context_length=16_000, force=True, **more)
+    assert result.changed
+    return result
+
+
+def test_lines_lead_to_the_messages_they_speak_of() -> None:
+    result = folded(OFFER)
+    lines = [line for line in result.state.summary.split("\n") if HANDLE.search(line)]
+    assert len(lines) > 3
+    for line in lines:
+        (message,) = Memory(result.archive).unfold(HANDLE.findall(line)[0])
+        named = re.findall(r"part_\d+|harbour", line)
+        assert not named or any(name in str(message.wire) for name in named), line
+
+
+def test_without_a_tool_that_unfolds_there_are_none() -> None:
+    assert HANDLE.findall(folded([]).state.summary) == []
+
+
+def test_handles_keep_to_their_share_and_are_written_once() -> None:
+    found = HANDLE.findall(folded(OFFER).state.summary)
+    assert len(found) == len(set(found))
+    assert sum(estimate_text(f" {handle}") for handle in found) <= handle_tokens(16_000)
+    assert handle_tokens(1_000) < 40 < handle_tokens(2_000)
+
+
+def test_a_small_summary_names_only_files_and_errors() -> None:
+    summary = folded(OFFER, target_tokens=2_400).state.summary
+    for line in summary.split("\n"):
+        if HANDLE.search(line):
+            assert re.search(r"\.\w{1,5}\b|(?i:fail|error|\*\*\*)", line), line
+
+
+def test_the_next_fold_keeps_the_handles_of_lines_it_keeps() -> None:
+    first = folded(OFFER)
+    longer = [*first.messages, *talk(30)[2:]]
+    second = compact(longer, tools=OFFER, context_length=16_000, force=True, state=first.state)
+    assert second.changed
+    before = {without_step_handles(line): line for line in first.state.summary.split("\n") if HANDLE.search(line)}
+    after = second.state.summary.split("\n")
+    same = [line for line in after if without_step_handles(line) in before]
+    for line in same:
+        assert not HANDLE.search(line) or line == before[without_step_handles(line)]
+    assert not re.search(rf"{PREFIX}[0-9a-f]{{8}} {PREFIX}", second.state.summary)
+
+
+@pytest.mark.parametrize("text", ["plain", f"- a line {PREFIX}12345678 in it", "- ends with mf-123"])
+def test_only_what_was_added_is_taken_out(text: str) -> None:
+    assert without_step_handles(text) == text
+    assert without_step_handles(f"{text} {PREFIX}12345678") == text
