@@ -14,6 +14,8 @@ import midfold
 from midfold.gateway.kept_turns import DAY
 from midfold.service import Sessions
 from midfold.store.bodies import inflate
+from midfold.testing.answers import value
+from midfold.testing.doubles import ScriptedProvider
 from support.clients import closing, openai_client
 from support.gateways import Running, running, settings
 from support.real_clients import ASKS, FACT, RULE, RULES, ShellModel
@@ -196,9 +198,11 @@ def test_kept_turns_are_known_after_a_restart_redacted_where_originals_are(
     assert (session.turns, provider.rejected) == (STEPS + 1, [])
 
 
-def test_kept_turns_end(provider: RulesProvider, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_kept_turns_end(provider: RulesProvider, tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     config = settings(provider.url, WINDOW, keep_turns=7)
-    with midfold.open(f"sqlite:///{tmp_path}/s.db") as sessions:
+    url = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    with midfold.open(url) as sessions:
         with running(provider.url, config=config, sessions=sessions) as gateway:
             KeptSession(gateway.url).run(5)
         assert len(stored(sessions)) == 5
@@ -249,3 +253,21 @@ def test_items_that_are_put_into_a_conversation_are_part_of_it(provider: RulesPr
         )
         session.run(1)
     assert b"Put in BY HAND." in provider.requests[-1].raw
+
+
+def test_a_provider_whose_ids_go_in_circles_holds_nobody_up() -> None:
+    usage = {"input_tokens": 19_000, "output_tokens": 10, "total_tokens": 19_010}
+    told = {"id": "resp_same", "object": "response", "status": "completed", "output": [], "usage": usage}
+    request = {"model": "gpt-4o", "input": "go on", "previous_response_id": "resp_same"}
+    with ScriptedProvider(then=value(told)) as provider, running(provider.url, window=WINDOW) as gateway:
+        gateway.post("/v1/responses", {"model": "gpt-4o", "input": "hello"}, authorization="Bearer k")
+        for _ in range(3):
+            assert gateway.post("/v1/responses", request, authorization="Bearer k")[0] == 200
+    assert [one.body for one in provider.requests[1:]] == [request] * 3
+
+
+def test_an_answer_that_is_made_in_the_background_is_not_taken_for_a_turn() -> None:
+    queued = {"id": "resp_1", "object": "response", "status": "queued", "output": []}
+    with ScriptedProvider(then=value(queued)) as provider, running(provider.url, window=WINDOW) as gateway:
+        gateway.post("/v1/responses", {"model": "gpt-4o", "input": "hi", "background": True}, authorization="Bearer k")
+        assert len(gateway.app.gateway.turns) == 0

@@ -126,6 +126,10 @@ class KeptTurns:
         self._stored: LRU[str, bool] = LRU(MOST_TURNS)
         self._written = 0
 
+    def __len__(self) -> int:
+        """How many turns are remembered."""
+        return len(self._known)
+
     # A request on its way.
 
     async def read(self, exchange: Exchange) -> None:
@@ -212,10 +216,10 @@ class KeptTurns:
         found: dict[str, KeptTurn] = {}
         asked = turn.previous
         while asked:
-            link = await self._find(turn.place, asked)
-            if link is None or len(found) >= LONGEST_CHAIN:
+            link, name = await self._find(turn.place, asked), turn_name(turn.place, asked)
+            if link is None or name in found or len(found) >= LONGEST_CHAIN:
                 return None
-            found[turn_name(turn.place, asked)] = link
+            found[name] = link
             asked = link.previous
         return dict(reversed(found.items()))
 
