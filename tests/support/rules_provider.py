@@ -51,8 +51,8 @@ class KeptItems:
     def __init__(self) -> None:
         self._items: dict[str, list[Any]] = {}
 
-    def create(self, given: str, items: list[Any]) -> None:
-        self._items[given] = list(items)
+    def add(self, given: str, items: list[Any]) -> None:
+        self._items[given] = [*self._items.get(given, ()), *items]
 
     def whole(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The request with what it goes on from; raises LookupError for an id that is not known."""
@@ -150,10 +150,8 @@ class RulesProvider:
 
     def _answer(self, request: Request) -> Answer:
         path = request.path.partition("?")[0].removeprefix("/v1")
-        if request.method == "POST" and path == "/conversations":
-            given = f"conv_{len(self.requests)}"
-            self._kept.create(given, (request.body or {}).get("items") or [])
-            return value({"id": given, "object": "conversation", "created_at": 1_700_000_000, "metadata": {}})
+        if request.method == "POST" and path.startswith("/conversations"):
+            return self._conversation(path, (request.body or {}).get("items") or [])
         if request.method == "GET" and path == "/models":
             return value({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
         counting = path == "/messages/count_tokens"
@@ -182,6 +180,14 @@ class RulesProvider:
             self.rejected.append(problem)
             return refused_stream(wire, body["model"], problem.message)
         return self._refuse(wire, problem)
+
+    def _conversation(self, path: str, items: list[Any]) -> Answer:
+        """A new one, or items that are put into one."""
+        given = path.split("/")[2] if path.endswith("/items") else f"conv_{len(self.requests)}"
+        self._kept.add(given, items)
+        if path.endswith("/items"):
+            return value({"object": "list", "data": items, "has_more": False})
+        return value({"id": given, "object": "conversation", "created_at": 1_700_000_000, "metadata": {}})
 
     def _reply(self, wire: str, request: Request, body: Mapping[str, Any]) -> Answer:
         with self._lock:

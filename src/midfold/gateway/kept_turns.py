@@ -31,7 +31,7 @@ from midfold.gateway.encodings import inflating
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.ids import IdPlace
 from midfold.gateway.measuring import PreparedRequest
-from midfold.gateway.peek import peek_slowly
+from midfold.gateway.peek import is_crowded, peek_slowly
 from midfold.gateway.routes import encoding_of
 from midfold.lru import LRU
 from midfold.store.intake import redact_json
@@ -201,7 +201,8 @@ class KeptTurns:
         items = [*(one for link in chain.values() for one in link.items), *turn.pending, *turn.new]
         exchange.body = await self._preparer.in_thread(_with_input, exchange.body, items)
         exchange.peek = await self._preparer.in_thread(peek_slowly, exchange.body)
-        prepared = await work()
+        too_much = await self._preparer.in_thread(is_crowded, exchange.body)
+        prepared = None if too_much else await work()
         if prepared is None:
             exchange.body, exchange.peek = before
             return None
@@ -247,14 +248,18 @@ class KeptTurns:
 
     def _note(self, exchange: Exchange, answer: Mapping[str, Any]) -> None:
         turn, given = exchange.turn, answer.get("id")
-        if turn is None or not isinstance(given, str) or (turn.asked and turn.last is None):
+        if turn is None or (turn.asked and turn.last is None):
+            return
+        if exchange.route.dialect is None and turn.asked:
+            given = turn.asked
+        if not isinstance(given, str):
             return
         place, last = turn.place, turn.last or KeptTurn()
         session = exchange.account.session or last.session if turn.asked else ""
         if exchange.route.dialect is None:
-            exchange.turn = turn._replace(given=turn.asked or given)
+            exchange.turn = turn._replace(given=given)
             whole = msgspec.structs.replace(last, items=(*last.items, *turn.new))
-            self._known.put(turn_name(place, turn.asked or given), whole)
+            self._known.put(turn_name(place, given), whole)
             return
         usage, output = read_usage(answer), answer.get("output")
         tokens = 0 if usage is None else usage.prompt_tokens + usage.completion_tokens
