@@ -39,6 +39,8 @@ RULE = "- Never push to main before the release team has looked at it. RULE-7731
 OWNERS = [f"- Module {number} is owned by team {number * 7}; ask it first." for number in range(25)]
 RULES = "\n".join(["# Project rules", RULE, *OWNERS])
 DONE = "This ask is done."
+SUMMARY_ASK = "create a detailed summary of"
+"""How Claude Code asks for one, with its tools beside it."""
 NEWEST = 20
 """Messages that no fold touches, at the least, where they are small."""
 PATIENCE = 600
@@ -48,7 +50,10 @@ TOLD = re.compile(r"midfold: ([\d,]+) requests?, (?:folded (once|([\d,]+) times)
 
 
 class ShellModel:
-    """A model that calls the client's shell so many times for each ask, and then says that it is done."""
+    """A model that calls the client's shell so many times for each ask, and then says that it is done.
+
+    Where a client wants something else of it, a title or a summary, it repeats the asks that it is shown.
+    """
 
     def __init__(self, steps: int, lines: int) -> None:
         self.steps, self.lines = steps, lines
@@ -58,7 +63,8 @@ class ShellModel:
     def __call__(self, request: Request) -> Turn:
         tool = shell_of(request.body)
         if tool is None:
-            return Turn("<summary>\nA summary of the client's own: work on modules.\n</summary>")
+            seen = "\n".join(ask for ask in ASKS if ask in request.raw.decode())
+            return Turn(f"<summary>\n1. Primary Request and Intent:\n{seen}\n</summary>")
         with self._lock:
             if self._taken % (self.steps + 1) == self.steps:
                 self._taken += 1
@@ -72,7 +78,10 @@ class ShellModel:
 
 
 def shell_of(body: Any) -> tuple[str, Mapping[str, Any]] | None:
-    """The name and the schema of the tool that runs commands; None in requests that are not the agent's own."""
+    """The name and the schema of the tool that runs commands; None in requests that are not the agent's own turns."""
+    said = (body.get("messages") or body.get("input") or [""]) if isinstance(body, Mapping) else [""]
+    if SUMMARY_ASK in json.dumps(said[-1]):
+        return None
     for tool in (body.get("tools") or ()) if isinstance(body, Mapping) else ():
         function = tool.get("function") or tool
         if str(function.get("name")).lower() in ("bash", "shell", "exec_command", "shell_command"):
@@ -336,7 +345,7 @@ def _plain(place: Workplace) -> dict[str, str]:
 def _claude_code(place: Workplace) -> dict[str, str]:
     own = {"hasCompletedOnboarding": True, "autoCompactEnabled": place.compacts, "autoUpdates": False}
     (place.home / ".claude.json").write_text(json.dumps(own), encoding="utf-8")
-    compaction = {"CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "25"} if place.compacts else {"DISABLE_AUTO_COMPACT": "1"}
+    compaction = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000"} if place.compacts else {"DISABLE_AUTO_COMPACT": "1"}
     return {
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
