@@ -381,6 +381,8 @@ class ReceiptPage(ApiAnswer, frozen=True, kw_only=True):
     previous: int | None
     next: int | None
     receipt: Receipt
+    checks: tuple[CheckRun, ...]
+    """Those of its trail whose outcome still counted, the newest first."""
 
 
 class MessageBlock(ApiAnswer, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ class Templates:
             "moment": formatting.moment,
             "iso": formatting.iso,
             "plural": formatting.plural,
+            "breakable": breakable,
         }
         self.environment.globals |= {
             "charts": charts,
@@ -77,6 +78,11 @@ class Templates:
     def _fill(self, template: str, answer: object, endpoint: str, api: str) -> str:
         ago = partial(formatting.ago, now=self.clock())
         return self.environment.get_template(template).render(it=answer, endpoint=endpoint, ago=ago, api=api)
+
+
+def breakable(path: str) -> Markup:
+    """A path that is broken between its parts, if it must be."""
+    return Markup("/<wbr>").join(path.split("/"))
 
 
 def mark_words(text: str, query: str) -> Markup:

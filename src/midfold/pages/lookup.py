@@ -337,6 +337,7 @@ class Lookup:
             previous=before,
             next=after,
             receipt=record.receipt,
+            checks=tuple(latest_checks(record.receipt.trail.checks)) if record.receipt.trail else (),
         )
 
     def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> api.CompactionPage:
