@@ -90,6 +90,15 @@ def name_of(key: str) -> str | None:
     return name if key_of(name) == key else None
 
 
+BASES = {
+    "estimated": "estimated",
+    "calibrated": "estimated from what the provider counted",
+    "reported": "counted by the provider",
+    "sampled": "estimated from a sample",
+}
+"""What a number of tokens rests on."""
+
+
 def owner_of(name: str) -> str:
     """Whose a session is: the key of a gateway, or a project; nothing for names without a slash."""
     return space_of(name)

@@ -53,6 +53,7 @@ class Templates:
         }
         self.environment.globals |= {
             "charts": charts,
+            "bases": formatting.BASES,
             "session_path": formatting.session_path,
             "with_query": formatting.with_query,
             "style_path": STYLE_PATH,
