@@ -41,6 +41,5 @@ def assert_in_proportion(
         base = max(best[0], quick)
         if all(best[place] <= most * base for place, (_, most) in enumerate(larger, 1)):
             return
-    raise AssertionError(
-        f"seconds, from the smallest input on: {list(best.values())}; allowed {[m for _, m in larger]}"
-    )
+    times = [best[place] / base for place in best]
+    raise AssertionError(f"times as long as the smallest input: {times}; allowed: {[most for _, most in larger]}")
