@@ -55,6 +55,7 @@ class CompactArguments(TypedDict, total=False):
 
     focus: str | None
     force: bool
+    overflowed: bool
     keep_last_exchanges: int | None
     target_tokens: int | None
     prompt_tokens: int | None
@@ -70,6 +71,10 @@ class ChatPartner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     base_url: str | None = None
     wire: Wire | None = None
     window: int | None = None
+
+    def differs(self, other: ChatPartner) -> bool:
+        """Whether the other is another model, or the same one elsewhere."""
+        return (self.model, self.provider, self.base_url) != (other.model, other.provider, other.base_url)
 
 
 class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -399,12 +404,12 @@ class Conversation(ABC, Generic[N]):
     def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold] | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
 
-        None where no compaction would be made.
+        None where no compaction would be made, and in a pause after a failure: what asks no model can wait.
         """
         now = self._now()
         request = self._request(now, {"prompt_tokens": prompt_tokens})
         decision = decide(msgspec.structs.replace(self._situation(now, request), ahead=True))
-        if not decision.fold or not now.messages:
+        if not decision.fold or decision.pause or not now.messages:
             return None
         guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
         engine, tally = self.setup.engine, now.running.now
@@ -594,6 +599,11 @@ class BackgroundFold:
             return None
         work.join()
         return work.ready
+
+    def take_failed(self) -> PreparedFold | None:
+        """A fold that is made already, and whose summary failed."""
+        ready = None if self._work is None or self._work.is_alive() else self._work.ready
+        return self.take() if ready is not None and ready.outcome.receipt.summary.failure else None
 
     def drop(self) -> None:
         """Forgets the fold: what it was made from is gone."""

@@ -5,7 +5,8 @@
 
 Rules of this file. Whoever holds a conversation gathers the situation and acts; nobody decides elsewhere.
 1. Somebody who asks (`force`, `target_tokens`, `keep_last_exchanges`) is obeyed at once, whatever else holds. A focus
-   says what matters in a fold, it does not ask for one.
+   says what matters in a fold, it does not ask for one. What a provider refused as too large is folded at once, too,
+   but nobody asked for that: a pause after a failure holds.
 2. Otherwise the engine says how urgent it is. By size it is urgent from the threshold on, inclusive, and soon will be
    from `SOFT_RATIO` of it on. More messages than are allowed are urgent, too.
 3. Where folds must leave room, one that would soon be followed by another is made deeper: it aims at a size with room
@@ -22,6 +23,8 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -57,6 +60,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     threshold_tokens: int
     asked: bool = False
     """Whether somebody wants a fold, whatever the size."""
+    overflowed: bool = False
+    """Whether that is because a provider refused the request."""
     empty: bool = False
     enabled: bool = True
     pressure: Pressure | None = None
@@ -215,7 +220,10 @@ def _decision(situation: Situation) -> Decision:
     urgency = _pressure(situation)
     if situation.asked:
         reason = "the conversation is empty" if situation.empty else ""
-        return Decision(fold=not situation.empty, asked=True, forced=True, pressure=urgency, reason=reason)
+        asked = Decision(fold=not situation.empty, asked=True, forced=True, pressure=urgency, reason=reason)
+        if situation.overflowed and situation.pause:
+            return msgspec.structs.replace(asked, failure=situation.failure, pause=situation.pause)
+        return asked
     if not situation.enabled:
         return Decision(fold=False, reason="compression is disabled")
     if situation.undone and not _is_full(situation):
@@ -300,7 +308,7 @@ def _pause(situation: Situation) -> str:
 
 def paused_words(failure: FailureKind, seconds: float) -> str:
     """What a receipt says where a pause kept a model from being asked."""
-    return f"no model was asked: {seconds:,.0f} s of the pause after a failure ({failure}) are left"
+    return f"no model was asked: {math.ceil(seconds):,} s of the pause after a failure ({failure}) are left"
 
 
 def is_asked(request: CompactionRequest) -> bool:
@@ -321,6 +329,7 @@ def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | No
         threshold_tokens=request.budget.threshold_tokens,
         window_tokens=request.budget.effective_input_window,
         asked=is_asked(request),
+        overflowed=request.overflowed,
         empty=not request.messages,
         enabled=request.options.enabled,
         strikes=state.ineffective,

@@ -38,9 +38,9 @@ from midfold.engine.guard import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
-from midfold.fold.request import CompactionRequest, Outcome
+from midfold.fold.request import CompactionRequest, CompactionState, Outcome
 from midfold.model import drive, local_summarizer
-from midfold.model.drive import run
+from midfold.model.drive import clear_failures, run
 from midfold.model.endpoint import UNNAMED, Endpoint
 from midfold.recall import PAGE, Filters, Hit, Recall, search
 from midfold.setup import PLAINEST, Setup
@@ -78,7 +78,10 @@ def remember_partner(session: Session, endpoint: Endpoint) -> None:
         partner = msgspec.structs.replace(partner, base_url=endpoint.base_url, wire=endpoint.wire)
     now = session._now()
     if now.memory.partner != partner:
-        session._learn(now, msgspec.structs.replace(now.memory, partner=partner))
+        memory = msgspec.structs.replace(now.memory, partner=partner)
+        if now.memory.partner is not None and now.memory.partner.differs(partner):
+            memory = msgspec.structs.replace(memory, state=clear_failures(memory.state))
+        session._learn(now, memory)
 
 
 class CachedView(NamedTuple):
@@ -202,6 +205,7 @@ class Session(Conversation[StoredSnapshot]):
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         self._written = prompt or self._written
         session = self if done.session == self.name else self._other(done.session)
+        self.give_pause(session.name)
         session._copy.hand_over(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
@@ -420,7 +424,23 @@ class Session(Conversation[StoredSnapshot]):
         self._copy.forget()
         now = self._now()
         self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner))
+        self._remember_pause(before.state)
         return record
+
+    def give_pause(self, name: str) -> None:
+        """Another session of the same conversation asks a model no sooner than this one may."""
+        info = self.info if name != self.name else None
+        if info is not None:
+            self._other(name)._remember_pause(memory_of(info).state)
+
+    def _remember_pause(self, state: CompactionState) -> None:
+        """The pause of this state, where it is longer than what is known."""
+        info = self.info
+        memory = None if info is None else memory_of(info)
+        if info is not None and memory is not None and state.cooldown_until > memory.state.cooldown_until:
+            paused = {"failure": state.failure, "cooldown_until": state.cooldown_until}
+            memory = msgspec.structs.replace(memory, state=msgspec.structs.replace(memory.state, **paused))
+            self.store.remember(info, msgspec.json.encode(memory))
 
     def delete(self) -> None:
         """The session and everything only it refers to. There is no way back."""
