@@ -197,10 +197,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             receipt = msgspec.structs.replace(receipt, timing=timing, reason=reason)
         if self.landing_tokens is not None:
             notices = (*receipt.notices, *filter(None, [self.notice]))
-            reason = self.reason if outcome.changed else receipt.reason
-            receipt = msgspec.structs.replace(
-                receipt, threshold_tokens=self.threshold_tokens, notices=notices, reason=reason
-            )
+            receipt = msgspec.structs.replace(receipt, threshold_tokens=self.threshold_tokens, notices=notices)
+        if self.reason and outcome.changed and (timing is None or not timing.fold):
+            receipt = msgspec.structs.replace(receipt, reason=self.reason)
         if self.fault:
             receipt = msgspec.structs.replace(receipt, notices=(self.fault, *receipt.notices))
         if outcome.changed and self.recall != RecallCost():
@@ -249,7 +248,7 @@ def _decision(situation: Situation) -> Decision:
     return Decision(
         fold=True,
         pressure=urgency,
-        reason="" if landing is None else _deep(situation, landing),
+        reason=_occasion(situation, landing),
         notice=situation.tightness,
         landing_tokens=landing,
         threshold_tokens=threshold,
@@ -282,9 +281,16 @@ def _room(situation: Situation) -> str:
     return f"{size:,} tokens are below the threshold of {threshold:,}"
 
 
-def _deep(situation: Situation, landing: int) -> str:
-    reached = f"{situation.prompt_tokens:,} tokens reached the threshold of {situation.threshold_tokens:,}"
-    return f"{reached}; below {landing:,} there is room for what comes next"
+def _occasion(situation: Situation, landing: int | None) -> str:
+    """Why there is a fold now, where it is not that the threshold is reached, or not that alone."""
+    size, threshold = f"{situation.prompt_tokens:,} tokens", f"the threshold of {situation.threshold_tokens:,}"
+    if landing is not None:
+        return f"{size} reached {threshold}; below {landing:,} there is room for what comes next"
+    if situation.prompt_tokens >= situation.threshold_tokens:
+        return ""
+    if situation.ahead:
+        return f"made ahead, at {size}: {threshold} was near"
+    return "there are more messages than are allowed" if situation.crowded else ""
 
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:

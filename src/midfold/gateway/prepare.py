@@ -58,7 +58,7 @@ from midfold.gateway.overflows import Overflow, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
 from midfold.lru import LRU
 from midfold.service import Sessions
-from midfold.session import Session
+from midfold.session import Session, pass_pause_on
 from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.sync import Checkpoint
@@ -211,7 +211,7 @@ class HistoryFolder:
         ).receipt
         self._log_faults(*receipt.notices)
         if receipt.summary.failure:
-            session.give_pause(measured.name)
+            pass_pause_on(session, measured.name)
         folded = FoldResult(receipt, None)
         if not folded.is_made:
             return folded
@@ -225,7 +225,7 @@ class HistoryFolder:
             return done.session
         own = self._session(conversation, f"{name}.{conversation.chains[-1].hex()[:12]}", limits)
         session = own.sync(list(conversation.bare)).session
-        named.give_pause(session.name)
+        pass_pause_on(named, session.name)
         return session
 
     def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
