@@ -198,7 +198,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         if self.landing_tokens is not None:
             notices = (*receipt.notices, *filter(None, [self.notice]))
             receipt = msgspec.structs.replace(receipt, threshold_tokens=self.threshold_tokens, notices=notices)
-        if self.reason and outcome.changed and (timing is None or not timing.fold):
+        is_told = receipt.status == "compacted" or (outcome.changed and self.landing_tokens is not None)
+        if self.reason and is_told and (timing is None or not timing.fold):
             receipt = msgspec.structs.replace(receipt, reason=self.reason)
         if self.fault:
             receipt = msgspec.structs.replace(receipt, notices=(self.fault, *receipt.notices))
@@ -287,7 +288,7 @@ def _occasion(situation: Situation, landing: int | None) -> str:
     if landing is not None:
         return f"{size} reached {threshold}; below {landing:,} there is room for what comes next"
     if situation.prompt_tokens >= situation.threshold_tokens:
-        return ""
+        return f"{size} reached {threshold}" if situation.ahead else ""
     if situation.ahead:
         return f"made ahead, at {size}: {threshold} was near"
     return "there are more messages than are allowed" if situation.crowded else ""
