@@ -40,7 +40,7 @@ from midfold.transcript.jsonio import NotJSON, elements, entries, first_byte
 from midfold.transcript.message import read_usage
 from midfold.transcript.splice import replace_values
 from midfold.transcript.sse import EventReader
-from midfold.transcript.tokens import estimate_text
+from midfold.transcript.tokens import Count, estimate_text
 
 if TYPE_CHECKING:
     from midfold.gateway.overflows import Overflow
@@ -176,7 +176,19 @@ class KeptTurns:
         tokens = turn.last.tokens + new
         if tokens < limits.trigger:
             return None
-        return await self._with_history(exchange, lambda: self._preparer.fold_kept(exchange, tokens))
+        return await self._with_history(exchange, lambda: self._fold_history(exchange, tokens))
+
+    async def _fold_history(self, exchange: Exchange, tokens: int) -> PreparedRequest | None:
+        """A request that has its whole history in it, of so many tokens, folded; None if no fold is made."""
+        preparer = self._preparer
+        measured = await preparer.in_thread(preparer.measurer.measure, exchange, preparer.policy.limits_of(exchange))
+        if measured is None:
+            return None
+        again = await preparer.fold(exchange, measured, at_least=Count(tokens, "reported"))
+        if again.checkpoint is None or again.checkpoint == measured.checkpoint:
+            return None
+        preparer.tell(exchange, again)
+        return await preparer.in_thread(again.prepare)
 
     async def recover(self, exchange: Exchange, found: Overflow) -> PreparedRequest | None:
         """A request that its provider refused as too large with all that it keeps; None if it cannot be smaller."""

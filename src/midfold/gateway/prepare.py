@@ -551,19 +551,6 @@ class RequestPreparer:
         exchange.account.action = "recovered"
         return smaller
 
-    async def fold_kept(self, exchange: Exchange, tokens: int) -> PreparedRequest | None:
-        """A conversation that its provider keeps, and counted so many tokens of; None if it is not folded."""
-        measured = await self.in_thread(self.measurer.measure, exchange, self.policy.limits_of(exchange))
-        rest = None if measured is None else self._resting.get(measured.identity)
-        if measured is None or (rest is not None and rest.holds(measured, self._clock())):
-            return None
-        async with self._turn(measured.identity):
-            again = await self.fold(exchange, measured, at_least=Count(tokens, "reported"))
-        if again.checkpoint is None or again.checkpoint == measured.checkpoint:
-            return None
-        self.tell(exchange, again)
-        return await self.in_thread(again.prepare)
-
     async def _smaller(self, exchange: Exchange, found: Overflow, refused: int) -> PreparedRequest | None:
         """The request folded, or with what `shrink` makes of it; None if that has not fewer bytes than were refused."""
         measured = await self.in_thread(self.measurer.measure, exchange, self.policy.limits_of(exchange))
