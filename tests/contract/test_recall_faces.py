@@ -122,7 +122,7 @@ def test_every_face_finds_the_same_in_the_same_order(
     past = read(TALK).messages
     assert hits_in(f"{FOUND}\n{recall_search(past, query) or NOTHING}") == wanted
     found = [part.handle for hit in session.search(query, CONSIDERED) for part in hit.parts]
-    assert set(found) >= {handle for handle, _, _ in wanted}
+    assert set(found) >= {handle for handle, what, _ in wanted if not what.startswith(("then ", "before "))}
 
 
 def test_every_face_unfolds_to_the_same_words(session: Session, agent: Ask, hermes: Ask, gateway: Ask) -> None:

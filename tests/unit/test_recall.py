@@ -24,6 +24,7 @@ from midfold.recall import (
     search,
 )
 from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
+from midfold.recall.hits import FIRST_ROOM
 from midfold.recall.words import parse_query
 from midfold.transcript.message import Text
 from tests.support.build import assistant, call, user
@@ -78,7 +79,14 @@ def test_a_line_that_is_too_long_is_cut_around_the_word_and_says_so() -> None:
     (line,) = shown("word " * 500 + "needle_here " + "more " * 500, "needle_here")
     assert line.startswith(ELLIPSIS) and line.endswith(ELLIPSIS)
     assert "needle_here" in line
-    assert len(line) <= LONGEST_LINE + 2
+    assert len(line) <= ROOM + 2
+
+
+def test_a_long_line_has_no_more_room_than_whole_lines_leave_it() -> None:
+    text = "needle " + "x " * 900 + "\n" + "a whole line\n" * 20 + "other " + "y " * 900
+    lines = shown(text, "needle other")
+    assert sum("whole line" in line for line in lines) > 3
+    assert sum(map(len, lines)) <= ROOM + LONGEST_LINE
 
 
 @pytest.mark.parametrize("query", ["needle", "TOKEN", "Zx9Qw8Er7Ty6"])
@@ -150,9 +158,9 @@ def test_the_nearest_passage_of_a_long_message_is_shown() -> None:
     hits = recall([user(log), user("a harbour")]).hits("harbour master vessels lighthouse")
     assert "harbour master" in hits[0].text
     assert not hits[0].has_every_word
-    assert len(hits[0].text) < 2_000
+    assert len(hits[0].text) <= FIRST_ROOM + 2 * len(ELLIPSIS)
     (part,) = hits[0].parts
-    assert part.length == len("[user]\n" + log) and 1_480 <= part.line <= 1_501
+    assert part.length == len("[user]\n" + log) and 1_470 <= part.line <= 1_501
     around = recall([user(log)]).run("context_unfold", {"handle": part.handle, "lines": str(part.line)}).text
     assert "harbour master" in around
 
@@ -334,6 +342,38 @@ def test_the_same_file_read_again_is_one_hit_at_its_newest_place() -> None:
     hits = recall([user("go"), *turns]).hits("harbour pilot")
     assert len(hits) == 1
     assert hits[0].copies == 4 and hits[0].parts[-1].position == 10
+
+
+def test_a_long_file_read_again_is_one_hit_with_all_the_room_of_the_first() -> None:
+    text = "def harbour():\n    return 'pilot'\n" + "\n".join(f"# more of it, line {number}" for number in range(300))
+    turns = [one for number in range(3) for one in call(number, "Read", {"file_path": "harbour.py"}, text)]
+    (hit,) = recall([user("go"), *turns]).hits("harbour pilot")
+    assert (hit.copies, hit.parts[-1].position) == (2, 6)
+    assert len(hit.text) > 0.8 * FIRST_ROOM
+
+
+def test_what_the_agent_made_of_the_first_hit_stands_beside_it() -> None:
+    turns = [
+        user("Which port?"),
+        *shell(1, "ss -tlnp", "LISTEN 0 128 *:8443 harbour"),
+        *shell(2, "uptime", "up 3 days"),
+        assistant("So it listens on 8443, behind the old proxy."),
+        *shell(3, "harbour --version", "harbour 2.1"),
+    ]
+    answer = recall(turns).run("context_search", {"query": "ss LISTEN harbour"}).text
+    first, *others = answer.split("\n\n")
+    assert "then assistant" in first and "behind the old proxy" in first and "before user" in first
+    assert not any(" then " in hit or " before user" in hit for hit in others)
+    past = midfold.read(turns).messages
+    seen = Recall(Memory({"past": past}), redact, seen={past[5].digest}).run("context_search", {"query": "ss LISTEN"})
+    assert "behind the old proxy" not in seen.text and "then call Bash" in seen.text
+
+
+def test_instructions_with_all_of_the_words_come_after_everything_else() -> None:
+    rules = "# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\nThe harbour pilot must sign lists.\n</INSTRUCTIONS>"
+    turns = [user(rules), assistant("Read."), user("Where is the harbour?"), assistant("The pilot knows.")]
+    hits = recall(turns).hits("harbour pilot sign")
+    assert ["must sign" in hit.text for hit in hits] == [False, True]
 
 
 def test_short_handles_keep_their_meaning() -> None:

@@ -8,8 +8,8 @@ Rules of this file:
    asks for what the user said finds users' words first; who asks for what is now, what is newer.
 3. Only the most promising messages are read, those with the rarest words in them and beside them: the cost of a search
    grows with the places of rare words, not with the conversation.
-4. What is the same text several times is one hit, at its newest place. Asides come only if they are asked for, or have
-   more of the words than anything else. A model's own searches and what they brought are never hits.
+4. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
+   searches and what they brought are never hits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.fold.archive import DIGITS, PREFIX
 from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
-from midfold.recall.units import Candidate, Unit, UnitPiece, original, units
+from midfold.recall.units import Candidate, Unit, UnitPiece, units
 from midfold.recall.words import Term, parse_query
 from midfold.transcript.message import Transcript
 
@@ -44,8 +43,6 @@ NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
 """How much more the newest counts than the oldest, the same if it is asked for, and a user's words if asked for."""
 WORTH = 0.05
 """Of the best score; less is no hit."""
-FIRST_ROOM, ROOM = 1_800, 700
-"""Characters shown of the first hit, and of others."""
 _ASKED_ASIDES = (
     "todo todos plan task tasks checklist instruction instructions agents claude reminder guideline guidelines "
     "rule rules memory convention conventions environment "
@@ -113,38 +110,6 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 ANY = Filters()
 
 
-class HitPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of one message of a hit, and where that stands in it. `text` is redacted."""
-
-    handle: str
-    position: int
-    what: str
-    text: str
-    character: int
-    line: int
-    length: int
-    is_whole: bool
-
-
-class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A call with its result, or an ask with its answer. `handle` unfolds to the message that fits best."""
-
-    session: str
-    position: int
-    role: str
-    at: int
-    handle: str
-    score: float
-    text: str
-    has_every_word: bool = True
-    parts: tuple[HitPart, ...] = ()
-    copies: int = 0
-    """How often the same was there before."""
-    before: str = ""
-    """The handle of the message before it."""
-    after: str = ""
-
-
 class Scored(NamedTuple):
     """A unit, how well it answers, and where the words stand in each of its pieces."""
 
@@ -196,13 +161,27 @@ class RankedSearch:
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
         most = max((one.share for one in others), default=0.0)
         asides = [one for one in scored if one.unit.is_aside and not self._asks_for_asides and one.share > most]
-        found = [*asides, *others]
+        found = [*others, *asides]
         hidden = [one for one in found if not self._is_seen(one)]
         return hidden or found
 
-    @property
-    def weights(self) -> list[float]:
-        return self._weights
+    def neighbours(self, session: str, positions: Iterable[int]) -> list[UnitPiece]:
+        """Pieces of messages that the model no longer sees, in the order of these positions."""
+        wanted = [position for position in positions if position >= 0 and self.filters.spans(position)]
+        found = {one.position: one for one in self.messages({session: wanted})}
+        return [
+            piece
+            for position in wanted
+            if position in found and found[position].digest not in self._seen
+            for unit in units([found[position]])
+            if not unit.is_aside and self._wanted(unit)
+            for piece in unit.pieces
+        ]
+
+    def excerpt(self, text: str, redact: Redact, room: int, found: Sequence[Occurrence] | None = None) -> Excerpt:
+        """What is shown of a text."""
+        found = self._matcher.occurrences(text) if found is None else found
+        return excerpt(text, found, self._weights, redact, room)
 
     @property
     def _asks_for_asides(self) -> bool:
@@ -390,128 +369,3 @@ def _promising(
             if filters.spans(place):
                 around = mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
                 yield value(mask) + (value(around) - value(mask)) * 0.6, place, session
-
-
-# Hits
-
-
-def search(
-    past: Past,
-    text: str,
-    redact: Redact,
-    limit: int,
-    filters: Filters = ANY,
-    *,
-    wanted: Callable[[Unit], bool] = lambda unit: True,
-) -> list[Hit]:
-    """The best hits first."""
-    asked = RankedSearch(past, text, filters, wanted=wanted)
-    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
-        return []
-    return hits_of(past, asked, asked.best(limit), redact, limit)
-
-
-def hits_of(past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int) -> list[Hit]:
-    """Hits of scored units, each text once."""
-    made: list[Hit] = []
-    places: dict[tuple[str, str], int] = {}
-    for one in scored:
-        room = ROOM if made else FIRST_ROOM
-        parts = _parts(one, asked.weights, redact, room)
-        key = (one.main.found.session, _likeness(parts))
-        if key in places:
-            number = places[key]
-            made[number] = _merge(made[number], _hit(one, parts))
-            continue
-        if len(made) == limit:
-            break
-        places[key] = len(made)
-        made.append(_hit(one, parts))
-    return _with_handles(past, asked, made)
-
-
-def _parts(one: Scored, weights: Sequence[float], redact: Redact, room: int) -> list[tuple[UnitPiece, Excerpt]]:
-    """What is shown of each piece; the one with most of the words has most of the room."""
-    others = len(one.unit.pieces) - 1
-    side = max(room // 3 // max(others, 1), 120)
-    used, shown = 0, {}
-    for number, piece in enumerate(one.unit.pieces):
-        if number != one.best:
-            shown[number] = excerpt(piece.text, one.found[number], weights, redact, side)
-            used += len(shown[number].text)
-    main = excerpt(one.main.text, one.found[one.best], weights, redact, max(room - used, room // 2))
-    shown[one.best] = main
-    return [(piece, shown[number]) for number, piece in enumerate(one.unit.pieces) if shown[number].text]
-
-
-def _likeness(parts: list[tuple[UnitPiece, Excerpt]]) -> str:
-    """What makes two hits the same: the text of the result, or of whatever there is."""
-    results = [shown.text for piece, shown in parts if piece.what == "its result"]
-    return "\n".join(results) if sum(map(len, results)) > 60 else "\n".join(shown.text for _, shown in parts)
-
-
-def _hit(one: Scored, parts: list[tuple[UnitPiece, Excerpt]]) -> Hit:
-    main = one.main.found
-    return Hit(
-        session=main.session,
-        position=main.position,
-        role=main.role,
-        at=main.at,
-        handle=full_handle(main.digest),
-        score=round(one.score, 3),
-        text="\n".join(shown.text for _, shown in parts),
-        has_every_word=one.has_every_word,
-        parts=tuple(_part(piece, shown) for piece, shown in parts),
-    )
-
-
-def _part(piece: UnitPiece, shown: Excerpt) -> HitPart:
-    whole, place = original(piece.found.message), piece.start + shown.start
-    return HitPart(
-        handle=full_handle(piece.found.digest),
-        position=piece.found.position,
-        what=piece.name,
-        text=shown.text,
-        character=place,
-        line=whole.count("\n", 0, place) + 1,
-        length=len(whole),
-        is_whole=shown.is_whole,
-    )
-
-
-def _merge(kept: Hit, other: Hit) -> Hit:
-    """One hit for two that show the same: the newer place."""
-    newer, copies = (other, kept.copies + 1) if other.position > kept.position else (kept, kept.copies + 1)
-    return msgspec.structs.replace(newer, copies=copies, score=kept.score)
-
-
-def full_handle(digest: bytes) -> str:
-    return PREFIX + digest.hex()[:DIGITS]
-
-
-def _with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
-    """The handles of the messages before and after each hit; all of them short."""
-    wanted: dict[str, set[int]] = {}
-    for hit in hits:
-        places = [part.position for part in hit.parts] or [hit.position]
-        wanted.setdefault(hit.session, set()).update(places, {max(min(places) - 1, 0), max(places) + 1})
-    found = asked.messages(wanted)
-    short = {(one.session, one.position): handle for one, handle in zip(found, past.shorten(found), strict=True)}
-    made = []
-    for hit in hits:
-        places = [part.position for part in hit.parts] or [hit.position]
-        beside = ((hit.session, min(places) - 1), (hit.session, max(places) + 1))
-        parts = tuple(
-            msgspec.structs.replace(part, handle=short.get((hit.session, part.position), part.handle))
-            for part in hit.parts
-        )
-        made.append(
-            msgspec.structs.replace(
-                hit,
-                handle=short.get((hit.session, hit.position), hit.handle),
-                parts=parts,
-                before=short.get(beside[0], ""),
-                after=short.get(beside[1], ""),
-            )
-        )
-    return made

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
 from midfold.recall.excerpts import ELLIPSIS, Redact
+from midfold.recall.hits import FIRST_ROOM, Hit, HitPart, hits_of, with_handles, with_neighbours
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
-from midfold.recall.ranking import Filters, Hit, HitPart, Past, RankedSearch, hits_of
+from midfold.recall.ranking import Filters, Past, RankedSearch
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
@@ -27,10 +28,14 @@ MOST_HITS, CONSIDERED = 6, 24
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
 """Of the hits a model is told of."""
+LEAST_ROOM = 1_500
+"""Characters of the first hit of each query, where there are several."""
 PAGE = 20_000
 """Characters of originals in one answer."""
 AROUND = 3_000
 """Characters shown around a text that is looked for in an original."""
+SHORT_LINE = 12
+"""Characters of a line that is told again: a bracket, or the end of a block."""
 STEPS, MOST_STEPS = 10, 40
 OVERVIEW = 400
 """Newest messages that an overview looks at."""
@@ -136,25 +141,29 @@ class Recall:
 
     def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
         """What a search brings, before it is put into words."""
-        return self._rank(query, filters or Filters(), limit)[1]
+        return self._rank(query, filters or Filters(), limit, FIRST_ROOM)[1]
 
-    def _rank(self, query: str, filters: Filters, limit: int) -> tuple[RankedSearch, list[Hit]]:
+    def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
         asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
         if not asked.query.terms and not filters.are_narrow:
             return asked, []
-        return asked, hits_of(self._past, asked, asked.best(CONSIDERED), self._redact, limit)
+        made = hits_of(asked, asked.best(CONSIDERED), self._redact, limit, room)
+        return asked, with_handles(self._past, asked, with_neighbours(asked, made, self._redact, room))
 
     def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
         """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
-        known: set[str] = set()
+        known: set[str] = {ELLIPSIS}
         for hit in hits:
             lines: list[str] = []
             is_new = False
-            for part in hit.parts:
-                new = [line for line in part.text.splitlines() if line.strip() not in known]
-                is_new = is_new or any(line.strip() != ELLIPSIS for line in new)
-                known.update(line.strip() for line in new if line.strip() != ELLIPSIS)
-                lines += [_heading(part), *new]
+            for part in (*hit.parts, *hit.beside):
+                told = [(line, line.strip()) for line in part.text.splitlines()]
+                adds = any(text not in known for _, text in told)
+                if adds or part in hit.parts:
+                    new = [line for line, text in told if text not in known or len(text) <= SHORT_LINE]
+                    lines += [_heading(part), *new]
+                is_new = is_new or adds
+                known.update(text for _, text in told)
             if is_new and room > 0:
                 beside = [f"before: {hit.before}"] * bool(hit.before) + [f"after: {hit.after}"] * bool(hit.after)
                 copies = [f"the same {hit.copies} times before"] * bool(hit.copies)
@@ -185,7 +194,8 @@ class Recall:
         return ToolAnswer("\n\n".join(told))
 
     def _answer(self, query: str, filters: Filters, count: int) -> str:
-        asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2))
+        room = max(FIRST_ROOM // count, LEAST_ROOM)
+        asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2), room)
         if not hits:
             return ""
         missing = [f"(nowhere: {', '.join(asked.missing[:10])})"] * bool(asked.missing)
