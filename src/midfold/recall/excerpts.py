@@ -162,10 +162,15 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
             here = passages.setdefault(one.place // PASSAGE, {})
             if one.term not in here or here[one.term].fit < one.fit:
                 here[one.term] = one
+    worth = {number: sum(weights[one.term] * one.fit for one in here.values()) for number, here in passages.items()}
     best = NOWHERE
     for number, here in passages.items():
-        after = passages.get(number + 1, {})
-        both = {**after, **{term: one for term, one in here.items() if one.fit >= getattr(after.get(term), "fit", 0.0)}}
+        if worth[number] + worth.get(number + 1, 0.0) <= best.weight:
+            continue
+        both = dict(here)
+        for term, one in passages.get(number + 1, {}).items():
+            if term not in both or both[term].fit < one.fit:
+                both[term] = one
         weight = sum(weights[term] * one.fit for term, one in both.items())
         if weight > best.weight:
             places = [one.place for one in both.values()]

@@ -74,8 +74,21 @@ def search(
     asked = RankedSearch(past, text, filters, wanted=wanted)
     if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
         return []
-    made = hits_of(asked, asked.best(limit), redact, limit)
-    return with_handles(past, asked, made)
+    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, FIRST_ROOM))
+
+
+def hits_for_model(
+    past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, room: int
+) -> list[Hit]:
+    """Hits of scored units, the first one with so much room, and with what stands beside it."""
+    made = _hits(asked, scored, redact, limit, room)
+    wanted: dict[str, set[int]] = {}
+    for number, hit in enumerate(made):
+        low, high = _span(hit)
+        before, after = (1, 1) if number else (BEFORE, AFTER)
+        wanted.setdefault(hit.session, set()).update(range(max(low - before, 0), high + after + 1))
+    asked.messages(wanted)
+    return _with_handles(past, asked, _with_neighbours(asked, made, redact, room))
 
 
 class _Alike(NamedTuple):
@@ -92,10 +105,8 @@ class _Alike(NamedTuple):
         return self._replace(copies=self.copies + 1)
 
 
-def hits_of(
-    asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int = FIRST_ROOM
-) -> list[Hit]:
-    """Hits of scored units, each text once."""
+def _hits(asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int) -> list[Hit]:
+    """Each text once."""
     groups: dict[tuple[str, str], _Alike] = {}
     for one in scored:
         parts = _parts(asked, one, redact, ROOM)
@@ -112,18 +123,16 @@ def hits_of(
     return [*map(_hit, made)]
 
 
-def with_neighbours(asked: RankedSearch, hits: list[Hit], redact: Redact, room: int = FIRST_ROOM) -> list[Hit]:
+def _with_neighbours(asked: RankedSearch, hits: list[Hit], redact: Redact, room: int) -> list[Hit]:
     """The first hit with what came right after it and right before it, as far as it leaves room."""
     if not hits:
         return []
     first, *others = hits
-    places = [part.position for part in first.parts]
-    low, high = min(places), max(places)
-    after = asked.neighbours(first.session, range(high + 1, high + 1 + AFTER))
-    before = asked.neighbours(first.session, range(low - 1, low - 1 - BEFORE, -1))
+    low, high = _span(first)
+    around = (*range(high + 1, high + 1 + AFTER), *range(low - 1, low - 1 - BEFORE, -1))
     more: list[HitPart] = []
     left = room - len(first.text)
-    for piece in sorted([*after, *before], key=_is_no_finding):
+    for piece in sorted(asked.neighbours(first.session, around), key=_is_no_finding):
         if left > LEAST_BESIDE:
             shown = asked.excerpt(piece.text, redact, min(left, BESIDE))
             left -= len(shown.text)
@@ -190,17 +199,23 @@ def _part(piece: UnitPiece, shown: Excerpt, what: str) -> HitPart:
     )
 
 
+def _span(hit: Hit) -> tuple[int, int]:
+    """The positions of its first message and of its last one."""
+    places = [part.position for part in hit.parts] or [hit.position]
+    return min(places), max(places)
+
+
 def full_handle(digest: bytes) -> str:
     return PREFIX + digest.hex()[:DIGITS]
 
 
-def with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
+def _with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
     """The handles of the messages before and after each hit; all of them short."""
     wanted: dict[str, set[int]] = {}
     for hit in hits:
-        places = [part.position for part in hit.parts]
-        near = (part.position for part in hit.beside)
-        wanted.setdefault(hit.session, set()).update(places, near, {max(min(places) - 1, 0), max(places) + 1})
+        low, high = _span(hit)
+        places = {part.position for part in (*hit.parts, *hit.beside)}
+        wanted.setdefault(hit.session, set()).update(places, {max(low - 1, 0), high + 1})
     found = asked.messages(wanted)
     short = {(one.session, one.position): handle for one, handle in zip(found, past.shorten(found), strict=True)}
 
@@ -209,15 +224,15 @@ def with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
 
     made = []
     for hit in hits:
-        places = [part.position for part in hit.parts]
+        low, high = _span(hit)
         made.append(
             msgspec.structs.replace(
                 hit,
                 handle=short[hit.session, hit.position],
                 parts=shorten(hit.session, hit.parts),
                 beside=shorten(hit.session, hit.beside),
-                before=short.get((hit.session, min(places) - 1), ""),
-                after=short.get((hit.session, max(places) + 1), ""),
+                before=short.get((hit.session, low - 1), ""),
+                after=short.get((hit.session, high + 1), ""),
             )
         )
     return made

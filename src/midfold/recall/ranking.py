@@ -25,13 +25,15 @@ import msgspec
 from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
 from midfold.recall.words import Term, parse_query
-from midfold.transcript.message import Transcript
+from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
 MOST_TERMS = 40
 MOST_PLACES = 1_500
 """Places of rare words that are weighed; of commoner words only those at the same messages."""
-READ_AT_ONCE, MOST_READ = 12, 400
+READ_AT_ONCE, MOST_READ = 24, 400
 """Messages that are read with their neighbours, and how many at most where too few of them are hits."""
+MOST_AT_ONCE = 8
+"""Calls of one message whose results are looked for."""
 MOST_SCANNED = 3_000
 """Messages that are read where there is no word to go by."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
@@ -231,11 +233,11 @@ class RankedSearch:
 
     def _units(self, batch: Mapping[str, set[int]]) -> list[Unit]:
         """The units that these messages are in."""
-        reach = {
-            session: {near for position in positions for near in range(max(position - 1, 0), position + 2)}
-            for session, positions in batch.items()
-        }
-        made = units(self._with_calls(self.messages(reach)))
+        reach = {session: set(positions) for session, positions in batch.items()}
+        for _ in range(2):
+            for one in [one for one in self.messages(reach) if one.position in batch[one.session]]:
+                reach[one.session].update(self._belonging(one))
+        made = units(self.messages(reach))
         return [
             unit
             for unit in made
@@ -256,17 +258,16 @@ class RankedSearch:
             self._read[one.session, one.position] = one
         return [self._read[place] for place in places if place in self._read]
 
-    def _with_calls(self, found: list[Candidate]) -> list[Candidate]:
-        """With the calls of results that were asked for in one batch with others."""
-        missing: dict[str, set[int]] = {}
-        known = {(one.session, one.position) for one in found}
-        for one in found:
-            if one.role == "tool" and one.position and (one.session, one.position - 1) not in known:
-                missing.setdefault(one.session, set()).update(range(max(one.position - 8, 0), one.position))
-        if not missing:
-            return found
-        more = [one for one in self.messages(missing) if (one.session, one.position) not in known]
-        return sorted([*found, *more], key=lambda one: (one.session, one.position))
+    def _belonging(self, one: Candidate) -> Iterable[int]:
+        """Where the call of a result, the results of calls, an answer or what was asked may be."""
+        calls = sum(isinstance(part, ToolCall) for part in one.message.parts)
+        if calls:
+            return range(one.position + 1, one.position + 1 + min(calls, MOST_AT_ONCE))
+        before = self._read.get((one.session, one.position - 1))
+        if _is_result(one) and before is not None and _is_result(before):
+            return range(max(one.position - MOST_AT_ONCE, 0), one.position)
+        is_ask = one.role == "user" and not _is_result(one)
+        return (one.position + 1,) if is_ask else (max(one.position - 1, 0),)
 
     # How well a unit answers
 
@@ -294,7 +295,8 @@ class RankedSearch:
         best = max(range(len(texts)), key=lambda number: (self._is_asked(unit.pieces[number]), passages[number].weight))
         together = self._together(passages)
         score += NEAR * together + NAMED * self._names(small)
-        score += LITERAL * whole * self._matcher.literal_share(texts, small)
+        if any(len(passage.terms) == len(self._weights) for passage in passages):
+            score += LITERAL * whole * self._matcher.literal_share(texts, small)
         first = unit.pieces[0].found
         newer = NEWEST + NEWER if self._asks(ASKED_NEWEST) else NEWER
         score *= 1 + newer * first.position / self._size
@@ -321,6 +323,10 @@ class RankedSearch:
             return 0.0
         heaviest = max(self._weights, default=0.0)
         return heaviest * sum(any(name in text for text in small) for name in self.query.names)
+
+
+def _is_result(one: Candidate) -> bool:
+    return any(isinstance(part, ToolResult) for part in one.message.parts)
 
 
 def _beside(scored: list[Scored]) -> list[Scored]:

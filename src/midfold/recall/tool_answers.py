@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
 from midfold.recall.excerpts import ELLIPSIS, Redact
-from midfold.recall.hits import FIRST_ROOM, Hit, HitPart, hits_of, with_handles, with_neighbours
+from midfold.recall.hits import FIRST_ROOM, Hit, HitPart, hits_for_model
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
 from midfold.recall.ranking import Filters, Past, RankedSearch
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
-MOST_HITS, CONSIDERED = 6, 24
+MOST_HITS, CONSIDERED = 6, 12
 """Hits a model is told of, and those they are chosen from."""
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
@@ -147,8 +147,7 @@ class Recall:
         asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
         if not asked.query.terms and not filters.are_narrow:
             return asked, []
-        made = hits_of(asked, asked.best(CONSIDERED), self._redact, limit, room)
-        return asked, with_handles(self._past, asked, with_neighbours(asked, made, self._redact, room))
+        return asked, hits_for_model(self._past, asked, asked.best(CONSIDERED), self._redact, limit, room)
 
     def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
         """Each hit with the lines that no hit before it had; one that adds nothing is left out."""

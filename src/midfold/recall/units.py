@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from midfold.fold.digest.digest import describe, is_digest
@@ -81,7 +81,7 @@ class Unit:
     def is_aside(self) -> bool:
         """Whether it is a list of things to do, or what a client said around a user's words."""
         return all(piece.what == "instructions" for piece in self.pieces) or bool(
-            self.call and squash(self.call.name) in _LISTS
+            self.call and _is_list(self.call.name)
         )
 
     def is_kind(self, kind: str) -> bool:
@@ -115,6 +115,11 @@ class Unit:
 
 _LIST_TOOLS = "todowrite todoread todo todos updateplan plan writetodos taskcreate taskupdate tasklist "
 _LISTS = frozenset(_LIST_TOOLS.split())
+
+
+@lru_cache(1_000)
+def _is_list(tool: str) -> bool:
+    return squash(tool) in _LISTS
 
 
 def original(message: Message) -> str:

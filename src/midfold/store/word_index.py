@@ -23,8 +23,8 @@ from midfold.store.database import Tx
 
 FAN = 8
 """Segments that become one."""
-SMALL = (8, 64, 512)
-"""Messages: segments below the same of these numbers are put together."""
+SMALL = ((0, 8), (0, 64), (0, 512), (512, 4_096))
+"""Messages: of segments below the second number, so many are put together that have the first."""
 BLOCK = 4_000
 """Characters of a block before it is packed."""
 AT_ONCE = 500
@@ -71,11 +71,12 @@ def _number(value: Any) -> int:
 
 
 def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
-    for small in SMALL:
-        run = 0
-        while run < len(known) and known[-1 - run].messages < small and known[-1 - run].version == VERSION:
+    for least, most in SMALL:
+        run = counted = 0
+        while run < len(known) and known[-1 - run].messages < most and known[-1 - run].version == VERSION:
             run += 1
-        if run >= FAN:
+            counted += known[-run].messages >= least
+        if counted >= FAN:
             postings: Postings = {}
             for one in known[-run:]:
                 _extend(postings, _unpack_all(tx, session, one))
