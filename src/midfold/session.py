@@ -139,7 +139,8 @@ class ViewCopy:
             items = (
                 (*seen.items, *self.store.tail(info, seen.info.count)) if info.count > seen.info.count else seen.items
             )
-        self._seen = CachedView(info, items, memory_of(info))
+        memory = seen.memory if seen is not None and seen.info.memory == info.memory else memory_of(info)
+        self._seen = CachedView(info, items, memory)
         return self._seen
 
     def _whole(self, info: SessionInfo) -> tuple[Item, ...]:
