@@ -26,6 +26,7 @@ from midfold.recall import (
 from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
 from midfold.recall.hits import FIRST_ROOM
 from midfold.recall.words import parse_query
+from midfold.store.stored_past import StoredPast
 from midfold.transcript.message import Text
 from support.timing import assert_in_proportion
 from tests.support.build import assistant, call, user
@@ -176,6 +177,64 @@ def test_every_spelling_of_a_name_finds_every_other() -> None:
     assert recall([user("the parseUrl helper is broken"), assistant("noted")]).hits("parse_url")[0].position == 0
 
 
+NUMBERS = "The limit is 10,000 rows, the timeout 25_000 ms, the size 31000 bytes; we ran it with old_string."
+SAID = "The lighthouse keeps the harbour of the database."
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("10000", NUMBERS),
+        ("10,000", NUMBERS),
+        ("10_000", NUMBERS),
+        ("25000", NUMBERS),
+        ("31,000", NUMBERS),
+        ("oldstring", NUMBERS),
+        ("OldString", NUMBERS),
+    ],
+)
+def test_numbers_and_names_are_found_however_they_are_separated(query: str, text: str) -> None:
+    (hit,) = recall([user(NUMBERS), assistant(SAID), user("Go.")]).hits(query)
+    assert hit.has_every_word and text in hit.text
+
+
+@pytest.mark.parametrize(
+    ("query", "instead", "text"),
+    [
+        ("lighthuose", "lighthouse", SAID),
+        ("lighhouse", "lighthouse", SAID),
+        ("running", "ran", NUMBERS),
+        ("kept harbour", "keep", SAID),
+    ],
+)
+def test_instead_of_a_word_that_is_nowhere_those_are_looked_for_that_are_nearly_it(
+    query: str, instead: str, text: str
+) -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user("Go."), *call(1, "cat", {"path": "a"}, NUMBERS), *call(2, "cat", {"path": "b"}, SAID)])
+        for tools in (recall([user("Go."), *call(1, "cat", {}, NUMBERS), *call(2, "cat", {}, SAID)]), session.recall()):
+            answer = tools.run("context_search", {"query": query}).text
+            assert answer.startswith(f"{NEAREST}\n(nowhere: {query.split()[0]}, instead: {instead})\n")
+            assert text in answer.split("\n\n")[0]
+
+
+def test_who_finds_nothing_is_told_words_that_there_are() -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user(SAID), assistant("Yes."), user("The nighthouse is another's.")])
+        for query, words in (
+            ("base", "database"),
+            ("hous", "lighthouse, nighthouse"),
+            ("tighthouse", "lighthouse, nighthouse"),
+        ):
+            told = session.recall().run("context_search", {"query": query}).text.splitlines()
+            assert told[:2] == [NOTHING, f"Words there are: {words}"]
+        past = Recall(StoredPast(sessions.store, "s", stop=2), redact)
+        assert "nighthouse" not in past.run("context_search", {"query": "hous"}).text
+        assert "nighthouse" not in past.run("context_search", {"query": "nighthouze"}).text
+
+
 def test_arguments_of_calls_are_shown_as_people_read_them() -> None:
     turns = [user("go"), *call(1, "terminal", {"command": "make deploy_blue"}, "ok")]
     assert "command: make deploy_blue" in recall(turns).hits("deploy blue")[0].text
@@ -220,7 +279,9 @@ def test_an_error_is_an_answer() -> None:
     tools = recall(modules(1))
     for nonsense in ({"query": "  "}, {}, None, [], {"query": None}):
         assert tools.run("context_search", nonsense) == ("the query is empty", True)
-    assert tools.run("context_unfold", {"handle": "mf-none"}) == ("there is no handle mf-none", True)
+    unknown = tools.run("context_unfold", {"handle": "mf-none"})
+    assert unknown.is_error and unknown.text.startswith("there is no handle mf-none\n")
+    assert "Tools called: read_file 1" in unknown.text and "src/mod_0.py" in unknown.text
     assert tools.run("context_unfold", {}).is_error
     assert tools.run("forget_everything", {}).text.startswith("unknown tool 'forget_everything'")
 
@@ -371,6 +432,28 @@ def test_instructions_with_all_of_the_words_come_after_everything_else() -> None
     turns = [user(rules), assistant("Read."), user("Where is the harbour?"), assistant("The pilot knows.")]
     hits = recall(turns).hits("harbour pilot sign")
     assert ["must sign" in hit.text for hit in hits] == [False, True]
+
+
+def test_what_a_client_put_behind_every_result_is_not_found_in_any() -> None:
+    reminder = "\n\n<system-reminder>\nConsider whether the harbour is malware.\n</system-reminder>\n"
+    turns = [
+        user("go"),
+        *call(1, "Read", {"file_path": "a.py"}, "quay = 7" + reminder),
+        assistant("The harbour is old."),
+    ]
+    assert [hit.text for hit in recall(turns).hits("harbour")] == ["The harbour is old."]
+    assert "malware" not in recall(turns).hits("quay")[0].text
+    handle = handle_of(midfold.read(turns).messages[2])
+    assert recall(turns).run("context_unfold", {"handle": handle}).text.endswith(reminder)
+
+
+def test_several_queries_have_twice_the_room_together() -> None:
+    log = "\n".join(f"harbour line {number} of the pilot" for number in range(2_000))
+    tools = recall([user("go"), *shell(1, "cat log", log), assistant("Read.")])
+    for count in (1, 2, 5):
+        text = tools.run("context_search", {"queries": [f"harbour line {number}" for number in range(count)]}).text
+        assert len(text) < (1 if count == 1 else 2) * MOST_CHARACTERS + 600 * count
+        assert text.count("its result") == count
 
 
 def test_short_handles_keep_their_meaning() -> None:

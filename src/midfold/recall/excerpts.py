@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from midfold.recall.words import Query, Term, fold, stem
@@ -21,6 +22,7 @@ Redact = Callable[[str], str]
 SAME, FORM, BEGINS, INSIDE = 1.0, 0.9, 0.55, 0.25
 MOST_OCCURRENCES = 1_000
 """Of one word in one text."""
+SHORTEST_NAME = 6
 PASSAGE = 300
 """Characters; words in two neighbouring passages stand together."""
 LONGEST_LINE = 320
@@ -118,6 +120,23 @@ def _small_letter(letter: str) -> str:
 
 def _places(term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
     word = term.typed if "_" in term.typed else term.text
+    found = list(_places_of(word, term, text, small))
+    for other in term.also:
+        found += [(place, min(fit, FORM)) for place, fit in _places_of(other, Term(other, typed=other), text, small)]
+    return found or _place_in_name(word, small)
+
+
+def _place_in_name(word: str, small: str) -> Iterable[tuple[int, float]]:
+    """A name that is written with underscores in the text, and without them in the query."""
+    if len(word) < SHORTEST_NAME or "_" not in small:
+        return
+    place = small.replace("_", "").find(word)
+    if place >= 0:
+        letters = (at for at, letter in enumerate(small) if letter != "_")
+        yield next(islice(letters, place, None)), FORM
+
+
+def _places_of(word: str, term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
     size = len(word)
     place, count = small.find(word), 0
     while place >= 0 and count < MOST_OCCURRENCES:

@@ -20,7 +20,7 @@ from midfold.recall.ranking import ANY, Filters, Past, RankedSearch, Scored
 from midfold.recall.units import Unit, UnitPiece, original
 
 FIRST_ROOM, ROOM = 3_000, 550
-"""Characters shown of the first hit, and of others."""
+"""Characters shown of the first hit, and of others; no more than half and a quarter of all the room."""
 AFTER, BEFORE = 6, 3
 """Messages after the first hit and before it that are shown if there is room."""
 BESIDE, LEAST_BESIDE = 500, 160
@@ -74,14 +74,15 @@ def search(
     asked = RankedSearch(past, text, filters, wanted=wanted)
     if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
         return []
-    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, FIRST_ROOM))
+    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, FIRST_ROOM, ROOM))
 
 
 def hits_for_model(
-    past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, room: int
+    past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
 ) -> list[Hit]:
-    """Hits of scored units, the first one with so much room, and with what stands beside it."""
-    made = _hits(asked, scored, redact, limit, room)
+    """Hits of scored units within so many characters, the first one with what stands beside it."""
+    room = min(FIRST_ROOM, whole // 2)
+    made = _hits(asked, scored, redact, limit, room, min(ROOM, whole // 4))
     wanted: dict[str, set[int]] = {}
     for number, hit in enumerate(made):
         low, high = _span(hit)
@@ -105,11 +106,13 @@ class _Alike(NamedTuple):
         return self._replace(copies=self.copies + 1)
 
 
-def _hits(asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int) -> list[Hit]:
+def _hits(
+    asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int, room: int
+) -> list[Hit]:
     """Each text once."""
     groups: dict[tuple[str, str], _Alike] = {}
     for one in scored:
-        parts = _parts(asked, one, redact, ROOM)
+        parts = _parts(asked, one, redact, room)
         key = (one.main.found.session, _likeness(parts))
         if key in groups:
             groups[key] = groups[key].merge(one, parts)
@@ -119,7 +122,7 @@ def _hits(asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: 
             break
     made = list(groups.values())
     if made:
-        made[0] = made[0]._replace(parts=_parts(asked, made[0].one, redact, max(first_room, ROOM)))
+        made[0] = made[0]._replace(parts=_parts(asked, made[0].one, redact, first_room))
     return [*map(_hit, made)]
 
 

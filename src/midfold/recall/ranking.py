@@ -24,7 +24,7 @@ import msgspec
 
 from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
-from midfold.recall.words import Term, parse_query
+from midfold.recall.words import Term, near_words, parse_query, search_tokens
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
 MOST_TERMS = 40
@@ -34,6 +34,8 @@ READ_AT_ONCE, MOST_READ = 24, 400
 """Messages that are read with their neighbours, and how many at most where too few of them are hits."""
 MOST_AT_ONCE = 8
 """Calls of one message whose results are looked for."""
+MOST_MENDED, MOST_NEAR, SHORTEST_MENDED = 5, 3, 4
+"""Words that are nowhere for which others are looked for; how many for each, and how long it must be."""
 MOST_SCANNED = 3_000
 """Messages that are read where there is no word to go by."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
@@ -72,6 +74,9 @@ class Past(Protocol):
 
     def newest(self) -> tuple[str, int]:
         """The one session it is of, and the position after its last message; no name if there are several."""
+
+    def words(self, beginning: str) -> Iterable[str]:
+        """Words in it that begin so; none where it is of several sessions."""
 
     def unfold(self, handle: str) -> Transcript:
         """The originals behind a handle."""
@@ -149,6 +154,8 @@ class RankedSearch:
         self._read: dict[tuple[str, int], Candidate] = {}
         self.missing: tuple[str, ...] = ()
         """Words that are nowhere."""
+        self.instead: dict[str, tuple[str, ...]] = {}
+        """Words that were looked for instead of some of them."""
 
     def best(self, limit: int) -> list[Scored]:
         """The best first; what the model still sees only if there is nothing else."""
@@ -207,17 +214,50 @@ class RankedSearch:
         if not terms:
             yield from self._backwards()
             return
-        where = self._past.places(terms)
+        where = self._places(terms)
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        self.missing = tuple(term.typed for term, count in zip(self.query.terms, counts, strict=False) if not count)
         chosen = nlargest(MOST_READ, _promising(where, weights, counts, self.filters))
         for start in range(0, len(chosen), READ_AT_ONCE):
             batch: dict[str, set[int]] = {}
             for _, position, session in chosen[start : start + READ_AT_ONCE]:
                 batch.setdefault(session, set()).add(position)
             yield batch
+
+    def _places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+        """Where each word is, in any of its spellings; instead of one that is nowhere, those that are nearly it."""
+        where, asked = self._in_any_spelling(terms), [*self.query.terms]
+        self.missing = tuple(term.typed for term, found in zip(asked, where, strict=False) if not found)
+        for number in [number for number in range(len(asked)) if not where[number]][:MOST_MENDED]:
+            near = self._near(asked[number].typed)
+            if near:
+                where[number] = _union([*near.values()])
+                asked[number] = asked[number]._replace(also=tuple(near))
+        if self.instead:
+            self.query = self.query._replace(terms=tuple(asked))
+            self._matcher = Matcher(self.query)
+        return where
+
+    def _near(self, typed: str) -> dict[str, Mapping[str, Sequence[int]]]:
+        """Where words are that may have been meant."""
+        if len(typed) < SHORTEST_MENDED or not typed.isalpha():
+            return {}
+        words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
+        found = self._past.places([Term(word, True, word) for word in words]) if words else []
+        near = {word: places for word, places in zip(words, found, strict=True) if places}
+        if near:
+            self.instead[typed] = tuple(near)
+        return near
+
+    def _in_any_spelling(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+        spellings = [(number, sorted(search_tokens(word))) for number, term in enumerate(terms) for word in term.also]
+        tokens = [Term(token, typed=token) for _, words in spellings for token in words]
+        where = self._past.places([*terms, *tokens])
+        made, rest = where[: len(terms)], iter(where[len(terms) :])
+        for number, words in spellings:
+            made[number] = _union([made[number], _intersection([next(rest) for _ in words])])
+        return made
 
     def _backwards(self) -> Iterator[dict[str, set[int]]]:
         """Without words, everything is looked at, the newest first."""
@@ -302,7 +342,7 @@ class RankedSearch:
         score *= 1 + newer * first.position / self._size
         if first.role == "user" and self._asks(ASKED_USER):
             score *= 1 + OF_USER
-        return Scored(score, unit, found, best, together / whole, all(fits))
+        return Scored(score, unit, found, best, together / whole, all(fits) and not self.instead)
 
     def _is_asked(self, piece: UnitPiece) -> bool:
         return not self.filters.role or piece.found.role == self.filters.role
@@ -342,6 +382,17 @@ def _beside(scored: list[Scored]) -> list[Scored]:
         beside = worth.get((session, min(places) - 1), 0.0) + worth.get((session, max(places) + 1), 0.0)
         made.append(one._replace(score=one.score + NEIGHBOUR * beside))
     return made
+
+
+def _union(found: Sequence[Mapping[str, Sequence[int]]]) -> Mapping[str, Sequence[int]]:
+    names = {name for one in found for name in one}
+    return {name: sorted({place for one in found for place in one.get(name, ())}) for name in names}
+
+
+def _intersection(found: Sequence[Mapping[str, Sequence[int]]]) -> Mapping[str, Sequence[int]]:
+    first, *others = found
+    both = {name: set(places).intersection(*(one.get(name, ()) for one in others)) for name, places in first.items()}
+    return {name: sorted(places) for name, places in both.items() if places}
 
 
 def _length(term: Term) -> int:

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
 from midfold.recall.excerpts import ELLIPSIS, Redact
-from midfold.recall.hits import FIRST_ROOM, Hit, HitPart, hits_for_model
+from midfold.recall.hits import Hit, HitPart, hits_for_model
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
 from midfold.recall.ranking import Filters, Past, RankedSearch
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
+from midfold.recall.words import Term, parse_query, words_like
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
@@ -27,9 +28,7 @@ MOST_HITS, CONSIDERED = 6, 12
 """Hits a model is told of, and those they are chosen from."""
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
-"""Of the hits a model is told of."""
-LEAST_ROOM = 1_500
-"""Characters of the first hit of each query, where there are several."""
+"""Of the hits a model is told of; several queries have twice as much together."""
 PAGE = 20_000
 """Characters of originals in one answer."""
 AROUND = 3_000
@@ -39,12 +38,15 @@ SHORT_LINE = 12
 STEPS, MOST_STEPS = 10, 40
 OVERVIEW = 400
 """Newest messages that an overview looks at."""
+MOST_LIKE, MOST_LOOKED_THROUGH = 12, 100_000
+"""Words that are named to who found nothing; in a conversation of more messages they are not looked for."""
 MOST_MATCHED = 4_000_000
 """Characters a pattern is looked for in, in one call."""
 
 FOUND = "Found in earlier messages:"
 NEAREST = "No earlier message has all of these words. The nearest:"
 NOTHING = "nothing found: try fewer or other words, or a part of a name"
+HANDLES = "Handles stand in the summary, in digests and in what context_search finds."
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
 ORIGINAL = "Original of"
 CONTENTS = "Contents of"
@@ -129,7 +131,8 @@ class Recall:
             if name == STEPS_AROUND.name:
                 return self._timeline(handle, given)
         except NotStored as error:
-            return ToolAnswer(str(error).partition(": ")[2] or str(error), is_error=True)
+            problem = str(error).partition(": ")[2] or str(error)
+            return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
         except PatternRefused as error:
             return ToolAnswer(str(error), is_error=True)
         except MidfoldError as error:
@@ -141,7 +144,7 @@ class Recall:
 
     def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
         """What a search brings, before it is put into words."""
-        return self._rank(query, filters or Filters(), limit, FIRST_ROOM)[1]
+        return self._rank(query, filters or Filters(), limit, MOST_CHARACTERS)[1]
 
     def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
         asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
@@ -183,23 +186,23 @@ class Recall:
         if not queries and not filters.are_narrow:
             return ToolAnswer("the query is empty", is_error=True)
         answers = [self._answer(one, filters, len(queries) or 1) for one in queries or [""]]
-        if len(answers) == 1:
-            return ToolAnswer(answers[0] or self._nothing())
         if not any(answers):
-            return ToolAnswer(self._nothing())
+            return ToolAnswer(self._nothing(*queries))
+        if len(answers) == 1:
+            return ToolAnswer(answers[0])
         told = [f"# {one}\n{text or NOTHING}" for one, text in zip(queries, answers, strict=True)]
         if left_out:
             told.append(f"Not looked for, at most {MOST_QUERIES} queries go in one call: {'; '.join(left_out)[:PAGE]}")
         return ToolAnswer("\n\n".join(told))
 
     def _answer(self, query: str, filters: Filters, count: int) -> str:
-        room = max(FIRST_ROOM // count, LEAST_ROOM)
+        room = MOST_CHARACTERS if count == 1 else 2 * MOST_CHARACTERS // count
         asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2), room)
         if not hits:
             return ""
-        missing = [f"(nowhere: {', '.join(asked.missing[:10])})"] * bool(asked.missing)
+        missing = [_missing(asked)] * bool(asked.missing)
         first = FOUND if hits[0].has_every_word else NEAREST
-        return "\n".join([first, *missing, "\n\n".join(self.describe_hits(hits, MOST_CHARACTERS // count))])
+        return "\n".join([first, *missing, "\n\n".join(self.describe_hits(hits, room))])
 
     def _match(self, text: str, filters: Filters) -> ToolAnswer:
         """Messages with a line that a pattern fits, the newest first."""
@@ -224,20 +227,36 @@ class Recall:
         more = f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
         return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[:MOST_CHARACTERS] + more)
 
-    def _nothing(self) -> str:
+    def _nothing(self, *queries: str) -> str:
         """That nothing was found, and what there is."""
+        like = self._words_like(queries)
+        told = [NOTHING, *([f"Words there are: {', '.join(like)}"] if like else []), *self._overview()]
+        return "\n".join(told)
+
+    def _words_like(self, queries: Iterable[str]) -> list[str]:
+        """Words of the conversation that somebody may have meant who found nothing."""
+        asked = [term.typed for query in queries for term in parse_query(query).terms if len(term.typed) > 2]
+        if not asked or self._past.size() > MOST_LOOKED_THROUGH:
+            return []
+        every = self._past.words("")
+        near = dict.fromkeys(word for typed in asked[:MOST_QUERIES] for word in words_like(typed, every)[:MOST_LIKE])
+        terms = [Term(word, typed=word) for word in [*near][:MOST_LIKE]]
+        return [term.typed for term, places in zip(terms, self._past.places(terms), strict=True) if places]
+
+    def _overview(self) -> list[str]:
+        """What there is."""
         session, end = self._past.newest()
         found = self._past.messages({session: set(range(max(end - OVERVIEW, 0), end))})
         calls = [part for one in found for part in one.message.parts if isinstance(part, ToolCall)]
         tools = Counter(call.name for call in calls if call.name not in NAMES)
         actions = [unit.action for unit in units(found) if _is_not_own(unit)]
         paths = Counter(path for action in actions if action is not None for path in action.paths)
-        told = [NOTHING, f"There are {self._past.size()} messages."] if found else [NOTHING]
+        told = [f"There are {self._past.size()} messages."] if found else []
         if tools:
             told.append("Tools called: " + ", ".join(f"{name} {count}" for name, count in tools.most_common(12)))
         if paths:
             told.append("Files: " + self._redact(", ".join(path for path, _ in paths.most_common(20))))
-        return "\n".join(told)
+        return told
 
     # Unfolding
 
@@ -303,6 +322,15 @@ class Recall:
         after = min(_number(given.get("after"), STEPS), MOST_STEPS)
         lines = self._steps(session, place - before, place + after + 1)
         return ToolAnswer("\n".join([f"{TIMELINE} {handle} (message {place}):", *lines])[: self._page])
+
+
+def _missing(asked: RankedSearch) -> str:
+    """Words that are nowhere, and what was looked for instead."""
+    told = [
+        f"{word}, instead: {' '.join(asked.instead[word])}" if word in asked.instead else word
+        for word in asked.missing[:10]
+    ]
+    return f"(nowhere: {'; '.join(told) if asked.instead else ', '.join(told)})"
 
 
 def _page(head: str, text: str, start: int, size: int) -> str:

@@ -9,6 +9,7 @@ from midfold.errors import NotStored
 from midfold.fold.archive import DIGITS, FEWEST_DIGITS, PREFIX
 from midfold.recall import Candidate, Positions
 from midfold.recall.words import Term
+from midfold.store import word_index
 from midfold.store.database import FOREVER
 from midfold.store.protocol import SessionInfo
 from midfold.store.rows import read_candidate
@@ -60,6 +61,12 @@ class StoredPast:
             terms, name=self._name, role=self._role, since=self._since, until=self._until, stop=self._stop
         )
         return [{name: where for name, where in one.items() if self._sees(name)} for one in found]
+
+    def words(self, beginning: str) -> set[str]:
+        if self._name is None:
+            return set()
+        session = self._info(self._name).id
+        return self._store.database.read(lambda tx: word_index.words(tx, session, beginning))
 
     def messages(self, wanted: Positions) -> list[Candidate]:
         stop = FOREVER if self._stop is None else self._stop

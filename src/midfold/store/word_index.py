@@ -138,6 +138,13 @@ def find(tx: Tx, terms: Sequence[Term], session: int | None, count: int) -> list
     return found
 
 
+def words(tx: Tx, session: int, beginning: str) -> set[str]:
+    """Every word of a session that begins so."""
+    blocks = tx.all("word_blocks", session=session, low=beginning, high=beginning + LAST)
+    lines = (line for *_, data in blocks for line in _unpack(data).split("\n")[1:])
+    return {word for line in lines if (word := line.partition(" ")[0]).startswith(beginning)}
+
+
 def _places(block: str, term: Term, start: int) -> Iterator[int]:
     wanted = f"\n{term.text}" if term.prefix else f"\n{term.text} "
     place = block.find(wanted)
