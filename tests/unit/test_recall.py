@@ -361,6 +361,22 @@ def test_several_queries_and_patterns() -> None:
     assert slow.startswith(NOTHING) and time.process_time() - start < 2
 
 
+@pytest.mark.parametrize(
+    ("filters", "texts"),
+    [
+        ({}, ["417", "Retry the queue", "old queue"]),
+        ({"tool": "Bash"}, ["417", "Retry the queue"]),
+        ({"path": "folder.rs", "pattern": "let a"}, ["let a = 1"]),
+        ({"kind": "decisions"}, ["old queue"]),
+        ({"role": "assistant", "before": 6}, ["git commit -m"]),
+    ],
+)
+def test_patterns_go_with_filters(filters: dict[str, Any], texts: list[str]) -> None:
+    lines = recall(WORK).run("context_search", {"pattern": "queue", **filters}).text.splitlines()[1:]
+    assert all(any(text in line for line in lines) for text in texts)
+    assert not filters or all(any(text in line for text in (*texts, "let a = 2")) for line in lines)
+
+
 def test_queries_beyond_the_most_are_named_not_dropped() -> None:
     asked = ["degraded", "zebra", "yak", "xerus", "wombat", "borrow"]
     answer = recall(WORK).run("context_search", {"queries": asked}).text
@@ -376,6 +392,7 @@ def test_unfolding_around_a_text_by_lines_and_what_a_fold_holds() -> None:
     assert "line 4321" in near and len(near) < 7_000 and "go on with start=" in near
     assert tools.run("context_unfold", {"handle": handle, "lines": "12-13"}).text.count("line ") == 2
     assert tools.run("context_unfold", {"handle": handle, "around": "zebra"}).is_error
+    assert "line 4321" in tools.run("context_unfold", {"handle": handle, "around": "the 4321 LINE"}).text
     contents = recall(WORK).run("context_unfold", {"handle": "mf-" + "a" * 12}).text
     assert "curl -s localhost:8080/health" in contents and contents.count("mf-") > len(WORK) - 2
     steps = recall(WORK).run("context_timeline", {"handle": handle_of(midfold.read(WORK).messages[3])[:9]}).text
@@ -454,6 +471,34 @@ def test_several_queries_have_twice_the_room_together() -> None:
         text = tools.run("context_search", {"queries": [f"harbour line {number}" for number in range(count)]}).text
         assert len(text) < (1 if count == 1 else 2) * MOST_CHARACTERS + 600 * count
         assert text.count("its result") == count
+
+
+def alike() -> tuple[str, str]:
+    """Two texts whose messages have handles that begin with the same six digits."""
+    known: dict[str, str] = {}
+    for number in range(100_000):
+        text = f"message number {number}"
+        digits = handle_of(midfold.read([user(text)]).messages[0])[:9]
+        if digits in known:
+            return known[digits], text
+        known[digits] = text
+    raise AssertionError("unreachable: handles of six digits are hardly ever so different")
+
+
+def test_an_abbreviation_once_written_keeps_its_meaning() -> None:
+    first, second = alike()
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user(first), assistant("Yes.")])
+        (hit,) = session.search(f'"{first}"')
+        assert len(hit.handle) == len("mf-") + 6
+        session.append([user(second), assistant("Well.")])
+        (other,) = session.search(f'"{second}"')
+        assert other.handle.startswith(hit.handle) and len(other.handle) > len(hit.handle)
+        assert session.search(f'"{first}"')[0].handle == hit.handle
+        for tools in (session.recall(), recall([user(first), assistant("Yes."), user(second), assistant("Well.")])):
+            assert tools.run("context_unfold", {"handle": hit.handle}).text.endswith(first)
+            assert tools.run("context_unfold", {"handle": other.handle}).text.endswith(second)
 
 
 def test_short_handles_keep_their_meaning() -> None:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
-from midfold.recall.excerpts import ELLIPSIS, Redact
+from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
 from midfold.recall.hits import Hit, HitPart, hits_for_model
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
-from midfold.recall.ranking import Filters, Past, RankedSearch
+from midfold.recall.ranking import MOST_AT_ONCE, Filters, Past, RankedSearch
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.recall.words import Term, parse_query, words_like
 from midfold.transcript.message import ToolCall, ToolResult
@@ -212,11 +212,12 @@ class Recall:
         lines: list[str] = []
         while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
             start = max(end - STEPS * 4, 0)
-            batch = self._past.messages({session: set(range(start, end))})
+            found = self._past.messages({session: set(range(max(start - MOST_AT_ONCE, 0), end))})
+            chosen, batch = _chosen(found, filters), [one for one in found if one.position >= start]
             for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
                 whole = original(one.message)
                 left -= len(whole)
-                if not filters.spans(one.position) or (filters.role and one.role != filters.role) or _is_own(one):
+                if one.position not in chosen:
                     continue
                 for number, line in pattern.lines(whole, MOST_HITS):
                     shown = self._redact(line)[:400]
@@ -271,7 +272,7 @@ class Recall:
         if lines:
             return self._lines(head, text, lines)
         if around:
-            place = text.lower().find(around.lower())
+            place = _place_of(around, text)
             if place < 0:
                 return ToolAnswer(f"{handle} has no {around[:80]!r} in its {len(text)} characters", is_error=True)
             start = max(place - min(AROUND, self._page) // 2, 0)
@@ -333,6 +334,19 @@ def _missing(asked: RankedSearch) -> str:
     return f"(nowhere: {'; '.join(told) if asked.instead else ', '.join(told)})"
 
 
+def _place_of(around: str, text: str) -> int:
+    """Where a text stands in another, or else where most of its words are; -1 if none is."""
+    small = small_letters(text)
+    place = small.find(small_letters(around))
+    if place >= 0:
+        return place
+    matcher = Matcher(parse_query(around))
+    found = matcher.occurrences(text, small)
+    counts = Counter(one.term for one in found)
+    best = best_passage(found, [1 / (1 + counts[number]) for number in range(len(matcher.terms))])
+    return best.first if best.terms else -1
+
+
 def _page(head: str, text: str, start: int, size: int) -> str:
     page = text[start : start + size]
     end = start + len(page)
@@ -359,6 +373,19 @@ def _is_own(found: Candidate) -> bool:
         return True
     calls = [part.name for part in parts if isinstance(part, ToolCall)]
     return bool(calls) and not found.message.text and NAMES.issuperset(calls)
+
+
+def _chosen(batch: Sequence[Candidate], filters: Filters) -> set[int]:
+    """The positions of messages that filters allow, less our own."""
+    allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
+    return {
+        one.position
+        for one in batch
+        if one.position in allowed
+        and filters.spans(one.position)
+        and filters.role in ("", one.role)
+        and not _is_own(one)
+    }
 
 
 def _handle(given: Any) -> str:
