@@ -112,3 +112,11 @@ def test_a_client_goes_on_without_midfold_from_what_was_exported(name: str, tmp_
     for text in (THIRD, ASKS[1], FACT, RULE, "CONTEXT COMPACTION"):
         assert text in run.last
     assert run.last.count(RULE) == 1
+
+
+def test_the_page_has_every_client_in_the_version_that_is_tried() -> None:
+    page = (HOME.parent / "docs" / "reference" / "clients.md").read_text(encoding="utf-8")
+    for client in CLIENTS:
+        packages = ", ".join(f"`{one}`" for one in client.packages)
+        kinds = ["window known", "window not known", *(["own compaction on"] if client.is_npm else [])]
+        assert [kind for kind in kinds if f"| {client.name} ({packages}) | {kind} |" in page] == kinds
