@@ -271,3 +271,13 @@ def test_an_answer_that_is_made_in_the_background_is_not_taken_for_a_turn() -> N
     with ScriptedProvider(then=value(queued)) as provider, running(provider.url, window=WINDOW) as gateway:
         gateway.post("/v1/responses", {"model": "gpt-4o", "input": "hi", "background": True}, authorization="Bearer k")
         assert len(gateway.app.gateway.turns) == 0
+
+
+def test_a_picture_counts_as_one_and_not_as_so_many_letters(provider: RulesProvider) -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + "iVBORw0KGgo" * 9_000}
+    with running(provider.url, window=WINDOW) as gateway:
+        session = KeptSession(gateway.url)
+        session.run(5)
+        session.new.append({"role": "user", "content": [{"type": "input_text", "text": "See?"}, picture]})
+        session.run(1)
+    assert (folds(gateway), provider.rejected) == (0, [])

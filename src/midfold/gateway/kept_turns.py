@@ -37,10 +37,11 @@ from midfold.lru import LRU
 from midfold.store.intake import redact_json
 from midfold.transcript import jsonio
 from midfold.transcript.jsonio import NotJSON, elements, entries, first_byte
-from midfold.transcript.message import read_usage
+from midfold.transcript.message import Message, read_usage
+from midfold.transcript.openai_responses import OpenAIResponses
 from midfold.transcript.splice import replace_values
 from midfold.transcript.sse import EventReader
-from midfold.transcript.tokens import Count, estimate_text
+from midfold.transcript.tokens import Count
 
 if TYPE_CHECKING:
     from midfold.gateway.overflows import Overflow
@@ -172,8 +173,9 @@ class KeptTurns:
         if turn is None or turn.last is None or not turn.last.tokens or exchange.peek is None:
             return None
         limits = self._preparer.policy.limits_of(exchange)
-        new = sum(estimate_text(bytes(one).decode("utf-8", "replace")) for one in (*turn.pending, *turn.new))
-        tokens = turn.last.tokens + new
+        new = [Message.over(one, OpenAIResponses.read) for one in (*turn.pending, *turn.new)]
+        size = sum(memoryview(one).nbytes for one in (*turn.pending, *turn.new))
+        tokens = turn.last.tokens + (await self._preparer.work_on(size, limits.meter.count, new)).tokens
         if tokens < limits.trigger:
             return None
         return await self._with_history(exchange, lambda: self._fold_history(exchange, tokens))
