@@ -17,7 +17,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -34,10 +34,11 @@ from midfold.engine.guard import ask_engine, carry_out
 from midfold.engine.job import Job, with_size
 from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
-from midfold.fold.receipt import Receipt, Status
+from midfold.fold.handoff import Keeper
+from midfold.fold.receipt import Readiness, Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import CooldownGuard, Question, clear_failures, run, run_async
+from midfold.model.drive import CooldownGuard, InThread, Question, clear_failures, run, run_async
 from midfold.model.endpoint import Wire
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
@@ -138,7 +139,9 @@ class Snapshot:
 
     def goes_on(self, made: Snapshot, tally: Tally) -> bool:
         """Whether nothing but new messages came since `made`, when the messages were these."""
-        return self.memory.state.count == made.memory.state.count and self.running.starts_with(tally)
+        then, now = made.memory, self.memory
+        same = (then.state.count, then.state.folds, then.undone) == (now.state.count, now.state.folds, now.undone)
+        return same and self.running.starts_with(tally)
 
 
 N = TypeVar("N", bound=Snapshot)
@@ -151,6 +154,28 @@ class PreparedFold(NamedTuple):
     tally: Tally
     request: CompactionRequest
     outcome: Outcome
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its summary failed: then only that is kept of it."""
+        return bool(self.outcome.receipt.summary.failure)
+
+    def with_readiness(self, readiness: Readiness) -> PreparedFold:
+        return self._replace(outcome=self.outcome.with_readiness(readiness))
+
+
+class Preparation:
+    """A compaction that is still to be made ahead of time: call it in another thread, or await `later`."""
+
+    def __init__(self, steps: Generator[Question, SummaryAnswer, PreparedFold]) -> None:
+        self.steps = steps
+
+    def __call__(self) -> PreparedFold:
+        return run(self.steps)
+
+    async def later(self, in_thread: InThread = asyncio.to_thread) -> PreparedFold:
+        """The same for an event loop."""
+        return await run_async(self.steps, in_thread)
 
 
 class Compacted(NamedTuple, Generic[T]):
@@ -329,8 +354,12 @@ class Conversation(ABC, Generic[N]):
 
     def _request(self, now: N, asked: CompactArguments) -> CompactionRequest:
         """What the engine is asked for, with the size of the request in it."""
-        request = msgspec.structs.replace(self.setup.request(now.document, now.memory.state), **asked)
         memory = now.memory
+        request = msgspec.structs.replace(
+            self.setup.request(now.document, memory.state),
+            cached_price=self.setup.price_of_cached(memory.health),
+            **asked,
+        )
         if request.prompt_tokens is None and (now.is_counted or memory.samples or memory.anchor is not None):
             size = self._size(now)
             return msgspec.structs.replace(request, prompt_tokens=size.tokens, token_basis=size.basis)
@@ -348,11 +377,12 @@ class Conversation(ABC, Generic[N]):
         return await run_async(self._compaction(self._now(), asked))
 
     def _compaction(
-        self, now: N, asked: CompactArguments, *, health: Health | None = None
+        self, now: N, asked: CompactArguments, *, health: Health | None = None, local: bool = False
     ) -> Generator[Question, SummaryAnswer, Compacted[Self]]:
         request = self._request(now, asked)
         decision = decide(self._situation(now, request, health=health))
-        guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
+        local = local and not decision.pause
+        guard = CooldownGuard(self.setup.writer(local=decision.local or local), decision, self.setup.clock)
         flow = carry_out(self.setup.engine, request, decision)
         step = advance(flow)
         if isinstance(step, SummaryAsk) and decision.pause:
@@ -365,7 +395,7 @@ class Conversation(ABC, Generic[N]):
             while isinstance(step, SummaryAsk):
                 step = advance(flow, (yield Question(guard, step)))
             outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
-            return self._finish(now, request, outcome, hold)
+            return self._finish(now, request, outcome.with_readiness("local") if local else outcome, hold)
 
     def _finish(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         if not outcome.changed:
@@ -396,28 +426,31 @@ class Conversation(ABC, Generic[N]):
         self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
         return Compacted(self.last, self)
 
-    def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold] | None:
+    def prepare(
+        self, prompt_tokens: int | None = None, *, token_basis: Basis = "reported", force: bool = False
+    ) -> Preparation | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
 
         None where no compaction would be made.
         """
         now = self._now()
-        request = self._request(now, {"prompt_tokens": prompt_tokens})
+        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis, "force": force}
+        request = self._request(now, asked)
         decision = decide(msgspec.structs.replace(self._situation(now, request), ahead=True))
         if not decision.fold or not now.messages:
             return None
+        return Preparation(self._steps_ahead(now, now.running.now, request, decision))
+
+    def _steps_ahead(
+        self, now: N, tally: Tally, request: CompactionRequest, decision: Decision
+    ) -> Generator[Question, SummaryAnswer, PreparedFold]:
         guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
-        engine, tally = self.setup.engine, now.running.now
-
-        def make() -> PreparedFold:
-            flow = carry_out(engine, request, decision)
-            step = advance(flow)
-            while isinstance(step, SummaryAsk):
-                step = advance(flow, guard(step))
-            outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
-            return PreparedFold(now, tally, decision.apply(request), outcome)
-
-        return make
+        flow = carry_out(self.setup.engine, request, decision)
+        step = advance(flow)
+        while isinstance(step, SummaryAsk):
+            step = advance(flow, (yield Question(guard, step)))
+        outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
+        return PreparedFold(now, tally, decision.apply(request), outcome.with_readiness("prepared"))
 
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
         """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
@@ -425,7 +458,7 @@ class Conversation(ABC, Generic[N]):
         Of one whose summary failed only that is kept: until its pause is over no model is asked again.
         """
         now = self._now()
-        failed = ready.outcome.state if ready.outcome.receipt.summary.failure else None
+        failed = ready.outcome.state if ready.has_failed else None
         if failed is not None:
             state = msgspec.structs.replace(
                 now.memory.state, failure=failed.failure, cooldown_until=failed.cooldown_until
@@ -467,15 +500,21 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryConversation(Conversation[Snapshot]):
     """A conversation in this process. It belongs to one thread."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, memory: ConversationMemory | None = None, keeper: Keeper | None = None) -> None:
         super().__init__(setup)
+        self._keeper = keeper
         self.reset()
+        if memory is not None:
+            self._memory = memory
 
     def reset(self) -> None:
         self.archive: dict[str, tuple[Message, ...]] = {}
         self.last = None
         self._memory = ConversationMemory()
         self._replace((), PLAINEST)
+
+    def _request(self, now: Snapshot, asked: CompactArguments) -> CompactionRequest:
+        return msgspec.structs.replace(super()._request(now, asked), keeper=self._keeper)
 
     def _replace(self, messages: Transcript, dialect: type[Dialect]) -> None:
         self._messages, self._dialect = list(messages), dialect
@@ -547,54 +586,3 @@ class MemoryConversation(Conversation[Snapshot]):
         memory = ConversationMemory(state=known.state, ratio=known.ratio, samples=known.samples, health=known.health)
         self._memory = msgspec.structs.replace(memory, noted=known.state.count > 0)
         self.archive = {handle: read(messages).messages for handle, messages in known.archive.items()}
-
-
-class _FoldThread(threading.Thread):
-    """Ends with the program: a fold that nobody waits for is no loss."""
-
-    def __init__(self, make: Callable[[], PreparedFold]) -> None:
-        super().__init__(name="midfold-ahead", daemon=True)
-        self._make = make
-        self.ready: PreparedFold | None = None
-
-    def run(self) -> None:
-        try:
-            self.ready = self._make()
-        except Exception:  # noqa: BLE001 - whatever went wrong ahead of time, the compaction now may still succeed
-            self.ready = None
-
-
-class BackgroundFold:
-    """A fold made in a thread while the agent goes on: at most one at a time."""
-
-    def __init__(self) -> None:
-        self._work: _FoldThread | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        return self._work is not None
-
-    @property
-    def in_flight(self) -> bool:
-        return self._work is not None and self._work.is_alive()
-
-    def start(self, conversation: Conversation[Any], prompt_tokens: int | None = None) -> bool:
-        """Begins a fold of the view as it is now; says whether it did."""
-        make = None if self.has_begun else conversation.prepare(prompt_tokens)
-        if make is None:
-            return False
-        self._work = _FoldThread(make)
-        self._work.start()
-        return True
-
-    def take(self) -> PreparedFold | None:
-        """The fold, waited for; None if there is none, or if making it came to nothing."""
-        work, self._work = self._work, None
-        if work is None:
-            return None
-        work.join()
-        return work.ready
-
-    def drop(self) -> None:
-        """Forgets the fold: what it was made from is gone."""
-        self._work = None

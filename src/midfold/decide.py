@@ -105,17 +105,15 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def deep_landing(self) -> int | None:
         """The size that leaves room for the next requests; None where a usual fold does."""
-        small, scheduled = self.prompt_tokens < self.threshold_tokens, self.schedule is not None
-        if (
-            not self.leaves_room
-            or small
-            or scheduled
-            or self.usual_tokens + self.growth_tokens <= self.threshold_tokens
-        ):
+        ahead, scheduled = self.ahead, self.schedule is not None
+        if not self.leaves_room or scheduled or (self.prompt_tokens < self.threshold_tokens and not ahead):
             return None
+        # What is said before a fold that was made ahead is swapped in comes on top of it.
+        limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
         least = self.fixed_tokens + int((self.threshold_tokens - self.fixed_tokens) * DEEPEST)
-        target = max(self.threshold_tokens - self.growth_tokens, least)
-        return target if self.fixed_tokens < target < self.usual_tokens else None
+        target = max(limit - self.growth_tokens, least)
+        roomy = self.usual_tokens + self.growth_tokens <= limit
+        return target if not roomy and self.fixed_tokens < target < self.usual_tokens else None
 
     @property
     def tightness(self) -> str:
@@ -275,7 +273,8 @@ def _room(situation: Situation) -> str:
 
 
 def _deep(situation: Situation, landing: int) -> str:
-    reached = f"{situation.prompt_tokens:,} tokens reached the threshold of {situation.threshold_tokens:,}"
+    verb = "reached" if situation.prompt_tokens >= situation.threshold_tokens else "are near"
+    reached = f"{situation.prompt_tokens:,} tokens {verb} the threshold of {situation.threshold_tokens:,}"
     return f"{reached}; below {landing:,} there is room for what comes next"
 
 

@@ -57,7 +57,7 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
 from midfold.transcript.message import Message, Usage, read_usage
 from midfold.transcript.splice import message_value
-from midfold.transcript.tokens import RunningTally, Tally
+from midfold.transcript.tokens import RunningTally
 
 IN_FLIGHT = "a compaction of this session is already in flight"
 LOST = "the lease was lost while the summary was made"
@@ -99,13 +99,6 @@ class StoredSnapshot(Snapshot):
         self.live, self.items = live, items
         self.child: str | None = None
         """The name under which a compaction lets the session go on, if not under its own."""
-
-    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
-        """The very items: a commit says of every message where it is from."""
-        if self.live is None or not isinstance(made, StoredSnapshot) or made.live is None:
-            return False
-        same = self.live.info.compaction == made.live.info.compaction and len(self.items) >= len(made.items)
-        return same and all(one is other for one, other in zip(self.items, made.items, strict=False))
 
 
 class ViewCopy:
@@ -350,6 +343,7 @@ class Session(Conversation[StoredSnapshot]):
         ahead: PreparedFold | None = None,
         measured_at: int | None = None,
         health: Health | None = None,
+        local: bool = False,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
         **asked: Unpack[CompactArguments],
@@ -359,7 +353,8 @@ class Session(Conversation[StoredSnapshot]):
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
         `health` what the provider's cache did, `measured_at` the number of the compaction both were measured under:
-        those of another view tell nothing. A fold made `ahead` is swapped in if it still fits.
+        those of another view tell nothing. A fold made `ahead` is swapped in if it still fits. A `local` one asks no
+        model, because nobody may wait for one.
         """
         done = None if ahead is None else self.swap(ahead)
         if done is not None:
@@ -370,7 +365,7 @@ class Session(Conversation[StoredSnapshot]):
                 asked["prompt_tokens"], health = None, None
             name = child or f"{self.name}+{now.live.info.compactions + 1}"
             now.child = name if persistence == "child" else None
-        return run(self._compaction(now, asked, health=health))
+        return run(self._compaction(now, asked, health=health, local=local))
 
     @contextmanager
     def _lease(self, now: StoredSnapshot) -> Iterator[tuple[Lease, Renewal] | Refusal]:
@@ -449,9 +444,13 @@ class Session(Conversation[StoredSnapshot]):
 
 
 def commit_of(live: CachedView, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
-    """An engine's outcome as rows: every message of the new view by where it is from."""
-    known = {id(item.message): item for item in live.items}
-    sources = {id(item.message.wire): item for item in live.items}
+    """An engine's outcome as rows: every message of the new view by where it is from.
+
+    The messages of the request are the first ones of the view, or were read from the same bytes elsewhere.
+    """
+    pairs = [*zip(request.messages, live.items, strict=False), *((item.message, item) for item in live.items)]
+    known = {id(message): item for message, item in pairs}
+    sources = {id(message.wire): item for message, item in pairs}
 
     def item(message: Message) -> Item:
         found = known.get(id(message))

@@ -9,7 +9,8 @@ import pytest
 import midfold
 from midfold.errors import FailureKind
 from midfold.fold.summary import MOST_CHUNKS
-from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryCall, SummaryProgress
+from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryProgress
+from midfold.model.summary_call import SummaryCall
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
 from midfold.testing.engines import long_conversation

@@ -146,7 +146,8 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
 
 def _probe(endpoint: Any) -> Check:
     from midfold.errors import ModelFailed
-    from midfold.model.summaries import ModelSummarizer, SummaryCall
+    from midfold.model.summaries import ModelSummarizer
+    from midfold.model.summary_call import SummaryCall
 
     question = SummaryCall(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
     try:

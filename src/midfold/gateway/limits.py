@@ -295,6 +295,8 @@ def _essence(text: str) -> str:
 
 
 HYGIENE_RATIO = 0.85
+AHEAD_FROM = 0.75
+"""Of the trigger: from here on the next fold is prepared, where a model writes its summary."""
 LEAST_MESSAGES = 4
 BYTES_PER_TOKEN = 2
 SHORTEST_MESSAGE = 20
@@ -373,6 +375,8 @@ class Policy:
         """What originals go through before they are hashed and stored, where the store asks for it."""
         self.asks_engine = False
         """Whether an engine decides by something else than the size: then every request is looked at in `manage`."""
+        self.prepares = False
+        """Whether folds are prepared before they are needed: then requests are looked at earlier."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
@@ -411,10 +415,15 @@ class Policy:
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
             looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
-            return ModelLimits(window, trigger, reservation, meter, looked_at)
+            return ModelLimits(window, trigger, reservation, meter, self._looked_at(trigger, looked_at))
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
-        return ModelLimits(window, min(trigger, beside), output if beside < trigger else 0, meter)
+        lower = min(trigger, beside)
+        return ModelLimits(window, lower, output if beside < trigger else 0, meter, self._looked_at(lower, 0))
+
+    def _looked_at(self, trigger: int, otherwise: int) -> int:
+        soon = int(trigger * AHEAD_FROM)
+        return min(soon, otherwise or soon) if self.prepares else otherwise
 
     def meter(self, belief: Belief) -> Meter:
         """What counts for a model; models that count alike share it, and what it remembers."""

@@ -1,0 +1,200 @@
+"""Folds made in the background, so that no request waits for a summary model.
+
+Rules of this file:
+1. From three quarters of the trigger on a fold is prepared beside a request, of the conversation as it stands. At the
+   trigger it is used at once, with what came since behind it.
+2. One at a time for each conversation: by its name in this process, by a lease across gateways.
+3. A prepared fold fits as long as the conversation has only grown. Another branch, an undo or somebody else's fold
+   makes it stale: it is dropped, and ends.
+4. There are so many at once, of so many bytes, and of each owner a part of that. What does not fit is not begun, and of
+   what is ready the oldest is forgotten.
+5. A failure is kept until its pause is over: until then nobody is asked again. What was not worth folding is not looked
+   at again before it has grown.
+6. A credential is held by the task alone. It ends with it, at the latest when the time for a summary is over.
+7. Who ends the gateway cancels what is being made, and waits for it. Nothing was written, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from midfold.conversation import PreparedFold
+from midfold.errors import LeaseLost
+from midfold.fold.receipt import cooldown
+from midfold.gateway.folding import FoldOrder, HistoryFolder
+from midfold.gateway.measuring import MeasuredRequest
+from midfold.gateway.own_model import OwnSummarizer
+from midfold.model.drive import InThread
+
+MOST_TASKS, MOST_TASKS_OF_OWNER = 16, 4
+MOST_BYTES, MOST_BYTES_OF_OWNER = 128_000_000, 32_000_000
+"""Of the requests whose folds are in the making or ready."""
+MOST_CALLS = 10
+"""Times the limit of one call: what a summary in pieces may take with a model of its own."""
+WORTH_ANOTHER_TRY = 1.05
+Place = tuple[str, int]
+"""A session, and the number of its compaction."""
+
+_log = logging.getLogger("midfold.gateway")
+
+
+def place_of(measured: MeasuredRequest) -> Place:
+    """The checkpoint that a request is measured with."""
+    found = measured.checkpoint
+    return ("", 0) if found is None else (found.session, found.seq)
+
+
+class PendingFold:
+    """A fold in the making, or made."""
+
+    def __init__(self, measured: MeasuredRequest, size: int, task: asyncio.Task[PreparedFold | None]) -> None:
+        chains = measured.conversation.chains
+        self.owner, self.size, self.task = measured.conversation.whose, size, task
+        self._tokens, self._place = measured.size.tokens, place_of(measured)
+        self._chain, self._count = chains[-1], len(chains)
+        self.rests_until = 0.0
+
+    def fits(self, measured: MeasuredRequest) -> bool:
+        """Whether a request goes on from what this was begun with."""
+        known = measured.conversation.lengths.get(self._chain)
+        return known == self._count and self._place == place_of(measured)
+
+    @property
+    def is_in_flight(self) -> bool:
+        return not self.task.done()
+
+    @property
+    def is_made_elsewhere(self) -> bool:
+        """Whether another gateway has the lease."""
+        return self._has_ended and isinstance(self.task.exception(), LeaseLost)
+
+    @property
+    def ready(self) -> PreparedFold | None:
+        """What was made; also of a summary that failed."""
+        return self.task.result() if self._has_ended and self.task.exception() is None else None
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.task.done() and not self.task.cancelled()
+
+    def rests(self, measured: MeasuredRequest, now: float) -> bool:
+        """Whether what came to nothing is left alone for now."""
+        failed = self.ready is not None and self.ready.has_failed
+        until = self.ready.outcome.state.cooldown_until if self.ready is not None and failed else self.rests_until
+        if until:
+            return now < until
+        return measured.size.tokens < self._tokens * WORTH_ANOTHER_TRY
+
+
+class BackgroundFolds:
+    """The folds that are prepared in this process. Used on one event loop."""
+
+    def __init__(
+        self, folder: HistoryFolder, in_thread: InThread, clock: Callable[[], float], call_seconds: float
+    ) -> None:
+        self._folder, self._in_thread, self._clock, self._call_seconds = folder, in_thread, clock, call_seconds
+        self._pending: dict[str, PendingFold] = {}
+        self._tasks: set[asyncio.Task[PreparedFold | None]] = set()
+
+    @property
+    def count(self) -> int:
+        """How many are in the making."""
+        return len(self._tasks)
+
+    def find(self, measured: MeasuredRequest) -> PendingFold | None:
+        """The one that a request can use; what has become stale is dropped."""
+        found = self._pending.get(measured.identity)
+        if found is not None and not found.fits(measured):
+            self.drop(measured)
+            return None
+        return found
+
+    def begin(self, measured: MeasuredRequest, order: FoldOrder, size: int) -> PendingFold | None:
+        """The fold of a conversation: the one that is there, or a new one; None where there is no room for it."""
+        found = None if order.force else self.find(measured)
+        if found is not None:
+            is_good = found.is_in_flight or (found.ready is not None and found.ready.outcome.changed)
+            if is_good or found.rests(measured, self._clock()):
+                return found
+        before = self.drop(measured)
+        owner = measured.conversation.whose
+        if not self._has_room(owner, size):
+            return None
+        task = asyncio.get_running_loop().create_task(self._make(measured, order, before))
+        pending = self._pending[measured.identity] = PendingFold(measured, size, task)
+        task.add_done_callback(self._end)
+        self._tasks.add(task)
+        return pending
+
+    def _end(self, task: asyncio.Task[PreparedFold | None]) -> None:
+        self._tasks.discard(task)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, LeaseLost):
+            _log.warning("a fold was not prepared: %s", type(problem).__name__)
+
+    async def _make(
+        self, measured: MeasuredRequest, order: FoldOrder, before: asyncio.Task[PreparedFold | None] | None
+    ) -> PreparedFold | None:
+        own = order.summarizer if isinstance(order.summarizer, OwnSummarizer) else None
+        try:
+            async with asyncio.timeout(self._call_seconds * (1 if own is not None else MOST_CALLS)):
+                if before is not None:
+                    await asyncio.wait({before})
+                work = await self._in_thread(self._folder.prepare, measured, order)
+                return None if work is None else await work.later(self._in_thread)
+        except TimeoutError:
+            pending = self._pending.get(measured.identity)
+            if pending is not None and pending.task is asyncio.current_task():
+                pending.rests_until = self._clock() + cooldown("timeout")
+            raise
+        finally:
+            if own is not None:
+                own.forget()
+
+    async def wait(self, pending: PendingFold, seconds: float | None) -> PreparedFold | None:
+        """The fold, if it is there within so many seconds."""
+        if pending.is_in_flight:
+            await asyncio.wait({pending.task}, timeout=seconds)
+        return pending.ready
+
+    def drop(self, measured: MeasuredRequest) -> asyncio.Task[PreparedFold | None] | None:
+        """Forgets the fold of a conversation; one in the making ends, and is given back while it does."""
+        found = self._pending.pop(measured.identity, None)
+        if found is None or not found.is_in_flight:
+            return None
+        found.task.cancel()
+        return found.task
+
+    def _has_room(self, owner: str, size: int) -> bool:
+        """Whether another one may be begun; what is ready and was not used for longest makes room for it."""
+        own = [one for one in self._pending.values() if one.owner == owner]
+        if len(self._tasks) >= MOST_TASKS or sum(one.is_in_flight for one in own) >= MOST_TASKS_OF_OWNER:
+            return False
+        self._forget_oldest(owner, MOST_BYTES_OF_OWNER - size)
+        self._forget_oldest(None, MOST_BYTES - size)
+        own_bytes = sum(one.size for one in self._pending.values() if one.owner == owner)
+        return own_bytes + size <= MOST_BYTES_OF_OWNER and self._bytes + size <= MOST_BYTES
+
+    @property
+    def _bytes(self) -> int:
+        return sum(one.size for one in self._pending.values())
+
+    def _forget_oldest(self, owner: str | None, most: int) -> None:
+        mine = [(key, one) for key, one in self._pending.items() if owner is None or one.owner == owner]
+        total = sum(one.size for _, one in mine)
+        for key, one in mine:
+            if total <= most:
+                return
+            if not one.is_in_flight:
+                del self._pending[key]
+                total -= one.size
+
+    async def close(self) -> None:
+        """Ends all of them."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        self._pending.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)
