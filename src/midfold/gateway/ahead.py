@@ -111,9 +111,11 @@ class BackgroundFolds:
             return None
         return found
 
-    def begin(self, measured: MeasuredRequest, order: FoldOrder, size: int) -> PendingFold | None:
+    def begin(
+        self, measured: MeasuredRequest, order: Callable[[], FoldOrder], size: int, *, force: bool = False
+    ) -> PendingFold | None:
         """The fold of a conversation: the one that is there, or a new one; None where there is no room for it."""
-        found = None if order.force else self.find(measured)
+        found = None if force else self.find(measured)
         if found is not None:
             is_good = found.is_in_flight or (found.ready is not None and found.ready.outcome.changed)
             if is_good or found.rests(measured, self._clock()):
@@ -122,7 +124,7 @@ class BackgroundFolds:
         owner = measured.conversation.whose
         if not self._has_room(owner, size):
             return None
-        task = asyncio.get_running_loop().create_task(self._make(measured, order, before))
+        task = asyncio.get_running_loop().create_task(self._make(measured, order(), before))
         pending = self._pending[measured.identity] = PendingFold(measured, size, task)
         task.add_done_callback(self._end)
         self._tasks.add(task)

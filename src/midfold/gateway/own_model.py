@@ -69,12 +69,17 @@ class OwnModels:
         self.task = config.auxiliary.compression
         self.is_on = self.task.provider == "main"
 
-    def summarizer(self, exchange: Exchange, measured: MeasuredRequest) -> OwnSummarizer | None:
-        """For one summary; None where the credential of this request must not be used for it."""
+    def may_ask(self, exchange: Exchange) -> bool:
+        """Whether the credential of a request may be used for a summary."""
+        upstream = exchange.upstream
+        if upstream is None or exchange.route.dialect is None:
+            return False
+        return upstream.key is not None or self.task.subscriptions or not is_subscription(exchange.headers)
+
+    def summarizer(self, exchange: Exchange, measured: MeasuredRequest) -> OwnSummarizer:
+        """For one summary, with the credential of this request."""
         upstream, dialect = exchange.upstream, exchange.route.dialect
         assert upstream is not None
-        if upstream.key is None and not self.task.subscriptions and is_subscription(exchange.headers):
-            return None
         model = measured.conversation.document.model or ""
         endpoint = self._endpoint(upstream, WIRES[dialect or ""], model, measured.limits.window)
         sent = (pair for pair in exchange.headers if pair[0] not in NOT_AGAIN)

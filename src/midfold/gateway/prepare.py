@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -255,9 +256,9 @@ class RequestPreparer:
     ) -> MeasuredRequest:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size; who `is_patient`
         has asked for the fold, and waits for its summary."""
-        order = self._order(exchange, measured, at_least, force)
+        order = FoldOrder(at_least, force, local_summarizer if self._has_own_models else None)
         ready, local = None, False
-        if self._takes_time(measured, order):
+        if self._takes_time(exchange, measured):
             must_wait = at_least.tokens > 0 and not self.policy.config.compression.lossy_fallback
             ready = await self._prepared_fold(exchange, measured, order, is_patient=is_patient or must_wait)
             local = True
@@ -308,25 +309,26 @@ class RequestPreparer:
             return await self._fold_with(exchange, again, order._replace(at_least=NOTHING), None, local=True)
         return again
 
-    def _order(
-        self, exchange: Exchange, measured: MeasuredRequest, at_least: Count = NOTHING, force: bool = False
-    ) -> FoldOrder:
-        """What is asked of a fold that begins beside this request."""
-        own, order = self.own_models, FoldOrder(at_least, force)
-        if own is None or not own.is_on or self.sessions is None or self.sessions.summarizer is not None:
-            return order
-        summarizer = own.summarizer(exchange, measured)
-        if summarizer is None:
-            return order._replace(summarizer=local_summarizer)
-        price = own.price_of_cached(measured, exchange.account.usage)
-        return order._replace(summarizer=summarizer, prefix=SentPrefix(measured, self.policy.config), price=price)
+    @property
+    def _has_own_models(self) -> bool:
+        """Whether summaries are left to the model of each conversation."""
+        given = self.sessions is not None and self.sessions.summarizer is not None
+        return self.own_models is not None and self.own_models.is_on and not given
 
-    def _takes_time(self, measured: MeasuredRequest, order: FoldOrder) -> bool:
+    def _takes_time(self, exchange: Exchange, measured: MeasuredRequest) -> bool:
         """Whether a summary is somebody's work, and not done in a moment."""
-        assert self.folder is not None
-        return (
-            self.folder.asks_model(measured) if order.summarizer is None else order.summarizer is not local_summarizer
-        )
+        if self._has_own_models and self.own_models is not None:
+            return self.own_models.may_ask(exchange)
+        return self.folder is not None and self.folder.asks_model(measured)
+
+    def _with_writer(self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder) -> FoldOrder:
+        """An order for the background, with the credential of this request where its own model is asked."""
+        own = self.own_models
+        if not self._has_own_models or own is None:
+            return order
+        price = own.price_of_cached(measured, exchange.account.usage)
+        prefix = SentPrefix(measured, self.policy.config)
+        return order._replace(summarizer=own.summarizer(exchange, measured), prefix=prefix, price=price)
 
     def prepare_ahead(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Beside a request that was answered: begins the next fold, if it will soon be needed."""
@@ -338,9 +340,9 @@ class RequestPreparer:
         tokens = max(measured.size.tokens, usage.prompt_tokens if usage is not None else 0)
         if tokens < AHEAD_FROM * measured.limits.trigger or not measured.conversation.is_long_enough:
             return
-        order = self._order(exchange, measured)
-        if self._takes_time(measured, order):
-            self.ahead.begin(measured, order, len(exchange.body))
+        if self._takes_time(exchange, measured):
+            make = partial(self._with_writer, exchange, measured, FoldOrder())
+            self.ahead.begin(measured, make, len(exchange.body))
 
     async def _prepared_fold(
         self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder, *, is_patient: bool
@@ -350,7 +352,8 @@ class RequestPreparer:
         began, account = time.perf_counter(), exchange.account
         found = None if order.force else self.ahead.find(measured)
         was_ready = found is not None and not found.is_in_flight
-        pending = self.ahead.begin(measured, order, len(exchange.body))
+        make = partial(self._with_writer, exchange, measured, order)
+        pending = self.ahead.begin(measured, make, len(exchange.body), force=order.force)
         if pending is None:
             return None
         seconds = self.policy.config.gateway.summary_wait
