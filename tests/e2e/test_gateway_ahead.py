@@ -103,21 +103,23 @@ def receipt(gateway: Running, head: dict[str, str]) -> Receipt:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("wire", PATHS)
 def test_a_request_at_the_trigger_is_not_delayed_by_a_slow_summary_model(wire: str, stream: bool) -> None:
-    slow, (nearly, enough) = 3.0, (11, 15) if wire == "anthropic" else (NEARLY, ENOUGH)
+    slow = 3.0
     with gateways(openai_json(SUMMARY).slow(slow)) as (gateway, provider, writer):
-        early, head = timed(gateway, wire, body(wire, story(nearly), stream=stream))
+        timed(gateway, wire, body(wire, story(9), stream=stream))
+        assert writer.requests == [], "there is room enough"
+        early, head = timed(gateway, wire, body(wire, story(NEARLY), stream=stream))
         assert head["x-midfold-action"] == "relayed"
         until(lambda: writer.requests)
         assert gateway.sessions.all() == [], "what is only prepared is not stored"
         settled(gateway)
-        took, head = timed(gateway, wire, body(wire, story(enough), stream=stream))
+        took, head = timed(gateway, wire, body(wire, story(ENOUGH), stream=stream))
         assert (head["x-midfold-action"], receipt(gateway, head).summary.readiness) == ("compacted", "prepared")
         assert took < slow / 4, f"{took:.2f} s beside {early:.2f} s for a request that is not folded"
-        _, again = timed(gateway, wire, body(wire, story(enough), stream=stream))
+        _, again = timed(gateway, wire, body(wire, story(ENOUGH), stream=stream))
         sent = [request for request in provider.requests if request.method == "POST"]
         assert again["x-midfold-action"] == "checkpoint" and sent[-1].raw == sent[-2].raw
         assert TOLD in sent[-1].text and len(writer.requests) == 1 and provider.rejected == []
-        since = story(enough)[2 * nearly + 1 :]
+        since = story(ENOUGH)[2 * NEARLY + 1 :]
         kept = sent[-1].body["input" if wire == "responses" else "messages"][-len(since) :]
         texts = [one["content"] if isinstance(one["content"], str) else one["content"][0]["text"] for one in kept]
         assert texts == [one["content"] for one in since], "what came since stands behind it, word for word"

@@ -35,7 +35,7 @@ from midfold.model.refusals import failure_in, failure_of
 from midfold.model.summaries import ModelSummarizer
 from midfold.model.summary_call import SummaryCall
 from midfold.transcript import jsonio
-from midfold.transcript.document import read
+from midfold.transcript.document import read, with_instruction
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.replies import ModelAnswer, read_answer
 
@@ -178,8 +178,7 @@ class SentPrefix:
         body = conversation.body_with(view, noted=noted, offered=measured.tools)
         value: dict[str, Any] = jsonio.decode(self._mark(body) if wire == "anthropic" else body)
         field = "input" if wire == "responses" else "messages"
-        typed = {"type": "message"} if wire == "responses" else {}
-        value[field] = [*value[field], {**typed, "role": "user", "content": instruction}]
+        value[field] = with_instruction(value[field], instruction, conversation.dialect.name)
         return {**value, **_free_choice(value, wire)}
 
     def _mark(self, body: bytes) -> bytes:

@@ -337,8 +337,10 @@ class RequestPreparer:
             return
         if exchange.account.status != 200 or exchange.account.action == "recovered":
             return
-        tokens = max(measured.size.tokens, usage.prompt_tokens if usage is not None else 0)
-        if tokens < AHEAD_FROM * measured.limits.trigger or not measured.conversation.is_long_enough:
+        if usage is not None and is_telling(usage.prompt_tokens):
+            measured = measured._replace(size=Count(usage.prompt_tokens, "reported"))
+        soon = measured.size.tokens >= AHEAD_FROM * measured.limits.trigger
+        if not soon or not measured.conversation.is_long_enough:
             return
         if self._takes_time(exchange, measured):
             make = partial(self._with_writer, exchange, measured, FoldOrder())
