@@ -11,7 +11,9 @@ Rules of this file:
 5. A failure is kept until its pause is over: until then nobody is asked again. What was not worth folding is not looked
    at again before it has grown.
 6. A credential is held by the task alone. It ends with it, at the latest when the time for a summary is over.
-7. Who ends the gateway cancels what is being made, and waits for it. Nothing was written, so nothing is lost.
+7. A fold that comes too late is given up, and its task ends: it would write anew what the provider has just cached. The
+   next fold, which a model prepares, goes on from the local one.
+8. Who ends the gateway cancels what is being made, and waits for it. Nothing was written, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -66,6 +68,11 @@ class PendingFold:
         return not self.task.done()
 
     @property
+    def is_good(self) -> bool:
+        """Whether it can be used, or may be when it is ready."""
+        return self.is_in_flight or (self.ready is not None and self.ready.outcome.changed)
+
+    @property
     def is_made_elsewhere(self) -> bool:
         """Whether another gateway has the lease."""
         return self._has_ended and isinstance(self.task.exception(), LeaseLost)
@@ -116,10 +123,8 @@ class BackgroundFolds:
     ) -> PendingFold | None:
         """The fold of a conversation: the one that is there, or a new one; None where there is no room for it."""
         found = None if force else self.find(measured)
-        if found is not None:
-            is_good = found.is_in_flight or (found.ready is not None and found.ready.outcome.changed)
-            if is_good or found.rests(measured, self._clock()):
-                return found
+        if found is not None and (found.is_good or found.rests(measured, self._clock())):
+            return found
         before = self.drop(measured)
         owner = measured.conversation.whose
         if not self._has_room(owner, size):
@@ -160,6 +165,12 @@ class BackgroundFolds:
         if pending.is_in_flight:
             await asyncio.wait({pending.task}, timeout=seconds)
         return pending.ready
+
+    def use_up(self, measured: MeasuredRequest) -> None:
+        """A conversation is folded now. What came to nothing is remembered, so that it is not tried again at once."""
+        found = self._pending.get(measured.identity)
+        if found is not None and found.is_good:
+            self.drop(measured)
 
     def drop(self, measured: MeasuredRequest) -> asyncio.Task[PreparedFold | None] | None:
         """Forgets the fold of a conversation; one in the making ends, and is given back while it does."""

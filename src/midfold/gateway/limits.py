@@ -15,6 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import floor
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,10 +26,10 @@ from midfold.config import Config
 from midfold.errors import MidfoldError
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.routes import betas
+from midfold.gateway.routes import betas, compacts_itself
 from midfold.lru import LRU
 from midfold.model.refusals import overflow_phrases
-from midfold.models import SMALLEST_LIMIT, Belief, learn_limit
+from midfold.models import SMALLEST_LIMIT, Belief, learn_limit, look_up
 from midfold.store import SqlStore
 from midfold.store.usage import MOST_WINDOWS, LearnedWindows, WindowBounds
 from midfold.transcript import jsonio
@@ -324,11 +325,22 @@ class ModelLimits(NamedTuple):
     """Tokens from which a request may be folded at a cheap moment; 0: from the trigger."""
     ratio: float = 0.0
     """The share of the window at which a crowded request is folded; 0: as the settings say."""
+    output: int = 0
+    """Tokens of the window that the answer takes."""
+    is_deferred: bool = False
+    """Whether the client is left to compact by itself."""
 
     @property
     def floor(self) -> int:
         """Bytes of a body below which nothing is looked at."""
         return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
+
+    def after_client(self) -> ModelLimits:
+        """The same where the client compacts by itself: folds begin when hardly anything else fits."""
+        left = 1.0 - self.output / self.window if self.output < self.window else 1.0
+        ratio = floor(min(BESIDE_ANSWER, left) * 100) / 100
+        later = self._replace(trigger=int(self.window * ratio), reservation=0, ratio=ratio)
+        return (later if later.trigger > self.trigger else self)._replace(looked_at=0, is_deferred=True)
 
     def beside(self, fixed: int) -> ModelLimits:
         """The same where the system prompt and tools take so much that hardly a conversation fits below the trigger.
@@ -399,7 +411,16 @@ class Policy:
         model = exchange.peek.name
         if model is not None and any(beta.startswith(LONG_CONTEXT) for beta in betas(exchange.headers)):
             model = f"{model}[1m]"
-        return self.limits(model, exchange.peek.output, learned)
+        limits = self.limits(model, exchange.peek.output, learned)
+        return limits.after_client() if self._is_left_to_client(exchange, model, limits) else limits
+
+    def _is_left_to_client(self, exchange: Exchange, model: str | None, limits: ModelLimits) -> bool:
+        """Whether a client compacts by itself before the limit: it goes by what vendors document, so of a model that
+        nobody knows, or with a smaller window than it believes, it does not know when."""
+        if not self.config.gateway.defer_to_client or not compacts_itself(exchange.headers):
+            return False
+        documented = look_up(model)
+        return documented.known and limits.window >= documented.model.context_window
 
     def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
         """The numbers; `learned` is what is known better than the table, if anything."""
@@ -415,11 +436,13 @@ class Policy:
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
             looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
-            return ModelLimits(window, trigger, reservation, meter, self._looked_at(trigger, looked_at))
+            looked_at = self._looked_at(trigger, looked_at)
+            return ModelLimits(window, trigger, reservation, meter, looked_at, output=output)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
         lower = min(trigger, beside)
-        return ModelLimits(window, lower, output if beside < trigger else 0, meter, self._looked_at(lower, 0))
+        kept = output if beside < trigger else 0
+        return ModelLimits(window, lower, kept, meter, self._looked_at(lower, 0), output=output)
 
     def _looked_at(self, trigger: int, otherwise: int) -> int:
         soon = int(trigger * AHEAD_FROM)

@@ -42,7 +42,16 @@ from midfold.transcript.replies import ModelAnswer, read_answer
 LARGEST = 8_000_000
 """Bytes of an answer."""
 WIRES: Mapping[str, Wire] = {"openai-chat": "openai", "openai-responses": "responses", "anthropic": "anthropic"}
-NOT_AGAIN = frozenset((b"accept", b"accept-encoding", b"content-type", b"idempotency-key", b"x-client-request-id"))
+NOT_AGAIN = frozenset(
+    (
+        b"accept",
+        b"accept-encoding",
+        b"content-type",
+        b"idempotency-key",
+        b"x-client-request-id",
+        b"x-codex-turn-metadata",
+    )
+)
 """Headers of a request that are about that one alone."""
 _SUBSCRIPTION = re.compile(rb"sk-ant-oat|eyJ[A-Za-z0-9_-]{8}|ya29\.|gh[ou]_")
 """What tokens of accounts begin with: Claude's, ChatGPT's and other JSON web tokens, Google's, GitHub's."""

@@ -258,13 +258,14 @@ class RequestPreparer:
         has asked for the fold, and waits for its summary."""
         order = FoldOrder(at_least, force, local_summarizer if self._has_own_models else None)
         ready, local = None, False
-        if self._takes_time(exchange, measured):
+        if self.ahead is not None and self._takes_time(exchange, measured):
             must_wait = at_least.tokens > 0 and not self.policy.config.compression.lossy_fallback
             ready = await self._prepared_fold(exchange, measured, order, is_patient=is_patient or must_wait)
             local = True
             if ready is None and not self.policy.config.compression.lossy_fallback:
                 exchange.account.reason = "not folded: the summary is not ready"
                 return measured
+            self.ahead.use_up(measured)
         return await self._fold_with(exchange, measured, order, ready, local=local)
 
     async def _fold_with(
@@ -333,7 +334,7 @@ class RequestPreparer:
     def prepare_ahead(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Beside a request that was answered: begins the next fold, if it will soon be needed."""
         measured, usage = prepared.measured, exchange.account.usage
-        if measured is None or self.ahead is None:
+        if measured is None or self.ahead is None or measured.limits.is_deferred:
             return
         if exchange.account.status != 200 or exchange.account.action == "recovered":
             return
@@ -363,8 +364,6 @@ class RequestPreparer:
         if pending.is_made_elsewhere:
             await self._await_other(measured, began + seconds)
         account.fold_wait += 0.0 if was_ready else time.perf_counter() - began
-        if not pending.is_in_flight:
-            self.ahead.drop(measured)
         return ready if ready is None or was_ready else ready.with_readiness("waited")
 
     async def _await_other(self, measured: MeasuredRequest, ends: float) -> None:
