@@ -19,6 +19,7 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 6. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
    summary may stand in fold all the same; after the others the conversation stays as it was.
 7. A fold that was undone stays undone: until somebody asks for one, or the window is `FULL`.
+8. A fold that stands is replaced by another one of the same messages only where fewer calls pay for it than there were.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from __future__ import annotations
 import msgspec
 
 from midfold.cache.health import Health
-from midfold.cache.schedule import Schedule
+from midfold.cache.prices import Prices
+from midfold.cache.schedule import Schedule, break_even
 from midfold.errors import FailureKind
 from midfold.fold.budget import Pressure, pressure_of
 from midfold.fold.receipt import KEEPS_HISTORY, RecallCost, Timing
@@ -300,6 +302,21 @@ def _pause(situation: Situation) -> str:
 def paused_words(failure: FailureKind, seconds: float) -> str:
     """What a receipt says where a pause kept a model from being asked."""
     return f"no model was asked: {seconds:,.0f} s of the pause after a failure ({failure}) are left"
+
+
+def calls_to_replace(
+    *, size_tokens: int, new_tokens: int, fixed_tokens: int, idle: float, prices: Prices
+) -> float | None:
+    """After how many calls it has paid to put another fold in the place of the newest one; None if it never does.
+
+    Its summary is paid for. While the cache is warm all behind what is fixed is written again; after a pause that is
+    written anyway.
+    """
+    removed = size_tokens - new_tokens
+    if removed <= 0:
+        return None
+    rewritten = 0 if idle >= prices.ttl_seconds else max(new_tokens - fixed_tokens, 0)
+    return break_even(rewritten=rewritten, removed=removed, read=prices.read, write=prices.write)
 
 
 def is_asked(request: CompactionRequest) -> bool:

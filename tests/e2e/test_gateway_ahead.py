@@ -263,6 +263,37 @@ def test_a_prepared_fold_that_is_no_longer_enough_is_followed_by_another() -> No
         assert int(head["x-midfold-tokens-after"]) < TRIGGER and provider.rejected == []
 
 
+def test_a_summary_that_comes_too_late_takes_the_place_of_the_local_one_where_that_pays() -> None:
+    with gateways(openai_json(SUMMARY).slow(1.0), wait=0.0) as (gateway, provider, writer):
+        _, first = timed(gateway, "chat", body("chat", story(ENOUGH)))
+        assert receipt(gateway, first).summary.readiness == "local"
+        _, second = timed(gateway, "chat", body("chat", story(ENOUGH)))
+        assert second["x-midfold-receipt"] == first["x-midfold-receipt"], "it is not ready"
+        settled(gateway)
+        _, third = timed(gateway, "chat", body("chat", [*story(ENOUGH), assistant("So."), user("On.")]))
+        found = receipt(gateway, third)
+        assert (third["x-midfold-action"], found.summary.readiness) == ("compacted", "late")
+        assert TOLD in provider.requests[-1].text and provider.requests[-1].body["messages"][-1] == user("On.")
+        _, again = timed(gateway, "chat", body("chat", [*story(ENOUGH), assistant("So."), user("On.")]))
+        assert again["x-midfold-receipt"] == third["x-midfold-receipt"]
+        assert provider.requests[-1].raw == provider.requests[-2].raw and len(writer.requests) == 1
+        session = gateway.sessions.session(third["x-midfold-session"])
+        assert session.unfold(found.fold) and gateway.sessions.check(deep=True) == []
+        session.undo()
+        assert TOLD not in session.view().json().decode()
+        assert MARKER in session.view().json().decode(), "the local fold is there again"
+
+
+def test_a_summary_that_comes_too_late_and_does_not_pay_is_not_used() -> None:
+    long = SUMMARY + "".join(f"\n- a further remark on sentence {n} of the story, which has no end" for n in range(99))
+    with gateways(openai_json(long).slow(1.0), wait=0.0) as (gateway, provider, _):
+        _, first = timed(gateway, "chat", body("chat", story(ENOUGH)))
+        settled(gateway)
+        _, later = timed(gateway, "chat", body("chat", [*story(ENOUGH), assistant("So."), user("On.")]))
+        assert (later["x-midfold-action"], later["x-midfold-receipt"]) == ("checkpoint", first["x-midfold-receipt"])
+        assert TOLD not in provider.requests[-1].text
+
+
 def test_metrics_tell_how_long_requests_waited(tmp_path: Path) -> None:
     with (
         RulesProvider(lambda request: Turn("fine"), window=WINDOW) as provider,

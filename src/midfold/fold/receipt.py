@@ -12,7 +12,7 @@ from midfold.transcript.laws import Repair
 from midfold.transcript.tokens import Basis
 
 Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]
-Readiness = Literal["", "prepared", "waited", "local"]
+Readiness = Literal["", "prepared", "waited", "local", "late"]
 PersistenceRecommendation = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
 
 
@@ -57,7 +57,7 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary model failed with before the conversation's own model wrote this."""
     readiness: Readiness = ""
     """Made ahead of time; while a request waited for it; without a model, because none was ready within the time that a
-    request waits. Empty where the fold was made when it was needed."""
+    request waits; too late, and put in the place of such a local one. Empty where the fold was made when needed."""
     updated_previous: bool = False
     unverified: int = 0
     """Identifiers marked because the source does not know them, and lines because it is not certain of them."""

@@ -11,8 +11,9 @@ Rules of this file:
 5. A failure is kept until its pause is over: until then nobody is asked again. What was not worth folding is not looked
    at again before it has grown.
 6. A credential is held by the task alone. It ends with it, at the latest when the time for a summary is over.
-7. A fold that comes too late is given up, and its task ends: it would write anew what the provider has just cached. The
-   next fold, which a model prepares, goes on from the local one.
+7. A fold that comes too late does not take the place of the local one by itself: that would write anew what the
+   provider has just cached. It does where the calls to come pay for it, as a compaction of its own; the next fold that
+   is prepared ends it.
 8. Who ends the gateway cancels what is being made, and waits for it. Nothing was written, so nothing is lost.
 """
 
@@ -57,6 +58,26 @@ class PendingFold:
         self._tokens, self._place = measured.size.tokens, place_of(measured)
         self._chain, self._count = chains[-1], len(chains)
         self.rests_until = 0.0
+        self._local_place: Place | None = None
+        self.seen_at = 0.0
+        """When the conversation was last seen, of a fold that came too late."""
+
+    def come_late(self, measured: MeasuredRequest, local: Place) -> bool:
+        """A local fold of this request was made instead; says whether this one may still take its place."""
+        if self.fits(measured) and self._count == len(measured.conversation.chains):
+            self._local_place = local
+        return self._local_place is not None
+
+    def is_late_for(self, measured: MeasuredRequest) -> bool:
+        known = measured.conversation.lengths.get(self._chain)
+        return known == self._count and self._local_place == place_of(measured)
+
+    def new_size(self, measured: MeasuredRequest) -> int:
+        """Tokens of a request with this fold in the place of the one it has."""
+        assert self.ready is not None
+        since = measured.conversation.talk[self._count :]
+        scale = measured.size.tokens / max(measured.estimated, 1)
+        return self.ready.outcome.receipt.new_tokens + int(measured.limits.meter.count(since).tokens * scale)
 
     def fits(self, measured: MeasuredRequest) -> bool:
         """Whether a request goes on from what this was begun with."""
@@ -113,10 +134,17 @@ class BackgroundFolds:
     def find(self, measured: MeasuredRequest) -> PendingFold | None:
         """The one that a request can use; what has become stale is dropped."""
         found = self._pending.get(measured.identity)
-        if found is not None and not found.fits(measured):
+        if found is None or found.fits(measured):
+            return found
+        if not found.is_late_for(measured):
             self.drop(measured)
-            return None
-        return found
+        return None
+
+    def find_late(self, measured: MeasuredRequest) -> PendingFold | None:
+        """One that is ready, of which a local one has taken the place."""
+        found = self._pending.get(measured.identity)
+        is_late = found is not None and found.is_late_for(measured)
+        return found if found is not None and is_late and not found.is_in_flight and found.is_good else None
 
     def begin(
         self, measured: MeasuredRequest, order: Callable[[], FoldOrder], size: int, *, force: bool = False
@@ -125,6 +153,9 @@ class BackgroundFolds:
         found = None if force else self.find(measured)
         if found is not None and (found.is_good or found.rests(measured, self._clock())):
             return found
+        late = self._pending.get(measured.identity)
+        if late is not None and late.is_in_flight and late.is_late_for(measured) and not force:
+            return None
         before = self.drop(measured)
         owner = measured.conversation.whose
         if not self._has_room(owner, size):
@@ -166,10 +197,13 @@ class BackgroundFolds:
             await asyncio.wait({pending.task}, timeout=seconds)
         return pending.ready
 
-    def use_up(self, measured: MeasuredRequest) -> None:
-        """A conversation is folded now. What came to nothing is remembered, so that it is not tried again at once."""
+    def use_up(self, measured: MeasuredRequest, after: MeasuredRequest) -> None:
+        """A conversation was folded, by what was ready or without it. What came to nothing is remembered, so that it is
+        not tried again at once, and what is still in the making may take the place of a local fold."""
         found = self._pending.get(measured.identity)
-        if found is not None and found.is_good:
+        if found is None or not found.is_good or place_of(after) == place_of(measured):
+            return
+        if not found.is_in_flight or not found.come_late(measured, place_of(after)):
             self.drop(measured)
 
     def drop(self, measured: MeasuredRequest) -> asyncio.Task[PreparedFold | None] | None:

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from midfold.cache.health import Health
+from midfold.cache.prices import Prices
 from midfold.conversation import ConversationMemory, MemoryConversation, Preparation, PreparedFold
 from midfold.decide import Decision, Situation, decide
 from midfold.engine.guard import ENGINE_FAILED, ask_engine
@@ -245,6 +246,18 @@ class HistoryFolder:
         if not folded.is_made:
             return folded
         return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
+
+    def replace(self, measured: MeasuredRequest, ready: PreparedFold) -> FoldResult | None:
+        """Puts a fold that was ready too late in the place of a request's local one; None if it does not fit."""
+        session = self.sync(measured.conversation, measured.name, measured.limits)
+        done = session.replace_fold(ready)
+        if done is None or not done.changed:
+            return None
+        found = self.store.checkpoints.find(session.name, measured.conversation.lengths)
+        return FoldResult(done.receipt, found)
+
+    def prices(self, measured: MeasuredRequest) -> Prices:
+        return self._setup(measured).prices
 
     def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         """The session that holds exactly this history."""

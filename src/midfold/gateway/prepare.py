@@ -30,7 +30,7 @@ import msgspec
 from midfold.config import Config
 from midfold.config.schema import AuxiliaryTask
 from midfold.conversation import PreparedFold
-from midfold.decide import TIGHT
+from midfold.decide import TIGHT, calls_to_replace
 from midfold.engine import Compressor
 from midfold.gateway.ahead import BackgroundFolds
 from midfold.gateway.caching import Caching
@@ -154,6 +154,8 @@ class RequestPreparer:
             if prepared is None:
                 measured = await self._fold_in_turn(exchange, measured)
                 prepared = await self.in_thread(measured.prepare)
+            elif (later := await self._replace_late(exchange, measured)) is not None:
+                measured, prepared = later, await self.in_thread(later.prepare)
             self.tell(exchange, measured)
             return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
@@ -265,8 +267,10 @@ class RequestPreparer:
             if ready is None and not self.policy.config.compression.lossy_fallback:
                 exchange.account.reason = "not folded: the summary is not ready"
                 return measured
-            self.ahead.use_up(measured)
-        return await self._fold_with(exchange, measured, order, ready, local=local)
+        again = await self._fold_with(exchange, measured, order, ready, local=local)
+        if self.ahead is not None:
+            self.ahead.use_up(measured, again)
+        return again
 
     async def _fold_with(
         self,
@@ -330,6 +334,28 @@ class RequestPreparer:
         price = own.price_of_cached(measured, exchange.account.usage)
         prefix = SentPrefix(measured, self.policy.config)
         return order._replace(summarizer=own.summarizer(exchange, measured), prefix=prefix, price=price)
+
+    async def _replace_late(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest | None:
+        """The request with the fold that a model was too late for, in place of the local one; None where it stays."""
+        late = None if self.ahead is None or self.folder is None else self.ahead.find_late(measured)
+        if late is None or late.ready is None or self.ahead is None or self.folder is None:
+            return None
+        now, seen = self._clock(), late.seen_at or self._clock()
+        late.seen_at = now
+        calls = calls_to_replace(
+            size_tokens=measured.size.tokens,
+            new_tokens=late.new_size(measured),
+            fixed_tokens=measured.fixed,
+            idle=now - seen,
+            prices=self.folder.prices(measured),
+        )
+        so_far = sum(message.role == "assistant" for message in measured.conversation.talk)
+        if calls is None or calls > so_far:
+            return None
+        async with self._turn(measured.identity):
+            folded = await self._in_slow_thread(self.folder.replace, measured, late.ready.with_readiness("late"))
+            self.ahead.drop(measured)
+        return None if folded is None else await self._use(exchange, measured, folded, FoldOrder(force=True))
 
     def prepare_ahead(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         """Beside a request that was answered: begins the next fold, if it will soon be needed."""
