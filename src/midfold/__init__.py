@@ -27,7 +27,7 @@ _MODULES = {
         SummaryModelSettings=AuxiliaryTask
     """,
     "config.schema": "AgentSettings GatewaySettings KeySettings=Key StoreSettings UpstreamSettings",
-    "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
+    "conversation": "CompactArguments Compacted Conversation MemoryConversation Preparation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
         Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected

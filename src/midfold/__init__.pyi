@@ -5,7 +5,7 @@ from midfold.cache.markers import PromptCacheHint as PromptCacheHint, mark as ma
 from midfold.cache.schedule import break_even as break_even
 from midfold.config import Auxiliary as AuxiliarySettings, Compression as CompressionSettings, Config as Config, Context as ContextSettings, Loaded as LoadedConfig, PromptCaching as PromptCachingSettings, Provider as ProviderSettings, load as load_config, AuxiliaryTask as SummaryModelSettings
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
-from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
+from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, Preparation as Preparation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
 from midfold.errors import Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
 from midfold.fold.archive import Archive as Archive
@@ -117,6 +117,7 @@ __all__ = [
     "PluginError",
     "Prefix",
     "PrefixRequest",
+    "Preparation",
     "PreparedFold",
     "Pressure",
     "Preview",

@@ -167,8 +167,9 @@ class PreparedFold(NamedTuple):
 class Preparation:
     """A compaction that is still to be made ahead of time: call it in another thread, or await `later`."""
 
-    def __init__(self, steps: Generator[Question, SummaryAnswer, PreparedFold]) -> None:
+    def __init__(self, steps: Generator[Any, Any, PreparedFold]) -> None:
         self.steps = steps
+        """Asks for summaries, and gives the fold."""
 
     def __call__(self) -> PreparedFold:
         return run(self.steps)
@@ -436,7 +437,9 @@ class Conversation(ABC, Generic[N]):
         now = self._now()
         asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis, "force": force}
         request = self._request(now, asked)
-        decision = decide(msgspec.structs.replace(self._situation(now, request), ahead=True))
+        situation = self._situation(now, request)
+        is_early = situation.prompt_tokens < situation.threshold_tokens
+        decision = decide(msgspec.structs.replace(situation, ahead=is_early))
         if not decision.fold or not now.messages:
             return None
         return Preparation(self._steps_ahead(now, now.running.now, request, decision))
@@ -455,7 +458,8 @@ class Conversation(ABC, Generic[N]):
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
         """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
 
-        Of one whose summary failed only that is kept: until its pause is over no model is asked again.
+        Of one whose summary failed only that is kept: until its pause is over no model is asked again. One that came to
+        nothing is a strike.
         """
         now = self._now()
         failed = ready.outcome.state if ready.has_failed else None
@@ -464,7 +468,10 @@ class Conversation(ABC, Generic[N]):
                 now.memory.state, failure=failed.failure, cooldown_until=failed.cooldown_until
             )
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
-        if failed is not None or not ready.outcome.changed or not now.goes_on(ready.now, ready.tally):
+        if failed is not None or not now.goes_on(ready.now, ready.tally):
+            return None
+        if not ready.outcome.changed:
+            self._leave(now, ready.outcome)
             return None
         since = now.messages[ready.tally.count :]
         outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
@@ -497,15 +504,20 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     health: Health = Health()
 
 
+def resume_in_memory(setup: Setup, memory: ConversationMemory, keeper: Keeper) -> MemoryConversation:
+    """A conversation of which a store knows more: what it has learnt, and who has its originals."""
+    conversation = MemoryConversation(setup)
+    conversation._memory, conversation._keeper = memory, keeper
+    return conversation
+
+
 class MemoryConversation(Conversation[Snapshot]):
     """A conversation in this process. It belongs to one thread."""
 
-    def __init__(self, setup: Setup, *, memory: ConversationMemory | None = None, keeper: Keeper | None = None) -> None:
+    def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._keeper = keeper
+        self._keeper: Keeper | None = None
         self.reset()
-        if memory is not None:
-            self._memory = memory
 
     def reset(self) -> None:
         self.archive: dict[str, tuple[Message, ...]] = {}

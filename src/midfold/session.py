@@ -367,31 +367,6 @@ class Session(Conversation[StoredSnapshot]):
             now.child = name if persistence == "child" else None
         return run(self._compaction(now, asked, health=health, local=local))
 
-    def replace_fold(self, ready: PreparedFold) -> Compacted[Self] | None:
-        """Puts a fold that was ready too late in the place of the newest one, which was made of the same messages.
-
-        None if it does not fit, or stands for fewer of them. It is a compaction of its own: an undo takes it back.
-        """
-        live, made = self._copy.view(), ready.outcome.receipt.boundary
-        records = {one.seq: one for one in self.receipts()} if live is not None else {}
-        record = None if live is None else records.get(live.info.compaction)
-        if live is None or record is None or made is None or ready.has_failed:
-            return None
-        newest = record.receipt.boundary
-        if newest is None or made.end < newest.end:
-            return None
-        before = live._replace(items=self._items_before(live.info, records.get(record.base)))
-        now = StoredSnapshot(before, self._dialect_of(live), lambda: _tally_of(before.items, self.setup))
-        same = live.memory.state.folds[:-1] == ready.now.memory.state.folds
-        if not same or not ready.outcome.changed or not now.running.starts_with(ready.tally):
-            return None
-        since = now.messages[ready.tally.count :]
-        outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
-        with self._hold(now) as hold:
-            if isinstance(hold, Refusal):
-                return self._refuse(ready.request, hold)
-            return self._finish(now, ready.request, outcome, hold)
-
     def _items_before(self, info: SessionInfo, base: CompactionRecord | None) -> tuple[Item, ...]:
         """The view as it would be if `base` were the newest compaction."""
         kept = () if base is None else self.store.view(info, base.seq)
@@ -471,6 +446,32 @@ class Session(Conversation[StoredSnapshot]):
     def reset(self) -> None:
         """A stored conversation is ended by deleting its session, never as a side effect."""
         raise StoreError(f"session {self.name} is stored: open another session for another conversation")
+
+
+def replace_fold(session: Session, ready: PreparedFold) -> Compacted[Session] | None:
+    """Puts a fold that was ready too late in the place of the newest one, which was made of the same messages.
+
+    None if it does not fit, or stands for fewer of them. It is a compaction of its own: an undo takes it back.
+    """
+    live, made = session._copy.view(), ready.outcome.receipt.boundary
+    records = {one.seq: one for one in session.receipts()} if live is not None else {}
+    record = None if live is None else records.get(live.info.compaction)
+    if live is None or record is None or made is None or ready.has_failed:
+        return None
+    newest = record.receipt.boundary
+    if newest is None or made.end < newest.end:
+        return None
+    before = live._replace(items=session._items_before(live.info, records.get(record.base)))
+    now = StoredSnapshot(before, session._dialect_of(live), lambda: _tally_of(before.items, session.setup))
+    same = live.memory.state.folds[:-1] == ready.now.memory.state.folds
+    if not same or not ready.outcome.changed or not now.running.starts_with(ready.tally):
+        return None
+    since = now.messages[ready.tally.count :]
+    outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
+    with session._hold(now) as hold:
+        if isinstance(hold, Refusal):
+            return session._refuse(ready.request, hold)
+        return session._finish(now, ready.request, outcome, hold)
 
 
 def _tally_of(items: tuple[Item, ...], setup: Setup) -> RunningTally:

@@ -9,7 +9,7 @@ Rules of this file:
 4. There are so many at once, of so many bytes, and of each owner a part of that. What does not fit is not begun, and of
    what is ready the oldest is forgotten.
 5. A failure is kept until its pause is over: until then nobody is asked again. What was not worth folding is not looked
-   at again before it has grown.
+   at again before it has grown; where a fold is due, not for `REST` seconds.
 6. A credential is held by the task alone. It ends with it, at the latest when the time for a summary is over.
 7. A fold that comes too late does not take the place of the local one by itself: that would write anew what the
    provider has just cached. It does where the calls to come pay for it, as a compaction of its own; the next fold that
@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from midfold.conversation import PreparedFold
 from midfold.errors import LeaseLost
@@ -37,6 +38,8 @@ MOST_BYTES, MOST_BYTES_OF_OWNER = 128_000_000, 32_000_000
 MOST_CALLS = 10
 """Times the limit of one call: what a summary in pieces may take with a model of its own."""
 WORTH_ANOTHER_TRY = 1.05
+REST = 30.0
+"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown."""
 Place = tuple[str, int]
 """A session, and the number of its compaction."""
 
@@ -57,7 +60,7 @@ class PendingFold:
         self.owner, self.size, self.task = measured.conversation.whose, size, task
         self._tokens, self._place = measured.size.tokens, place_of(measured)
         self._chain, self._count = chains[-1], len(chains)
-        self.rests_until = 0.0
+        self.rests_until = self.ended_at = 0.0
         self._local_place: Place | None = None
         self.seen_at = 0.0
         """When the conversation was last seen, of a fold that came too late."""
@@ -107,13 +110,16 @@ class PendingFold:
     def _has_ended(self) -> bool:
         return self.task.done() and not self.task.cancelled()
 
-    def rests(self, measured: MeasuredRequest, now: float) -> bool:
-        """Whether what came to nothing is left alone for now."""
-        failed = self.ready is not None and self.ready.has_failed
-        until = self.ready.outcome.state.cooldown_until if self.ready is not None and failed else self.rests_until
-        if until:
-            return now < until
-        return measured.size.tokens < self._tokens * WORTH_ANOTHER_TRY
+    def rests(self, measured: MeasuredRequest, now: float, *, is_due: bool) -> bool:
+        """Whether what came to nothing is left alone for now. Where nobody was asked, nothing is lost by looking."""
+        if self.rests_until:
+            return now < self.rests_until
+        if self.ready is None:
+            return False
+        if self.ready.has_failed:
+            return now < self.ready.outcome.state.cooldown_until
+        has_grown = measured.size.tokens >= self._tokens * WORTH_ANOTHER_TRY
+        return not has_grown and (not is_due or now < self.ended_at + REST)
 
 
 class BackgroundFolds:
@@ -147,11 +153,17 @@ class BackgroundFolds:
         return found if found is not None and is_late and not found.is_in_flight and found.is_good else None
 
     def begin(
-        self, measured: MeasuredRequest, order: Callable[[], FoldOrder], size: int, *, force: bool = False
+        self,
+        measured: MeasuredRequest,
+        order: Callable[[], FoldOrder],
+        size: int,
+        *,
+        is_due: bool = False,
+        force: bool = False,
     ) -> PendingFold | None:
         """The fold of a conversation: the one that is there, or a new one; None where there is no room for it."""
         found = None if force else self.find(measured)
-        if found is not None and (found.is_good or found.rests(measured, self._clock())):
+        if found is not None and (found.is_good or found.rests(measured, self._clock(), is_due=is_due)):
             return found
         late = self._pending.get(measured.identity)
         if late is not None and late.is_in_flight and late.is_late_for(measured) and not force:
@@ -162,12 +174,13 @@ class BackgroundFolds:
             return None
         task = asyncio.get_running_loop().create_task(self._make(measured, order(), before))
         pending = self._pending[measured.identity] = PendingFold(measured, size, task)
-        task.add_done_callback(self._end)
+        task.add_done_callback(partial(self._end, pending))
         self._tasks.add(task)
         return pending
 
-    def _end(self, task: asyncio.Task[PreparedFold | None]) -> None:
+    def _end(self, pending: PendingFold, task: asyncio.Task[PreparedFold | None]) -> None:
         self._tasks.discard(task)
+        pending.ended_at = self._clock()
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, LeaseLost):
             _log.warning("a fold was not prepared: %s", type(problem).__name__)

@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from midfold.cache.health import Health
 from midfold.cache.prices import Prices
-from midfold.conversation import ConversationMemory, MemoryConversation, Preparation, PreparedFold
+from midfold.conversation import ConversationMemory, Preparation, PreparedFold, resume_in_memory
 from midfold.decide import Decision, Situation, decide
 from midfold.engine.guard import ENGINE_FAILED, ask_engine
 from midfold.errors import LeaseLost, StoreError
@@ -34,7 +34,7 @@ from midfold.lru import LRU
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.drive import Question
 from midfold.service import Sessions
-from midfold.session import Session, memory_of
+from midfold.session import Session, memory_of, replace_fold
 from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.leases import hold_lease
@@ -190,7 +190,7 @@ class HistoryFolder:
         setup = self._session(conversation, measured.name, measured.limits).setup
         setup.summarizer = order.summarizer or setup.summarizer
         setup.cached_prefix, setup.cached_price = order.prefix, order.price
-        held = MemoryConversation(setup, memory=memory, keeper=keeper)
+        held = resume_in_memory(setup, memory, keeper)
         bare = conversation.bare if checkpoint is None else checkpoint.apply(conversation.bare, conversation.dialect)
         held.sync(of_messages(bare, conversation.dialect))
         made = held.prepare(size.tokens, token_basis=size.basis, force=order.force)
@@ -229,7 +229,7 @@ class HistoryFolder:
         session = self.sync(conversation, measured.name, measured.limits)
         session.setup.summarizer = order.summarizer or session.setup.summarizer
         seq = measured.checkpoint.seq if measured.checkpoint else 0
-        if ahead is not None and ahead.has_failed and not ahead.outcome.changed:
+        if ahead is not None and not ahead.outcome.changed:
             session.swap(ahead)
             return FoldResult(ahead.outcome.receipt, None)
         receipt = session.compact(
@@ -250,7 +250,7 @@ class HistoryFolder:
     def replace(self, measured: MeasuredRequest, ready: PreparedFold) -> FoldResult | None:
         """Puts a fold that was ready too late in the place of a request's local one; None if it does not fit."""
         session = self.sync(measured.conversation, measured.name, measured.limits)
-        done = session.replace_fold(ready)
+        done = replace_fold(session, ready)
         if done is None or not done.changed:
             return None
         found = self.store.checkpoints.find(session.name, measured.conversation.lengths)

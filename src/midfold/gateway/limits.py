@@ -436,15 +436,15 @@ class Policy:
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
             looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
-            looked_at = self._looked_at(trigger, looked_at)
+            looked_at = self._first_look(trigger, looked_at)
             return ModelLimits(window, trigger, reservation, meter, looked_at, output=output)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
         lower = min(trigger, beside)
         kept = output if beside < trigger else 0
-        return ModelLimits(window, lower, kept, meter, self._looked_at(lower, 0), output=output)
+        return ModelLimits(window, lower, kept, meter, self._first_look(lower, 0), output=output)
 
-    def _looked_at(self, trigger: int, otherwise: int) -> int:
+    def _first_look(self, trigger: int, otherwise: int) -> int:
         soon = int(trigger * AHEAD_FROM)
         return min(soon, otherwise or soon) if self.prepares else otherwise
 

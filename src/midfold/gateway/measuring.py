@@ -222,7 +222,7 @@ def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -
     return message if kept is data else Message.over(Raw(kept), dialect.read)
 
 
-def unmarked(message: Message, dialect: type[Dialect]) -> Message:
+def bare_of_markers(message: Message, dialect: type[Dialect]) -> Message:
     """A message without its cache markers."""
     return _bare(message, dialect, None)
 

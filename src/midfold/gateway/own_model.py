@@ -27,7 +27,7 @@ from midfold.errors import ModelFailed, SummaryFailed, UpstreamError
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.gateway.encodings import BodyTooLarge, decode_body
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.measuring import MeasuredRequest, unmarked
+from midfold.gateway.measuring import MeasuredRequest, bare_of_markers
 from midfold.gateway.routes import CREDENTIALS, Raw, betas, encoding_of, to_upstream
 from midfold.gateway.upstream import Client, Upstream, UpstreamTarget
 from midfold.model.endpoint import Endpoint, Wire
@@ -133,7 +133,7 @@ class OwnSummarizer(ModelSummarizer):
         headers: list[tuple[str, str]],
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(endpoint, clock=clock, send_later=self._ask)
+        super().__init__(endpoint, clock=clock)
         self._client, self._upstream, self._target, self._headers = client, upstream, target, headers
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
@@ -142,7 +142,7 @@ class OwnSummarizer(ModelSummarizer):
     def forget(self) -> None:
         self._headers = []
 
-    async def _ask(self, call: SummaryCall) -> ModelAnswer:
+    async def _send_async(self, call: SummaryCall) -> ModelAnswer:
         place, data = self._upstream.place, await asyncio.to_thread(call.request)
         try:
             async with asyncio.timeout(call.endpoint.timeout):
@@ -182,7 +182,7 @@ class SentPrefix:
         if WIRES[conversation.dialect.name] != wire:
             return None
         if wire == "anthropic":
-            view = tuple(unmarked(message, conversation.dialect) for message in view)
+            view = tuple(bare_of_markers(message, conversation.dialect) for message in view)
         noted = measured.checkpoint is not None and measured.checkpoint.noted
         body = conversation.body_with(view, noted=noted, offered=measured.tools)
         value: dict[str, Any] = jsonio.decode(self._mark(body) if wire == "anthropic" else body)

@@ -32,7 +32,7 @@ from midfold.config.schema import AuxiliaryTask
 from midfold.conversation import PreparedFold
 from midfold.decide import TIGHT, calls_to_replace
 from midfold.engine import Compressor
-from midfold.gateway.ahead import BackgroundFolds
+from midfold.gateway.ahead import REST, WORTH_ANOTHER_TRY, BackgroundFolds
 from midfold.gateway.caching import Caching
 from midfold.gateway.exchange import Exchange
 from midfold.gateway.folding import NOTHING, FoldOrder, FoldResult, HistoryFolder, larger, names_of, receipt_id
@@ -69,11 +69,8 @@ turn."""
 LONGEST_WAIT = 10.0
 """Seconds a request waits for whoever else folds the same conversation at this moment."""
 PAUSE = 0.25
-REST = 30.0
-"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown."""
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
-WORTH_ANOTHER_TRY = 1.05
 LARGE = 400_000
 """Bytes of a body that is worth a thread."""
 
@@ -382,7 +379,7 @@ class RequestPreparer:
         found = None if order.force else self.ahead.find(measured)
         was_ready = found is not None and not found.is_in_flight
         make = partial(self._with_writer, exchange, measured, order)
-        pending = self.ahead.begin(measured, make, len(exchange.body), force=order.force)
+        pending = self.ahead.begin(measured, make, len(exchange.body), is_due=True, force=order.force)
         if pending is None:
             return None
         seconds = self.policy.config.gateway.summary_wait

@@ -458,7 +458,6 @@ class ModelSummarizer:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         sleep_later: Callable[[float], Awaitable[None]] | None = None,
-        send_later: Callable[[SummaryCall], Awaitable[ModelAnswer]] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.main = main
@@ -466,7 +465,6 @@ class ModelSummarizer:
         self._clock = clock
         self._sleep = sleep
         self._sleep_later = sleep_later
-        self._send_later = send_later or self._send_async
 
     def __call__(self, ask: SummaryAsk) -> SummaryAnswer:
         return run(self._steps(ask), self.send, self._sleep)
@@ -474,7 +472,7 @@ class ModelSummarizer:
     async def later(self, ask: SummaryAsk) -> SummaryAnswer:
         import asyncio
 
-        return await run_async(self._steps(ask), self._send_later, self._sleep_later or asyncio.sleep)
+        return await run_async(self._steps(ask), self._send_async, self._sleep_later or asyncio.sleep)
 
     def send(self, call: SummaryCall) -> ModelAnswer:
         """One call, without a policy."""
