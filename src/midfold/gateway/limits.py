@@ -56,6 +56,8 @@ REFRESHED_EVERY = 60.0
 """Seconds after which the store is asked again."""
 DOUBT = 1.25
 """A size that was refused is an estimate: a larger prompt that was answered contradicts it from so much on."""
+SMALLEST_REFUSED = 1_024
+"""Tokens: who refuses a smaller request as too large means something else."""
 WORTH_SAVING = 1.02
 """Times the lower bound: a larger answer is written down from so much on."""
 MOST_PHRASES = 8
@@ -119,7 +121,7 @@ class LearnedLimits:
     def refuse(self, whose: LimitKey, tokens: int) -> bool:
         """A request of this size was refused without a word on what would fit; says whether that is believed."""
         seen, answered = self._bounds_of(whose), self._largest(whose)
-        if answered.prompt > tokens * DOUBT:
+        if answered.prompt > tokens * DOUBT or tokens < SMALLEST_REFUSED:
             return False
         refused = max(min(tokens, seen.refused or tokens), answered.prompt + 1)
         fitted = max((size for size in (*answered, seen.fitted) if size < refused), default=0)
