@@ -27,7 +27,7 @@ _MODULES = {
         SummaryModelSettings=AuxiliaryTask
     """,
     "config.schema": "AgentSettings GatewaySettings KeySettings=Key StoreSettings UpstreamSettings",
-    "conversation": "CompactArguments Compacted Conversation MemoryConversation Preparation PreparedFold Sync",
+    "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
         Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
@@ -51,7 +51,7 @@ _MODULES = {
     """,
     "fold.trail": "CheckRun FileRead RunningTask TrackedFile Trail WorldAct",
     "host": "EngineHost",
-    "model.drive": "Summarizer drive local_summarizer",
+    "model.drive": "Preparation Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",
     "model.summaries": "ModelSummarizer SummaryProgress",
     "models": "Belief Model ModelOverride ModelSettings=ModelOverride learn_limit look_up_model=look_up",

@@ -5,7 +5,7 @@ from midfold.cache.markers import PromptCacheHint as PromptCacheHint, mark as ma
 from midfold.cache.schedule import break_even as break_even
 from midfold.config import Auxiliary as AuxiliarySettings, Compression as CompressionSettings, Config as Config, Context as ContextSettings, Loaded as LoadedConfig, PromptCaching as PromptCachingSettings, Provider as ProviderSettings, load as load_config, AuxiliaryTask as SummaryModelSettings
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
-from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, Preparation as Preparation, PreparedFold as PreparedFold, Sync as Sync
+from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
 from midfold.errors import Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
 from midfold.fold.archive import Archive as Archive
@@ -22,7 +22,7 @@ from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as 
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
 from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
 from midfold.host import EngineHost as EngineHost
-from midfold.model.drive import Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
+from midfold.model.drive import Preparation as Preparation, Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
 from midfold.model.summaries import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
 from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model

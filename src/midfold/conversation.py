@@ -17,7 +17,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +37,15 @@ from midfold.fold.handoff import Keeper
 from midfold.fold.receipt import Readiness, Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import CooldownGuard, InThread, Question, clear_failures, run, run_async
+from midfold.model.drive import (
+    CooldownGuard,
+    Preparation,
+    Question,
+    clear_failures,
+    run,
+    run_async,
+    with_pause_of,
+)
 from midfold.model.endpoint import Wire
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
@@ -56,6 +63,7 @@ class CompactArguments(TypedDict, total=False):
 
     focus: str | None
     force: bool
+    overflowed: bool
     keep_last_exchanges: int | None
     target_tokens: int | None
     prompt_tokens: int | None
@@ -162,21 +170,6 @@ class PreparedFold(NamedTuple):
 
     def with_readiness(self, readiness: Readiness) -> PreparedFold:
         return self._replace(outcome=self.outcome.with_readiness(readiness))
-
-
-class Preparation:
-    """A compaction that is still to be made ahead of time: call it in another thread, or await `later`."""
-
-    def __init__(self, steps: Generator[Any, Any, PreparedFold]) -> None:
-        self.steps = steps
-        """Asks for summaries, and gives the fold."""
-
-    def __call__(self) -> PreparedFold:
-        return run(self.steps)
-
-    async def later(self, in_thread: InThread = asyncio.to_thread) -> PreparedFold:
-        """The same for an event loop."""
-        return await run_async(self.steps, in_thread)
 
 
 class Compacted(NamedTuple, Generic[T]):
@@ -414,10 +407,8 @@ class Conversation(ABC, Generic[N]):
     def _leave(self, now: N, outcome: Outcome) -> Compacted[Self]:
         """Nothing was folded. Strikes and pauses are remembered; a plain no-op writes nothing."""
         before, after = now.memory.state, outcome.state
-        learnt = {
-            name: getattr(after, name) for name in ("ineffective", "ineffective_tokens", "failure", "cooldown_until")
-        }
-        state = msgspec.structs.replace(before, **learnt)
+        learnt = {name: getattr(after, name) for name in ("ineffective", "ineffective_tokens")}
+        state = with_pause_of(msgspec.structs.replace(before, **learnt), after)
         if state != before:
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
         self.last = outcome.receipt
@@ -428,19 +419,23 @@ class Conversation(ABC, Generic[N]):
         return Compacted(self.last, self)
 
     def prepare(
-        self, prompt_tokens: int | None = None, *, token_basis: Basis = "reported", force: bool = False
-    ) -> Preparation | None:
+        self,
+        prompt_tokens: int | None = None,
+        *,
+        token_basis: Basis = "reported",
+        force: bool = False,
+        overflowed: bool = False,
+    ) -> Preparation[PreparedFold] | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
-
-        None where no compaction would be made.
+        None where no compaction would be made, and in a pause after a failure: what asks no model can wait.
         """
         now = self._now()
-        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis, "force": force}
-        request = self._request(now, asked)
+        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
+        request = self._request(now, {**asked, "force": force, "overflowed": overflowed})
         situation = self._situation(now, request)
         is_early = situation.prompt_tokens < situation.threshold_tokens
         decision = decide(msgspec.structs.replace(situation, ahead=is_early))
-        if not decision.fold or not now.messages:
+        if not decision.fold or decision.pause or not now.messages:
             return None
         return Preparation(self._steps_ahead(now, now.running.now, request, decision))
 
@@ -464,9 +459,7 @@ class Conversation(ABC, Generic[N]):
         now = self._now()
         failed = ready.outcome.state if ready.has_failed else None
         if failed is not None:
-            state = msgspec.structs.replace(
-                now.memory.state, failure=failed.failure, cooldown_until=failed.cooldown_until
-            )
+            state = with_pause_of(now.memory.state, failed)
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
         if failed is not None or not now.goes_on(ready.now, ready.tally):
             return None

@@ -82,6 +82,11 @@ class BackgroundFold:
         work.join()
         return work.ready
 
+    def take_failed(self) -> PreparedFold | None:
+        """A fold that is made already, and whose summary failed."""
+        ready = None if self._work is None or self._work.is_alive() else self._work.ready
+        return self.take() if ready is not None and ready.has_failed else None
+
     def drop(self) -> None:
         """Forgets the fold: what it was made from is gone."""
         self._work = None

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import midfold
 from midfold.api import compact
 from midfold.cache.health import Health, Turn
 from midfold.cache.prices import Prices
@@ -176,3 +177,26 @@ def test_a_fold_that_is_made_ahead_leaves_room_for_what_comes_before_it_is_used(
     assert now.deep_landing == 5_500
     assert msgspec.structs.replace(now, ahead=False).deep_landing is None, "it is not time"
     assert msgspec.structs.replace(now, prompt_tokens=10_000, ahead=False).deep_landing is None, "there is room"
+
+
+def test_what_nobody_asked_for_does_not_say_so() -> None:
+    assert decided(85, ahead=True).reason == "made ahead, at 85 tokens: the threshold of 100 was near"
+    assert decided(5, crowded=True).reason == "there are more messages than are allowed"
+    assert decided(105, crowded=True).reason == ""
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s", context_length=16_000)
+        session.append(
+            [{"role": role, "content": "Some words. " * 70} for _ in range(24) for role in ("user", "assistant")]
+        )
+        make = session.prepare()
+        assert make is not None
+        done = session.compact(ahead=make())
+    assert done.changed
+    assert done.receipt.reason == f"{done.receipt.old_tokens:,} tokens reached the threshold of 8,000"
+
+
+def test_what_a_provider_refused_is_folded_at_once_and_keeps_the_pause() -> None:
+    made = decided(5, asked=True, overflowed=True, failure="auth", pause=7.0)
+    assert (made.fold, made.forced, made.failure, made.pause) == (True, True, "auth", 7.0)
+    assert decided(5, asked=True, failure="auth", pause=7.0).pause == 0.0
+    assert decided(5, asked=True, overflowed=True).pause == 0.0

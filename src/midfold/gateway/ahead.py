@@ -150,7 +150,8 @@ class BackgroundFolds:
         """One that is ready, of which a local one has taken the place."""
         found = self._pending.get(measured.identity)
         is_late = found is not None and found.is_late_for(measured)
-        return found if found is not None and is_late and not found.is_in_flight and found.is_good else None
+        is_ready = found is not None and found.ready is not None and not found.ready.has_failed and found.is_good
+        return found if is_late and is_ready else None
 
     def begin(
         self,
@@ -165,8 +166,7 @@ class BackgroundFolds:
         found = None if force else self.find(measured)
         if found is not None and (found.is_good or found.rests(measured, self._clock(), is_due=is_due)):
             return found
-        late = self._pending.get(measured.identity)
-        if late is not None and late.is_in_flight and late.is_late_for(measured) and not force:
+        if not force and self._awaits_late(measured, is_due=is_due):
             return None
         before = self.drop(measured)
         owner = measured.conversation.whose
@@ -177,6 +177,13 @@ class BackgroundFolds:
         task.add_done_callback(partial(self._end, pending))
         self._tasks.add(task)
         return pending
+
+    def _awaits_late(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
+        """Whether one that came too late is still in the making, or has just failed."""
+        late = self._pending.get(measured.identity)
+        if late is None or not late.is_late_for(measured):
+            return False
+        return late.is_in_flight or (not late.is_good and late.rests(measured, self._clock(), is_due=is_due))
 
     def _end(self, pending: PendingFold, task: asyncio.Task[PreparedFold | None]) -> None:
         self._tasks.discard(task)
@@ -194,7 +201,10 @@ class BackgroundFolds:
                 if before is not None:
                     await asyncio.wait({before})
                 work = await self._in_thread(self._folder.prepare, measured, order)
-                return None if work is None else await work.later(self._in_thread)
+                ready = None if work is None else await work.later(self._in_thread)
+                if ready is not None and ready.has_failed:
+                    await self._in_thread(self._folder.keep_failure, measured, ready)
+                return ready
         except TimeoutError:
             pending = self._pending.get(measured.identity)
             if pending is not None and pending.task is asyncio.current_task():

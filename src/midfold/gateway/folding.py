@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from midfold.cache.health import Health
 from midfold.cache.prices import Prices
-from midfold.conversation import ConversationMemory, Preparation, PreparedFold, resume_in_memory
+from midfold.conversation import ConversationMemory, PreparedFold, resume_in_memory
 from midfold.decide import Decision, Situation, decide
 from midfold.engine.guard import ENGINE_FAILED, ask_engine
 from midfold.errors import LeaseLost, StoreError
@@ -32,9 +32,9 @@ from midfold.gateway.limits import ModelLimits, Policy
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest, space_of, tool_values
 from midfold.lru import LRU
 from midfold.model import Summarizer, local_summarizer
-from midfold.model.drive import Question
+from midfold.model.drive import Preparation, Question, with_pause_of
 from midfold.service import Sessions
-from midfold.session import Session, memory_of, replace_fold
+from midfold.session import Session, keep_pause, memory_of, pass_pause_on, replace_fold
 from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.leases import hold_lease
@@ -57,6 +57,8 @@ class FoldOrder(NamedTuple):
 
     at_least: Count = NOTHING
     force: bool = False
+    overflowed: bool = False
+    """Whether the provider has refused the request."""
     summarizer: Summarizer | None = None
     """Who writes its summary; None: whoever the settings choose."""
     prefix: CachedPrefix | None = None
@@ -177,15 +179,12 @@ class HistoryFolder:
         """Whether the settings leave summaries to somebody who takes time."""
         return self._setup(measured).writer() is not local_summarizer
 
-    def prepare(self, measured: MeasuredRequest, order: FoldOrder) -> Preparation | None:
+    def prepare(self, measured: MeasuredRequest, order: FoldOrder) -> Preparation[PreparedFold] | None:
         """A fold of a request as it is now; nothing of it is stored. None where none would be made."""
-        checkpoint, store = measured.checkpoint, self.store
+        checkpoint = measured.checkpoint
         name = measured.name if checkpoint is None else checkpoint.session
-        info = store.info(name)
-        if (info.compaction if info else 0) != (checkpoint.seq if checkpoint else 0):
-            return None
-        memory = ConversationMemory() if info is None else memory_of(info)
-        keeper = StoredKeeper(store, name, space_of(name))
+        memory = self._memory(name, 0 if checkpoint is None else checkpoint.seq)
+        keeper = StoredKeeper(self.store, name, space_of(name))
         conversation, size = measured.conversation, larger(measured.size, order.at_least)
         setup = self._session(conversation, measured.name, measured.limits).setup
         setup.summarizer = order.summarizer or setup.summarizer
@@ -193,10 +192,25 @@ class HistoryFolder:
         held = resume_in_memory(setup, memory, keeper)
         bare = conversation.bare if checkpoint is None else checkpoint.apply(conversation.bare, conversation.dialect)
         held.sync(of_messages(bare, conversation.dialect))
-        made = held.prepare(size.tokens, token_basis=size.basis, force=order.force)
+        made = held.prepare(size.tokens, token_basis=size.basis, force=order.force, overflowed=order.overflowed)
         return None if made is None else Preparation(self._under_lease(name, made))
 
-    def _under_lease(self, name: str, made: Preparation) -> Generator[Question, SummaryAnswer, PreparedFold]:
+    def _memory(self, name: str, seq: int) -> ConversationMemory:
+        """What is known of a session right after one of its compactions: where another one is in force, the request is
+        of a branch, which will begin with that, and with the pause."""
+        info = self.store.info(name)
+        if info is None:
+            return ConversationMemory()
+        newest = memory_of(info)
+        if info.compaction == seq:
+            return newest
+        record = next((one for one in self.store.records(name) if one.seq == seq), None)
+        then = CompactionState() if record is None else record.state
+        return ConversationMemory(state=with_pause_of(then, newest.state), noted=record is not None and record.noted)
+
+    def _under_lease(
+        self, name: str, made: Preparation[PreparedFold]
+    ) -> Generator[Question, SummaryAnswer, PreparedFold]:
         with self._preparing(name):
             ready = yield from made.steps
         # What was needed to make it, and the client's bytes with it, is no longer.
@@ -231,6 +245,8 @@ class HistoryFolder:
         seq = measured.checkpoint.seq if measured.checkpoint else 0
         if ahead is not None and not ahead.outcome.changed:
             session.swap(ahead)
+            if ahead.has_failed:
+                pass_pause_on(session, measured.name)
             return FoldResult(ahead.outcome.receipt, None)
         receipt = session.compact(
             ahead=ahead,
@@ -239,13 +255,22 @@ class HistoryFolder:
             token_basis=size.basis,
             measured_at=seq,
             force=order.force,
+            overflowed=order.overflowed,
             health=health,
         ).receipt
         self._log_faults(*receipt.notices)
+        if receipt.summary.failure:
+            pass_pause_on(session, measured.name)
         folded = FoldResult(receipt, None)
         if not folded.is_made:
             return folded
         return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
+
+    def keep_failure(self, measured: MeasuredRequest, failed: PreparedFold) -> None:
+        """A summary that nobody waited for has failed; of a conversation that is not stored only memory knows it."""
+        name = measured.name if measured.checkpoint is None else measured.checkpoint.session
+        for one in {name, measured.name}:
+            keep_pause(self._session(measured.conversation, one, measured.limits), failed.outcome.state)
 
     def replace(self, measured: MeasuredRequest, ready: PreparedFold) -> FoldResult | None:
         """Puts a fold that was ready too late in the place of a request's local one; None if it does not fit."""
@@ -261,11 +286,14 @@ class HistoryFolder:
 
     def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         """The session that holds exactly this history."""
-        done = self._session(conversation, name, limits).sync(list(conversation.bare))
+        named = self._session(conversation, name, limits)
+        done = named.sync(list(conversation.bare))
         if not done.ahead:
             return done.session
-        own = f"{name}.{conversation.chains[-1].hex()[:12]}"
-        return self._session(conversation, own, limits).sync(list(conversation.bare)).session
+        own = self._session(conversation, f"{name}.{conversation.chains[-1].hex()[:12]}", limits)
+        session = own.sync(list(conversation.bare)).session
+        pass_pause_on(named, session.name)
+        return session
 
     def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         offer = conversation.offer

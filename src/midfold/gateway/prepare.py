@@ -251,11 +251,12 @@ class RequestPreparer:
         *,
         at_least: Count = NOTHING,
         force: bool = False,
+        overflowed: bool = False,
         is_patient: bool = False,
     ) -> MeasuredRequest:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size; who `is_patient`
         has asked for the fold, and waits for its summary."""
-        order = FoldOrder(at_least, force, local_summarizer if self._has_own_models else None)
+        order = FoldOrder(at_least, force, overflowed, local_summarizer if self._has_own_models else None)
         ready, local = None, False
         if self.ahead is not None and self._takes_time(exchange, measured):
             must_wait = at_least.tokens > 0 and not self.policy.config.compression.lossy_fallback
@@ -476,7 +477,7 @@ class RequestPreparer:
             beyond = Count(max(found.limit, limits.window) + 1, "estimated")
             at_least = larger(beyond, Count(found.asked, "reported"))
         async with self._turn(measured.identity):
-            again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes)
+            again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes, overflowed=True)
         self.tell(exchange, again)
         exchange.account.tokens_before = max(again.came, found.asked)
         smaller = await self.in_thread(again.prepare)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -133,6 +133,21 @@ def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
     return step.value  # type: ignore[return-value]
 
 
+class Preparation(Generic[T]):
+    """Work that is still to be done: call it in another thread, or await `later`."""
+
+    def __init__(self, steps: Generator[Any, Any, T]) -> None:
+        self.steps = steps
+        """Asks for summaries, and gives what comes of them."""
+
+    def __call__(self) -> T:
+        return run(self.steps)
+
+    async def later(self, in_thread: InThread = asyncio.to_thread) -> T:
+        """The same for an event loop."""
+        return await run_async(self.steps, in_thread)
+
+
 async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InThread = asyncio.to_thread) -> T:
     """The same for an event loop: what takes time happens in a thread, summaries are awaited."""
     try:
@@ -162,6 +177,11 @@ def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | 
         return next(steps) if answer is None else steps.send(answer)
     except StopIteration as stop:
         return _FlowResult(stop.value)
+
+
+def with_pause_of(state: CompactionState, other: CompactionState) -> CompactionState:
+    """The state with another one's failure, and the pause after it."""
+    return msgspec.structs.replace(state, failure=other.failure, cooldown_until=other.cooldown_until)
 
 
 def clear_failures(state: CompactionState) -> CompactionState:

@@ -18,6 +18,8 @@ from midfold.recall.tool_answers import (
     NOTHING_FOLDED,
     PAGE,
     TOOLS,
+    UNBOUNDED,
+    AnswerBounds,
     Recall,
     ToolAnswer,
 )
@@ -34,6 +36,8 @@ __all__ = [
     "NOTHING_FOLDED",
     "PAGE",
     "TOOLS",
+    "UNBOUNDED",
+    "AnswerBounds",
     "Candidate",
     "Filters",
     "Hit",

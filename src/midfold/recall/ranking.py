@@ -411,12 +411,14 @@ def search(
     return hits_of(past, asked, asked.best(limit), redact, limit)
 
 
-def hits_of(past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int) -> list[Hit]:
-    """Hits of scored units, each text once."""
+def hits_of(
+    past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int = 2 * FIRST_ROOM
+) -> list[Hit]:
+    """Hits of scored units, each text once; the first has at most half of the room, others a quarter."""
     made: list[Hit] = []
     places: dict[tuple[str, str], int] = {}
     for one in scored:
-        room = ROOM if made else FIRST_ROOM
+        room = min(ROOM, whole // 4) if made else min(FIRST_ROOM, whole // 2)
         parts = _parts(one, asked.weights, redact, room)
         key = (one.main.found.session, _likeness(parts))
         if key in places:
