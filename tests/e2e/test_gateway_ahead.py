@@ -182,6 +182,15 @@ def test_a_branch_or_an_undo_in_between_makes_a_prepared_fold_stale() -> None:
         assert gateway.sessions.check(deep=True) == []
 
 
+def test_branches_that_take_turns_do_not_ask_for_a_summary_every_time() -> None:
+    with gateways(openai_json(SUMMARY)) as (gateway, _, writer):
+        for number in range(6):
+            other = [*story(NEARLY)[:-1], user(f"Branch {number % 2}, request {number}.")]
+            timed(gateway, "chat", body("chat", other))
+            settled(gateway)
+        assert len(writer.requests) == 1
+
+
 def test_two_gateways_on_one_store_prepare_a_fold_once(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/g.db?synchronous=normal"
     with midfold.open(url) as one, gateways(openai_json(SUMMARY).slow(1.0), sessions=one) as made:

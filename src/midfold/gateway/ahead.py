@@ -5,7 +5,8 @@ Rules of this file:
    trigger it is used at once, with what came since behind it.
 2. One at a time for each conversation: by its name in this process, by a lease across gateways.
 3. A prepared fold fits as long as the conversation has only grown. Another branch, an undo or somebody else's fold
-   makes it stale: it is dropped, and ends.
+   makes it stale: it is not used, and ends when another one is begun. Branches that take turns do not end each other's
+   preparations more often than every `REST` seconds.
 4. There are so many at once, of so many bytes, and of each owner a part of that. What does not fit is not begun, and of
    what is ready the oldest is forgotten.
 5. A failure is kept until its pause is over: until then nobody is asked again. What was not worth folding is not looked
@@ -39,7 +40,8 @@ MOST_CALLS = 10
 """Times the limit of one call: what a summary in pieces may take with a model of its own."""
 WORTH_ANOTHER_TRY = 1.05
 REST = 30.0
-"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown."""
+"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown, and in which
+no other branch of it is prepared."""
 Place = tuple[str, int]
 """A session, and the number of its compaction."""
 
@@ -60,7 +62,7 @@ class PendingFold:
         self.owner, self.size, self.task = measured.conversation.whose, size, task
         self._tokens, self._place = measured.size.tokens, place_of(measured)
         self._chain, self._count = chains[-1], len(chains)
-        self.rests_until = self.ended_at = 0.0
+        self.rests_until = self.begun_at = self.ended_at = 0.0
         self._local_place: Place | None = None
         self.seen_at = 0.0
         """When the conversation was last seen, of a fold that came too late."""
@@ -138,13 +140,9 @@ class BackgroundFolds:
         return len(self._tasks)
 
     def find(self, measured: MeasuredRequest) -> PendingFold | None:
-        """The one that a request can use; what has become stale is dropped."""
+        """The one that a request can use."""
         found = self._pending.get(measured.identity)
-        if found is None or found.fits(measured):
-            return found
-        if not found.is_late_for(measured):
-            self.drop(measured)
-        return None
+        return found if found is not None and found.fits(measured) else None
 
     def find_late(self, measured: MeasuredRequest) -> PendingFold | None:
         """One that is ready, of which a local one has taken the place."""
@@ -166,7 +164,7 @@ class BackgroundFolds:
         found = None if force else self.find(measured)
         if found is not None and (found.is_good or found.rests(measured, self._clock(), is_due=is_due)):
             return found
-        if not force and self._awaits_late(measured, is_due=is_due):
+        if not force and self._is_occupied(measured, is_due=is_due):
             return None
         before = self.drop(measured)
         owner = measured.conversation.whose
@@ -174,16 +172,20 @@ class BackgroundFolds:
             return None
         task = asyncio.get_running_loop().create_task(self._make(measured, order(), before))
         pending = self._pending[measured.identity] = PendingFold(measured, size, task)
+        pending.begun_at = self._clock()
         task.add_done_callback(partial(self._end, pending))
         self._tasks.add(task)
         return pending
 
-    def _awaits_late(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
-        """Whether one that came too late is still in the making, or has just failed."""
-        late = self._pending.get(measured.identity)
-        if late is None or not late.is_late_for(measured):
+    def _is_occupied(self, measured: MeasuredRequest, *, is_due: bool) -> bool:
+        """Whether another fold of the conversation goes first: one that came too late and is still in the making, or
+        has just failed; where none is due, that of another branch which has just begun."""
+        other, now = self._pending.get(measured.identity), self._clock()
+        if other is None or other.fits(measured):
             return False
-        return late.is_in_flight or (not late.is_good and late.rests(measured, self._clock(), is_due=is_due))
+        if other.is_late_for(measured):
+            return other.is_in_flight or (not other.is_good and other.rests(measured, now, is_due=is_due))
+        return not is_due and now < other.begun_at + REST
 
     def _end(self, pending: PendingFold, task: asyncio.Task[PreparedFold | None]) -> None:
         self._tasks.discard(task)
