@@ -154,6 +154,15 @@ def test_the_token_of_a_subscription_is_used_only_if_the_settings_say_so(wire: s
         assert len(summaries(provider)) == 1
 
 
+def test_a_compaction_that_a_client_asks_for_waits_for_its_own_model() -> None:
+    with held() as (gateway, provider):
+        given = {"model": "gpt-4o", "input": story(20)}
+        status, head, told = gateway.post("/v1/responses/compact", given, **credential("responses"))
+        assert (status, head["x-midfold-action"]) == (200, "compacted"), told
+        assert TOLD in told.decode() and provider.rejected == []
+        assert {request.path for request in summaries(provider)} == {"/v1/responses"}
+
+
 def test_nobody_is_asked_by_default() -> None:
     with held(provider="auto") as (gateway, provider):
         talk(gateway, "chat", range(20, 60), **credential("chat"))

@@ -93,7 +93,8 @@ class OwnModels:
         endpoint = self._endpoint(upstream, WIRES[dialect or ""], model, measured.limits.window)
         sent = (pair for pair in exchange.headers if pair[0] not in NOT_AGAIN)
         headers = [*to_upstream(sent, upstream.credential(exchange.route.wire)), *OWN_HEADERS]
-        target = upstream.target(exchange.raw_path, exchange.scope.get("query_string", b""))
+        path = exchange.raw_path.removesuffix("/compact") if exchange.route.kind == "compact" else exchange.raw_path
+        target = upstream.target(path, exchange.scope.get("query_string", b""))
         return OwnSummarizer(endpoint, self._client, upstream, target, headers, self._clock)
 
     def _endpoint(self, upstream: Upstream, wire: Wire, model: str, window: int) -> Endpoint:
