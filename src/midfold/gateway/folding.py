@@ -245,19 +245,18 @@ class HistoryFolder:
         seq = measured.checkpoint.seq if measured.checkpoint else 0
         if ahead is not None and not ahead.outcome.changed:
             session.swap(ahead)
-            if ahead.has_failed:
-                pass_pause_on(session, measured.name)
-            return FoldResult(ahead.outcome.receipt, None)
-        receipt = session.compact(
-            ahead=ahead,
-            local=local,
-            prompt_tokens=size.tokens,
-            token_basis=size.basis,
-            measured_at=seq,
-            force=order.force,
-            overflowed=order.overflowed,
-            health=health,
-        ).receipt
+            receipt = ahead.outcome.receipt
+        else:
+            receipt = session.compact(
+                ahead=ahead,
+                local=local,
+                prompt_tokens=size.tokens,
+                token_basis=size.basis,
+                measured_at=seq,
+                force=order.force,
+                overflowed=order.overflowed,
+                health=health,
+            ).receipt
         self._log_faults(*receipt.notices)
         if receipt.summary.failure:
             pass_pause_on(session, measured.name)
