@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice, takewhile
 
 from midfold.errors import NotStored
 from midfold.fold.archive import FEWEST_DIGITS, PREFIX, framed_handles, handle_of, short_handles
@@ -66,12 +67,11 @@ class Memory:
     def _places(self, term: Term) -> list[int]:
         if not term.prefix:
             return self._index.get(term.text, [])
-        found: set[int] = set()
-        number = bisect_left(self._tokens, term.text)
-        while number < len(self._tokens) and self._tokens[number].startswith(term.text):
-            found.update(self._index[self._tokens[number]])
-            number += 1
-        return sorted(found)
+        return sorted({place for word in self.words(term.text) for place in self._index[word]})
+
+    def words(self, beginning: str) -> list[str]:
+        start = bisect_left(self._tokens, beginning)
+        return list(takewhile(lambda word: word.startswith(beginning), islice(self._tokens, start, None)))
 
     def messages(self, wanted: Positions) -> list[Candidate]:
         return [self._candidates[place] for place in sorted(wanted.get("", ())) if 0 <= place < len(self._candidates)]

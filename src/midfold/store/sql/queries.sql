@@ -273,10 +273,6 @@ FROM bodies b CROSS JOIN messages m
 WHERE m.body = b.id AND b.digest >= :low AND b.digest < :high AND m.session = :session AND m.position < :stop
 GROUP BY b.digest, b.codec, b.data ORDER BY 1 LIMIT 1
 
--- name: digests_like
-SELECT b.digest, (SELECT min(m.position) FROM messages m WHERE m.body = b.id AND m.session = :session)
-FROM bodies b WHERE b.digest >= :low AND b.digest < :high
-
 -- name: count_messages
 SELECT coalesce(sum(count), 0) FROM sessions
 
