@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from midfold.adapters.mcp_server import SPECS, SessionTools, project_prefix
 from midfold.cli.main import main
 from midfold.errors import ConfigError
 from midfold.gateway.admission import hash_key, new_key
+from support.data import need
 
 ROOT = Path(__file__).resolve().parents[2]
 CODING = ROOT / "examples" / "coding-session.json"
@@ -239,7 +242,8 @@ def test_what_was_compacted_can_be_unfolded(project: Path) -> None:
 
 
 def client() -> Any:
-    return pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    need(find_spec("mcp"), "the extra mcp is not installed (make test-all does it)")
+    return import_module("mcp")
 
 
 async def talk(transport: Any) -> None:

@@ -43,6 +43,7 @@ class FoldedHistory:
         recall: Literal["never", "always", "folded"] = "folded",
     ) -> None:
         self.wires, self.dialect = wires, dialect
+        setup.leaves_room = True
         self._given = [setup.model, setup.context_length]
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
