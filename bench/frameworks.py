@@ -3,7 +3,7 @@
 `python -m bench frameworks [LangChain]`. The model is scripted and the provider is on the loopback; it enforces the
 rules of its wire and a window of 24,000 tokens, and bills by a prefix cache. Twelve asks, each of which makes the model
 read six files; a thirteenth asks for a word of the first ask and for a number in an early file. Whoever asks the model
-for a summary gets the goal, if it can be seen, and the newest facts, as far as they fit in 200 tokens.
+for a summary gets the goal, if it can be seen, and the newest twenty facts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ASKS, FILES = 12, 6
 EARLY = 2
 WORD = "PLUM"
 SYSTEM = "You are a careful reader of files."
-SUMMARY_FACTS = 12
+SUMMARY_FACTS = 20
 FRAMEWORKS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "LangChain 1.4.7": (
         LANGCHAIN,
@@ -97,7 +97,8 @@ def summary(text: str) -> str:
     goal = next(iter(re.findall(rf"Step 1: read[^\"\\]*{WORD}[^\"\\.]*", text)), "read the files that were asked for")
     facts = sorted(numbers_in(text).items())[-SUMMARY_FACTS:]
     lines = "\n".join(f"- the number of f{name}.txt is {number}" for name, number in facts)
-    return f"## Goal\n{goal}\n\n## Progress\n### Done\n{lines}\n"
+    rest = "### In Progress\n- reading, in the order of the files\n\n## Next Steps\n- read what the next ask names"
+    return f"## Goal\n{goal}\n\n## Progress\n### Done\n{lines}\n{rest}\n"
 
 
 class Reader:

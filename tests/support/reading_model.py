@@ -16,7 +16,14 @@ from support.provider_replies import Turn
 
 ASK = "Read all of the files. The word is PLUM."
 WORD = "PLUM"
-SUMMARY = "## Goal\nRead the files\n\n## Progress\n### Done\n- read some of them: WRITTEN BY THE MODEL"
+SUMMARY = "\n".join(
+    [
+        "## Goal\nRead the files. The word is PLUM.\n\n## Progress\n### Done\n- read some: WRITTEN BY THE MODEL",
+        "### In Progress\n- reading the files, one after the other\n\n## Next Steps",
+        *(f"- say what the number of the file f{number}.txt is, in a line of its own" for number in range(1, 13)),
+    ]
+)
+"""Long enough for what it stands for."""
 
 
 def file_text(number: int, words: int = 110) -> str:

@@ -43,7 +43,6 @@ class FoldedHistory:
         recall: Literal["never", "always", "folded"] = "folded",
     ) -> None:
         self.wires, self.dialect = wires, dialect
-        setup.leaves_room = True
         self._given = [setup.model, setup.context_length]
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
@@ -98,8 +97,9 @@ class FoldedHistory:
         self.conversation.observe(usage)
 
     def keep(self) -> dict[str, Any]:
-        """What the next call must be given."""
-        return {"plan": self._plan, "given": self._given, "memory": {**self.conversation.save(), "archive": {}}}
+        """What the next call must be given: equal to what comes back from JSON."""
+        memory = json.loads(json.dumps({**self.conversation.save(), "archive": {}}))
+        return {"plan": self._plan, "given": self._given, "memory": memory}
 
     def _memory(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """What was learnt about another model, or under another window, says nothing about this one.

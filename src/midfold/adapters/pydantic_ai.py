@@ -46,7 +46,7 @@ NAME = "midfold"
 """Where responses have what midfold remembers."""
 
 
-class Unit(NamedTuple):
+class HistoryUnit(NamedTuple):
     """What midfold takes for a message: one part of a request, or a whole response (`part` is None)."""
 
     message: Any
@@ -167,17 +167,17 @@ def _system_of(request_context: Any) -> str | None:
     return "\n\n".join(part.content for part in parts) if parts else None
 
 
-def _kind(unit: Unit) -> str:
+def _kind(unit: HistoryUnit) -> str:
     found = type(unit.message if unit.part is None else unit.part)
     return f"{found.__module__}.{found.__qualname__}"
 
 
-def _units(messages: Sequence[Any]) -> Iterator[Unit]:
+def _units(messages: Sequence[Any]) -> Iterator[HistoryUnit]:
     for message in messages:
         if isinstance(message, ModelRequest):
-            yield from (Unit(message, part, _request_wire(part)) for part in message.parts)
+            yield from (HistoryUnit(message, part, _request_wire(part)) for part in message.parts)
         else:
-            yield Unit(message, None, _response_wire(message))
+            yield HistoryUnit(message, None, _response_wire(message))
 
 
 def _request_wire(part: Any) -> dict[str, Any] | None:
@@ -217,14 +217,14 @@ def _response_wire(message: Any) -> dict[str, Any] | None:
     return {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
 
 
-def _messages(units: Sequence[Unit], pieces: Sequence[int | dict[str, Any]]) -> Iterator[Any]:
+def _messages(units: Sequence[HistoryUnit], pieces: Sequence[int | dict[str, Any]]) -> Iterator[Any]:
     """What to send. A request of which all is sent is the very object."""
     parts = {unit.part.tool_call_id: unit for unit in units if isinstance(unit.part, ToolReturnPart)}
     calls = {call["id"]: unit for unit in units for call in (unit.wire or {}).get("tool_calls", ())}
     request: Any = None
     sent: list[Any] = []
     for piece in pieces:
-        unit = units[piece] if isinstance(piece, int) else _written(piece, parts, calls)
+        unit = units[piece] if isinstance(piece, int) else _unit_for(piece, parts, calls)
         if request is not None and unit.message is not request:
             yield _request(request, sent)
             request, sent = None, []
@@ -242,25 +242,27 @@ def _request(request: Any, sent: list[Any]) -> Any:
     return request if whole else replace(request, parts=sent)
 
 
-def _written(wire: Mapping[str, Any], parts: Mapping[str, Unit], calls: Mapping[str, Unit]) -> Unit:
+def _unit_for(
+    wire: Mapping[str, Any], parts: Mapping[str, HistoryUnit], calls: Mapping[str, HistoryUnit]
+) -> HistoryUnit:
     """A message that midfold wrote; one that stands for another has everything else of it."""
     content, role = wire.get("content") or "", wire["role"]
     text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
     if role == "tool":
         unit = parts.get(wire["tool_call_id"])
         if unit is not None:
-            return Unit(unit.message, replace(unit.part, content=text), None)
+            return HistoryUnit(unit.message, replace(unit.part, content=text), None)
         part = ToolReturnPart("unknown", text, wire["tool_call_id"])
-        return Unit(ModelRequest([part]), part, None)
+        return HistoryUnit(ModelRequest([part]), part, None)
     if role == "assistant":
         arguments = {call["id"]: call["function"]["arguments"] for call in wire.get("tool_calls") or ()}
         unit = next((calls[key] for key in arguments if key in calls), None)
         if unit is None:
-            return Unit(ModelResponse([TextPart(text)]), None, None)
+            return HistoryUnit(ModelResponse([TextPart(text)]), None, None)
         changed = [
             replace(part, args=arguments[part.tool_call_id]) if isinstance(part, ToolCallPart) else part
             for part in unit.message.parts
         ]
-        return Unit(replace(unit.message, parts=changed), None, None)
+        return HistoryUnit(replace(unit.message, parts=changed), None, None)
     made = SystemPromptPart(text) if role == "system" else UserPromptPart(text)
-    return Unit(ModelRequest([made]), made, None)
+    return HistoryUnit(ModelRequest([made]), made, None)

@@ -168,10 +168,10 @@ def _message(wire: Mapping[str, Any], messages: list[Any]) -> dict[str, Any]:
     """A message that midfold wrote; blocks that it left as they were are the blocks of the history."""
     known = {str(_block(block)): block for message in messages for block in message["content"]}
     content = wire["content"] if isinstance(wire["content"], list) else [{"type": "text", "text": wire["content"]}]
-    return {"role": wire["role"], "content": [known.get(str(block)) or _written(block) for block in content]}
+    return {"role": wire["role"], "content": [known.get(str(block)) or _write_block(block) for block in content]}
 
 
-def _written(block: Mapping[str, Any]) -> dict[str, Any]:
+def _write_block(block: Mapping[str, Any]) -> dict[str, Any]:
     if block["type"] == "tool_use":
         return {"toolUse": {"toolUseId": block["id"], "name": block["name"], "input": block["input"]}}
     if block["type"] == "tool_result":
