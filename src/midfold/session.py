@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, NamedTuple, Self, Unpack
 
@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
-from midfold.cache.health import Health
+from midfold.cache.health import Health, RecordedTurn
 from midfold.conversation import (
     ChatPartner,
     CompactArguments,
@@ -79,6 +79,15 @@ def remember_partner(session: Session, endpoint: Endpoint) -> None:
     now = session._now()
     if now.memory.partner != partner:
         session._learn(now, msgspec.structs.replace(now.memory, partner=partner))
+
+
+def record_turns(session: Session, turns: Sequence[RecordedTurn]) -> None:
+    """What a log says of the answers of a session, from its beginning on; what is known already stays."""
+    now = session._now()
+    if not turns or now.live is None or turns[-1].health.turns <= now.memory.health.turns:
+        return
+    Turns(session.store).add_recorded(now.live.info, turns)
+    session._learn(now, msgspec.structs.replace(now.memory, health=turns[-1].health))
 
 
 class CachedView(NamedTuple):

@@ -112,20 +112,21 @@ def describe(
     parts = [part for message in document.messages for part in message.parts]
     kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
     total = sum(kinds.values())
-    window = belief.model.context_window
+    logged = document.log.window if document.log is not None and model is None else 0
+    window, why = (logged, "the log says so") if logged else (belief.model.context_window, belief.why)
     reservation = config.compression.output_reservation or document.max_output
     context = context_breakdown(
         document.messages,
         meter,
         system=document.system,
         tools=document.tools,
-        measured_prompt_tokens=prompt_tokens or _reported_tokens(document),
+        measured_prompt_tokens=prompt_tokens or _reported_tokens(document, meter),
         context_max_tokens=window,
         reserved_tokens=budget_for(window, reservation, config).output_reservation,
     )
     return {
         "dialect": document.dialect.name,
-        "model": {"name": belief.name, "known": belief.known, "context_window": window, "why": belief.why},
+        "model": {"name": belief.name, "known": bool(logged) or belief.known, "context_window": window, "why": why},
         "messages": len(document.messages),
         "roles": dict(Counter(message.role for message in document.messages).most_common()),
         "tool_calls": sum(isinstance(part, ToolCall) for part in parts),
@@ -148,10 +149,20 @@ def describe(
     }
 
 
-def _reported_tokens(document: Document) -> int | None:
-    """What the provider counted, where the file says it."""
+def _reported_tokens(document: Document, meter: Meter) -> int | None:
+    """What the provider counted, where the file says it; in a log, what came after the last count is estimated.
+
+    After a compaction of the client's own a prompt is not made of these messages.
+    """
     usage = read_usage(document.setting("usage"))
-    return usage.prompt_tokens if usage is not None else None
+    if usage is not None or document.log is None or document.log.folds:
+        return usage.prompt_tokens if usage is not None else None
+    counted = [(place, found) for place, turn in document.log.turns.items() if (found := read_usage(turn.usage))]
+    if not counted:
+        return None
+    place, usage = max(counted, key=lambda item: item[0])
+    rest = document.messages[place + 1 :]
+    return usage.prompt_tokens + usage.completion_tokens + meter.tokens(sum(map(meter.units, rest)), len(rest))
 
 
 def meter_for(belief: Belief, *, exact: bool = False) -> Meter:

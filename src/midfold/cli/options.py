@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
@@ -18,7 +18,7 @@ from midfold.cli.terminal import notice, show_work
 from midfold.config import Config, Loaded, load, locate
 from midfold.errors import ConfigError, NotStored, StoreError, TranscriptError
 from midfold.plugins import configured_engine
-from midfold.transcript.document import Document, read_many
+from midfold.transcript.document import Document, read_many, require_messages
 
 if TYPE_CHECKING:
     from midfold.service import Sessions
@@ -109,8 +109,9 @@ def read_conversations(file: str, dialect: str | None, number: int | None, *, st
     data = read_file(file)
     with show_work("reading"):
         documents = read_many(data, dialect=dialect, strict=strict, name=name_of(file))
-    if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
-        raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
+    require_messages(documents, name_of(file))
+    for document in documents:
+        tell_damage(document, name_of(file))
     if number is None:
         return documents
     if not 1 <= number <= len(documents):
@@ -126,8 +127,16 @@ def read_conversation(file: str, dialect: str | None, number: int | None) -> Doc
     return found[0]
 
 
-def _is_conversation(document: Document) -> bool:
-    return any(message.role != "other" for message in document.messages)
+def tell_damage(document: Document, name: str) -> None:
+    """Names the lines of a log that nobody could read."""
+    damaged = document.log.damaged if document.log is not None else ()
+    if damaged:
+        notice(f"{name}: {name_lines(damaged)}")
+
+
+def name_lines(damaged: Sequence[int]) -> str:
+    shown = ", ".join(map(str, damaged[:MOST_NAMED])) + (" and others" if len(damaged) > MOST_NAMED else "")
+    return f"{len(damaged):,} damaged line(s) left out: {shown}"
 
 
 def files_of(names: tuple[str, ...]) -> Iterator[str]:
@@ -169,6 +178,18 @@ def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
     if file is not None and not Path(file).exists():
         hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
         raise StoreError(f"{address}: there is no such file{hint}")
+    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+        yield sessions
+
+
+@contextmanager
+def open_own(url: str | None, config: str | None) -> Iterator[Sessions]:
+    """The sessions of a store, which is made if it is not there."""
+    from midfold.config.load import store_url
+    from midfold.service import open_sessions
+
+    known = settings(config)
+    address = url or store_url(known, os.environ)
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         yield sessions
 

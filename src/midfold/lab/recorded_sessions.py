@@ -13,7 +13,6 @@ conversations are for tuning and half for reporting; a hash of the conversation'
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -24,8 +23,8 @@ import msgspec
 from midfold.errors import TranscriptError
 from midfold.lab.message_text import size, total
 from midfold.transcript import jsonio
-from midfold.transcript.document import DIALECTS, Document, read_many
-from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript, plain
+from midfold.transcript.document import DIALECTS, Document, meta_of, read_many, require_messages
+from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript
 from midfold.transcript.splice import message_value
 
 CONTINUED = "This session is being continued from a previous conversation"
@@ -65,8 +64,7 @@ def _load_one(path: Path) -> list[RecordedSession]:
     except OSError as error:
         raise TranscriptError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
     documents = read_many(data, name=str(path))
-    if not any(message.role != "other" for document in documents for message in document.messages):
-        raise TranscriptError(f"{path} is not a transcript: nothing in it is a message with a role")
+    require_messages(documents, str(path))
     found = []
     for number, document in enumerate(documents, 1):
         name = str(path) if len(documents) == 1 else f"{path}, conversation {number}"
@@ -77,8 +75,8 @@ def _load_one(path: Path) -> list[RecordedSession]:
 def sessions_of(document: Document, *, name: str = "conversation", project: str = "") -> list[RecordedSession]:
     """The sessions of one conversation."""
     named = document.setting("id")
-    conversation = named if isinstance(named, str) and named else name
-    where = _project(document) or project
+    conversation = named if isinstance(named, str) and named else document.recording.session or name
+    where = _project(document) or document.recording.folder or project
     sessions: list[RecordedSession] = []
     messages: list[Message] = []
     human: list[bool] = []
@@ -91,15 +89,16 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
             for kept in (messages, human, times):
                 kept.clear()
 
-    for message in document.messages:
-        meta = _meta(message)
+    recorded = document.recording
+    for place, message in enumerate(document.messages):
+        meta = meta_of(message)
         if _is_compaction(message, meta):
             finish()
         kept = _strip(message, document)
         if kept is not None:
             messages.append(kept)
             human.append(_is_human(kept, meta))
-            times.append(_time(meta))
+            times.append(recorded.seconds(place))
     finish()
     return sessions
 
@@ -109,23 +108,6 @@ def _project(document: Document) -> str:
     instance = meta.get("instance_id") if isinstance(meta, Mapping) else None
     repository = instance.rpartition("-")[0] if isinstance(instance, str) else ""
     return "/".join(part for part in (source, repository) if isinstance(part, str) and part)
-
-
-def _meta(message: Message) -> Mapping[str, Any]:
-    try:
-        value = plain(message.wire)
-    except jsonio.NotJSON:
-        return {}
-    meta = value.get("_meta") if isinstance(value, Mapping) else None
-    return meta if isinstance(meta, Mapping) else {}
-
-
-def _time(meta: Mapping[str, Any]) -> float | None:
-    stamp = meta.get("ts")
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
-    except ValueError:
-        return None
 
 
 def _is_compaction(message: Message, meta: Mapping[str, Any]) -> bool:
