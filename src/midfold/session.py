@@ -54,8 +54,9 @@ from midfold.store.stored_past import StoredPast
 from midfold.store.usage import Turns
 from midfold.store.writing import FRESH
 from midfold.transcript.dialect import Dialect
-from midfold.transcript.document import DIALECTS, tool_of
-from midfold.transcript.message import Message, Usage, read_usage
+from midfold.transcript.document import DIALECTS, Document, tool_of
+from midfold.transcript.log_lines import Log, LoggedTurn, stamp_of
+from midfold.transcript.message import Message, Usage, read_usage, usage_words
 from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally, Tally
 
@@ -88,6 +89,22 @@ def record_turns(session: Session, turns: Sequence[RecordedTurn]) -> None:
         return
     Turns(session.store).add_recorded(now.live.info, turns)
     session._learn(now, msgspec.structs.replace(now.memory, health=turns[-1].health))
+
+
+def read_history(session: Session) -> Document:
+    """All of a session as a transcript, with what is known of times and usage beside it, as a log has it."""
+    info = session.store.must(session.name)
+    rows = list(session.store.history(info))
+    document = Document([row.message.wire for row in rows], DIALECTS[info.dialect], [row.message.wire for row in rows])
+    turns: dict[int, LoggedTurn] = {}
+    for turn in Turns(session.store).of(info):
+        near = (place for place in (turn.count, turn.count - 1) if 0 <= place < len(rows))
+        answer = next((place for place in near if document.messages[place].role == "assistant"), None)
+        if answer is not None:
+            turns[answer] = LoggedTurn(usage_words(turn.usage), stamp_of(turn.at / 1000), turn.model or "")
+    times = [stamp_of(row.at / 1000) for row in rows]
+    document.log = Log("", document.dialect, [], times, turns, info.model or "", session=session.name)
+    return document
 
 
 class CachedView(NamedTuple):

@@ -80,7 +80,7 @@ class KeptLog(NamedTuple):
     session: str
     added: int
     messages: int
-    damaged: tuple[int, ...]
+    damage: str
     branched: bool = False
     waits: bool = False
     """Whether its last message is not in yet."""
@@ -225,7 +225,7 @@ def keep_log(sessions: Sessions, log: FoundLog, report: Report | None = None) ->
         what = CLIENTS.get(document.log.client, "") if document.log is not None else ""
         raise TranscriptError(f"{log.place} is no log of {CLIENTS[log.client]}" + (f" but of {what}" if what else ""))
     if not title_of(document.messages, redact):
-        return KeptLog("", 0, 0, document.log.damaged)
+        return KeptLog("", 0, 0, document.log.damage)
     name = session_name(log.client, document.log.session or log.name, document.log.folder or log.folder)
     waits = document.log.is_open and time.time() - log.changed < STILL
     return keep_document(sessions, document, name, waits=waits, report=report)
@@ -253,8 +253,7 @@ def keep_document(
             report(end, len(batch.entries))
     if document.log is not None and batch.entries:
         record_turns(session, _turns(sessions, document, len(batch.entries)))
-    damaged = document.log.damaged if document.log is not None else ()
-    return KeptLog(session.name, added, len(batch.entries), damaged, branched, waits)
+    return KeptLog(session.name, added, len(batch.entries), document.recording.damage, branched, waits)
 
 
 def _ends(batch: MessageBatch, start: int) -> Iterator[int]:

@@ -164,6 +164,8 @@ class RecordedTurn(NamedTuple):
     model: str
     at: float
     health: Health
+    cost: float = 0.0
+    """What its prompt cost, in dollars."""
 
 
 def observe_recording(
@@ -179,8 +181,10 @@ def observe_recording(
         if turn is not None and usage is not None:
             whose, at = model or turn.model or recorded.model, seconds_of(turn.at) or 0.0
             seen = RequestHashes.of(model=whose, tools=None, system=None, messages=tally.now, compaction=folds)
-            health = health.observe(usage, seen, at=at, prices=prices_of(whose))
-            yield RecordedTurn(place, usage, whose, at, health)
+            prices = prices_of(whose)
+            health = health.observe(usage, seen, at=at, prices=prices)
+            cost = prices.money(usage.prompt_tokens - prices.saved_units(usage))
+            yield RecordedTurn(place, usage, whose, at, health, cost)
         tally.extend([message])
 
 

@@ -158,7 +158,8 @@ def plan(
 def health(file: str, model: str | None, config: str | None, as_json: bool) -> None:
     """Classify the turns of recorded sessions by the usage that the provider reported.
 
-    FILE is the log of a Claude Code or Codex session, or a transcript whose messages carry it (`_meta.usage`).
+    FILE is the log of a coding agent, a session of the store (session:NAME), or a transcript whose messages carry the
+    usage (`_meta.usage`). What was paid is for prompts, at the prices of `midfold models`; answers are not in it.
     """
     known = settings(config)
     rows = []
@@ -166,11 +167,11 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
         turns = list(observe_recording(document, partial(_prices, config=known), model or ""))
         if turns:
             named = document.setting("id") or document.recording.session or f"conversation {number}"
-            rows.append((named, turns[-1].health))
+            rows.append((named, turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
         raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")
     if as_json:
-        emit_json([{"conversation": name, **health_facts(found)} for name, found in rows])
+        emit_json([{"conversation": name, **health_facts(found), "paid": round(paid, 4)} for name, found, paid in rows])
         return
     console().print(health_table(rows))
 
@@ -179,10 +180,10 @@ def _prices(model: str, config: Config) -> Prices:
     return prices_for(model or None, config.prompt_caching.cache_ttl, config.models)
 
 
-def health_table(rows: list[tuple[str, Health]]) -> Table:
-    table = make_table("session", ">turns", ">hit rate", ">saved, net of writes", "misses")
-    for name, found in rows:
+def health_table(rows: list[tuple[str, Health, float]]) -> Table:
+    table = make_table("session", ">turns", ">hit rate", ">paid for prompts", ">saved, net of writes", "misses")
+    for name, found, paid in rows:
         misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
-        cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${found.saved:,.2f}")
+        cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${paid:,.2f}", f"${found.saved:,.2f}")
         table.add_row(make_text(str(name)), *cells, make_text(misses))
     return table

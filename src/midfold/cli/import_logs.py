@@ -14,7 +14,7 @@ import msgspec
 
 from midfold.adapters.client_logs import FoundLog, KeptLog, LogTitle, find_logs, keep_log, title_log
 from midfold.cli.groups import HelpfulGroup
-from midfold.cli.options import MOST_NAMED, SHORT, name_lines, open_own, with_config, with_json, with_url
+from midfold.cli.options import MOST_NAMED, SHORT, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar
 from midfold.errors import NotStored, TranscriptError
@@ -169,8 +169,8 @@ def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
                 problems.append(str(error))
             before += log.size
     for log, kept in done:
-        if kept.damaged:
-            notice(f"{log.place}: {name_lines(kept.damaged)}")
+        if kept.damage:
+            notice(f"{log.place}: {kept.damage}")
     for problem in problems:
         notice(problem)
     stored = [(log, kept) for log, kept in done if kept.session]

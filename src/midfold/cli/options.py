@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from midfold.session import Session
 
 LAST = "last"
+STORED = "session:"
+"""What stands before the name of a stored session where a file is expected."""
 SHORT = 8
 MOST_SESSIONS = 10_000
 MOST_NAMED = 5
@@ -105,13 +107,16 @@ def name_of(file: str) -> str:
 
 
 def read_conversations(file: str, dialect: str | None, number: int | None, *, strict: bool = False) -> list[Document]:
-    """The conversations of a file; with a number, that one."""
+    """The conversations of a file, or a session of the store; with a number, that one."""
+    if file.startswith(STORED):
+        return [read_stored(file.removeprefix(STORED))]
     data = read_file(file)
-    with show_work("reading"):
+    with show_work(f"reading {len(data) / 1e6:,.0f} MB"):
         documents = read_many(data, dialect=dialect, strict=strict, name=name_of(file))
     require_messages(documents, name_of(file))
     for document in documents:
-        tell_damage(document, name_of(file))
+        if document.recording.damaged:
+            notice(f"{name_of(file)}: {document.recording.damage}")
     if number is None:
         return documents
     if not 1 <= number <= len(documents):
@@ -127,21 +132,20 @@ def read_conversation(file: str, dialect: str | None, number: int | None) -> Doc
     return found[0]
 
 
-def tell_damage(document: Document, name: str) -> None:
-    """Names the lines of a log that nobody could read."""
-    damaged = document.log.damaged if document.log is not None else ()
-    if damaged:
-        notice(f"{name}: {name_lines(damaged)}")
+def read_stored(name: str) -> Document:
+    """The whole history of a stored session, with its times and what was reported of it."""
+    from midfold.session import read_history
+
+    with open_existing(None, None) as sessions:
+        return read_history(stored_session(sessions, name))
 
 
-def name_lines(damaged: Sequence[int]) -> str:
-    shown = ", ".join(map(str, damaged[:MOST_NAMED])) + (" and others" if len(damaged) > MOST_NAMED else "")
-    return f"{len(damaged):,} damaged line(s) left out: {shown}"
-
-
-def files_of(names: tuple[str, ...]) -> Iterator[str]:
-    """The files themselves, and the transcripts in folders."""
+def files_of(names: tuple[str, ...]) -> Iterator[str | Document]:
+    """The files themselves, the transcripts in folders, and stored sessions. What is damaged in a log is told."""
     for name in names:
+        if name.startswith(STORED):
+            yield read_stored(name.removeprefix(STORED))
+            continue
         if not Path(name).is_dir():
             yield name
             continue
@@ -221,7 +225,7 @@ def full_name(sessions: Sessions, asked: str) -> str:
 
 def _begins(name: str, asked: str) -> bool:
     """By its name, its short id, or an id of the client's that stands in it."""
-    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name
+    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name or f"/{asked}" in name
 
 
 def stored_session(sessions: Sessions, name: str) -> Session:

@@ -12,7 +12,7 @@ conversations are for tuning and half for reporting; a hash of the conversation'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -23,8 +23,15 @@ import msgspec
 from midfold.errors import TranscriptError
 from midfold.lab.message_text import size, total
 from midfold.transcript import jsonio
-from midfold.transcript.document import DIALECTS, Document, meta_of, read_many, require_messages
-from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript
+from midfold.transcript.document import (
+    DIALECTS,
+    Document,
+    LogWithoutMessages,
+    meta_of,
+    read_many,
+    require_messages,
+)
+from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript, Usage, read_usage
 from midfold.transcript.splice import message_value
 
 CONTINUED = "This session is being continued from a previous conversation"
@@ -46,6 +53,10 @@ class RecordedSession(msgspec.Struct, frozen=True):
     """What the agent itself put in place of the first messages, where two sessions are seen as one."""
     times: tuple[float | None, ...] = ()
     """When each message was recorded, in seconds since 1970; None where nobody knows."""
+    usage: tuple[Usage | None, ...] = ()
+    """What the provider reported with each message."""
+    model: str = ""
+    """Whose answers the log of a client holds; empty for other transcripts."""
 
     def values(self, end: int) -> list[Any]:
         """The first messages as plain dicts of the dialect, for a compactor to read and change."""
@@ -53,18 +64,39 @@ class RecordedSession(msgspec.Struct, frozen=True):
         return [jsonio.decode(jsonio.encode(message_value(message, kind))) for message in self.messages[:end]]
 
 
-def load_sessions(files: Iterable[str | Path]) -> list[RecordedSession]:
-    """The sessions of transcript files. An error names the file, and the line where there is one."""
-    return [session for file in files for session in _load_one(Path(file))]
+SessionSource = str | Path | Document | RecordedSession
 
 
-def _load_one(path: Path) -> list[RecordedSession]:
+def load_sessions(sources: Iterable[SessionSource], tell: Callable[[str], None] | None = None) -> list[RecordedSession]:
+    """The sessions of transcript files, or of documents. An error names the file, and the line where there is one.
+
+    `tell` is given a sentence for each log that is empty, and is left out, or has lines that nobody can read.
+    """
+    found: list[RecordedSession] = []
+    for source in sources:
+        if isinstance(source, RecordedSession):
+            found.append(source)
+        else:
+            found += sessions_of(source) if isinstance(source, Document) else _load_one(Path(source), tell)
+    return found
+
+
+def _load_one(path: Path, tell: Callable[[str], None] | None) -> list[RecordedSession]:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise TranscriptError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
-    documents = read_many(data, name=str(path))
+    try:
+        documents = read_many(data, name=str(path))
+    except LogWithoutMessages as error:
+        if tell is None:
+            raise
+        tell(str(error))
+        return []
     require_messages(documents, str(path))
+    for document in documents:
+        if tell is not None and document.recording.damaged:
+            tell(f"{path}: {document.recording.damage}")
     found = []
     for number, document in enumerate(documents, 1):
         name = str(path) if len(documents) == 1 else f"{path}, conversation {number}"
@@ -81,12 +113,14 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
     messages: list[Message] = []
     human: list[bool] = []
     times: list[float | None] = []
+    usage: list[Usage | None] = []
+    model = document.log.model if document.log is not None else ""
 
     def finish() -> None:
         if messages:
-            made = (tuple(messages), tuple(human), None, tuple(times))
+            made = (tuple(messages), tuple(human), None, tuple(times), tuple(usage), model)
             sessions.append(RecordedSession(conversation, len(sessions) + 1, where, document.dialect.name, *made))
-            for kept in (messages, human, times):
+            for kept in (messages, human, times, usage):
                 kept.clear()
 
     recorded = document.recording
@@ -99,6 +133,8 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
             messages.append(kept)
             human.append(_is_human(kept, meta))
             times.append(recorded.seconds(place))
+            turn = recorded.turns.get(place)
+            usage.append(read_usage(turn.usage) if turn is not None else None)
     finish()
     return sessions
 

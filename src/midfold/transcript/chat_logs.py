@@ -9,12 +9,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from midfold.transcript import jsonio
 from midfold.transcript.dialect import kind_of
-from midfold.transcript.log_lines import Line, Log, LoggedTurn, mapping_of, string_of
+from midfold.transcript.log_lines import Line, Log, LoggedTurn, mapping_of, stamp_of, string_of
 from midfold.transcript.message import plain, read_usage
 from midfold.transcript.openai_chat import OpenAIChat
 
@@ -345,4 +344,4 @@ def _moment(of: Line, what: str) -> str:
     stamp = mapping_of(of.get("time")).get(what)
     if not isinstance(stamp, int | float) or not 0 < stamp < 1e14:
         return ""
-    return datetime.fromtimestamp(stamp / 1000, UTC).isoformat()
+    return stamp_of(stamp / 1000)

@@ -119,6 +119,10 @@ SPACE = b" \t\r\n"
 Source = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
 
 
+class LogWithoutMessages(TranscriptError):
+    """A log in which nobody has said anything yet, or only a sub-agent."""
+
+
 class Document:
     """A conversation with everything that came around it."""
 
@@ -396,7 +400,7 @@ def _over_log(log: Log) -> Document:
 
 def _from_log(log: Log, source: Any, name: str) -> Document:
     if not log.messages:
-        raise TranscriptError(f"{name} is a log without messages: expected lines of a user or an assistant")
+        raise LogWithoutMessages(f"{name} is a log without messages: expected lines of a user or an assistant")
     data = jsonio.encode(log.messages)
     given = data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data
     document = _from_array(data, given, log.dialect)

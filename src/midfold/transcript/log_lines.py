@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from midfold.transcript.dialect import Dialect
 
 Line = Mapping[str, Any]
+MOST_LINES = 5
 
 
 class LoggedTurn(NamedTuple):
@@ -43,6 +44,14 @@ class Log(NamedTuple):
     is_open: bool = False
     """Whether the last message may still grow: an answer whose blocks are being written, results that are awaited."""
 
+    @property
+    def damage(self) -> str:
+        """Which lines nobody can read, in words."""
+        shown = ", ".join(map(str, self.damaged[:MOST_LINES])) + (
+            " and others" if len(self.damaged) > MOST_LINES else ""
+        )
+        return f"{len(self.damaged):,} damaged line(s) left out: {shown}" if self.damaged else ""
+
     def seconds(self, place: int) -> float | None:
         """When a message was written down, in seconds since 1970."""
         return seconds_of(self.times[place]) if place < len(self.times) else None
@@ -54,6 +63,11 @@ def seconds_of(stamp: Any) -> float | None:
         return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) and stamp else None
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def stamp_of(seconds: float) -> str:
+    """A moment as logs write it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def string_of(value: Any) -> str:

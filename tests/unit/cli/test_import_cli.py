@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from midfold.cli.main import main
 from midfold.service import open_sessions
 from midfold.store.usage import Turns
+from midfold.transcript import read
 
 LOGS = Path(__file__).resolve().parents[2] / "data" / "logs"
 PLACES = {
@@ -237,3 +238,68 @@ def test_pieces_of_a_large_log_are_stored_one_after_the_other(home: Path, monkey
     assert run("codex", "--all").exit_code == 0
     assert list(stored(home).values()) == [11]
     assert "nothing new" in run("codex", "--all").stdout
+
+
+# What other commands make of logs.
+
+
+@pytest.mark.parametrize("name", [sample for _, sample in PLACES.values()])
+def test_every_command_that_reads_transcripts_reads_logs(tmp_path: Path, name: str) -> None:
+    def ask(*arguments: str) -> Any:
+        done = CliRunner().invoke(main, [*arguments, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    log = str(LOGS / name)
+    shown = ask("inspect", log)
+    assert shown["context"]["measured"] and 8_900 < shown["context"]["prompt_tokens"] < 9_200
+    (health,) = ask("cache", "health", log)
+    assert health["turns"] == 4 and health["hit_rate"] > 0.8 and "paid" in health
+    played = ask("replay", log, "--windows", "64k", "--policy", "no-compaction", "--workers", "1")
+    assert played["with_times"] == 1 and played["recorded"]["requests"] == 4
+    assert played["model"] == shown["model"]["name"]
+    assert 35_000 < played["recorded"]["sent"] < 37_000
+    assert played["totals"][0]["sent"] == pytest.approx(played["recorded"]["sent"], rel=0.1), "with what is fixed"
+    out = tmp_path / "out.jsonl"
+    done = CliRunner().invoke(main, ["trajectories", "compress", log, str(out), "--workers", "1"])
+    assert done.exit_code == 0, done.output
+    assert len(out.read_bytes().splitlines()) == 1
+    assert [m.role for m in read(out.read_bytes()).messages] == [m.role for m in read(Path(log).read_bytes()).messages]
+
+
+def test_the_window_that_a_log_names_is_the_window() -> None:
+    def window(*more: str) -> int:
+        done = CliRunner().invoke(main, ["inspect", str(LOGS / "codex.jsonl"), "--json", *more])
+        return int(json.loads(done.stdout)["model"]["context_window"])
+
+    assert window() == 258_400
+    assert window("--model", "gpt-4o") == 128_000
+
+
+def test_stored_sessions_can_be_named_where_a_file_is_expected(home: Path) -> None:
+    put(home, "codex")
+    run("codex", "--all")
+    for command in (["inspect"], ["cache", "health"], ["artifacts"], ["compact"]):
+        for name in ("session:codex", "session:last", "session:01a1e768"):
+            done = CliRunner().invoke(main, [*command, name])
+            assert done.exit_code == 0, done.output
+    played = CliRunner().invoke(main, ["replay", "session:codex", "--windows", "64k", "--json", "--workers", "1"])
+    assert json.loads(played.stdout)["recorded"]["requests"] == 4
+    assert json.loads(played.stdout)["with_times"] == 1
+    health = CliRunner().invoke(main, ["cache", "health", "session:codex", "--json"])
+    assert json.loads(health.stdout)[0]["turns"] == 4
+    measured = CliRunner().invoke(main, ["eval", "session:codex"])
+    assert "1 session(s) read" in str(measured.exception)
+    assert "there is no session other" in str(CliRunner().invoke(main, ["inspect", "session:other"]).exception)
+
+
+def test_damage_and_empty_logs_are_told_by_every_command(tmp_path: Path) -> None:
+    lines = (LOGS / "claude_code.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_bytes(b"".join([*lines[:5], b"{broken\n", *lines[5:]]))
+    (tmp_path / "b.jsonl").write_bytes(b'{"type":"user","uuid":"u","isSidechain":true,"message":{"content":"x"}}\n')
+    told = "a.jsonl: 1 damaged line(s) left out: 6"
+    for command in ("inspect", "artifacts"):
+        assert told in CliRunner().invoke(main, [command, str(tmp_path / "a.jsonl")]).stderr
+    played = CliRunner().invoke(main, ["replay", str(tmp_path), "--windows", "64k", "--workers", "1"])
+    assert played.exit_code == 0, played.output
+    assert told in played.stderr and "b.jsonl is a log without messages" in played.stderr

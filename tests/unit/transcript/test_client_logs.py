@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,29 @@ def test_an_open_end_is_known() -> None:
         line = {**lines[answer], "message": {**lines[answer]["message"], "content": [block], "stop_reason": reason}}
         log = read([*lines[:answer], line]).log
         assert log is not None and log.is_open == (reason is None)
+
+
+def test_time_is_linear_in_results_blocks_and_rewinds() -> None:
+    def batch(count: int) -> list[dict[str, Any]]:
+        calls = [{"type": "tool_use", "id": f"t{n}", "name": "Bash", "input": {}} for n in range(count)]
+        results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "ok"} for n in range(count)]
+        about = {"sessionId": "s"}
+        answers = [{"type": "assistant", "message": {"id": "m", "content": [call]}, **about} for call in calls]
+        return [*answers, *({"type": "user", "message": {"content": [result]}, **about} for result in results)]
+
+    def rewinds(count: int) -> list[dict[str, Any]]:
+        first = {"sessionId": "s", "projectHash": "h"}
+        said = [{"id": f"m{n}", "type": "user", "content": "hi"} for n in range(count)]
+        back = [{"$rewindTo": f"m{count - 1 - n}"} for n in range(count - 1)]
+        return [first, *said, *back]
+
+    for make in (batch, rewinds):
+
+        def cost(count: int, make: Any = make) -> float:
+            lines = make(count)
+            started = time.process_time()
+            assert read(lines).messages
+            return time.process_time() - started
+
+        small = max(min(cost(2_000) for _ in range(3)), 0.001)
+        assert min(cost(16_000) for _ in range(3)) < 20 * small + 0.05
