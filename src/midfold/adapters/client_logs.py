@@ -29,7 +29,7 @@ from midfold.service import Sessions
 from midfold.session import record_turns
 from midfold.store.intake import MessageBatch
 from midfold.transcript import jsonio
-from midfold.transcript.document import Document, read, require_messages
+from midfold.transcript.document import Document, read, recording_of, require_messages
 from midfold.transcript.logs import CLIENTS
 from midfold.transcript.wrappers import title_of
 
@@ -210,7 +210,7 @@ def title_log(log: FoundLog) -> LogTitle:
         document = read(data, name=log.place)
     except MidfoldError:
         return LogTitle(log.name, "", "")
-    known = document.recording
+    known = recording_of(document)
     return LogTitle(known.session or log.name, title_of(document.messages, redact), known.folder or log.folder)
 
 
@@ -253,7 +253,8 @@ def keep_document(
             report(end, len(batch.entries))
     if document.log is not None and batch.entries:
         record_turns(session, _turns(sessions, document, len(batch.entries)))
-    return KeptLog(session.name, added, len(batch.entries), document.recording.damage, branched, waits)
+    damage = document.log.damage if document.log is not None else ""
+    return KeptLog(session.name, added, len(batch.entries), damage, branched, waits)
 
 
 def _ends(batch: MessageBatch, start: int) -> Iterator[int]:

@@ -22,7 +22,7 @@ import msgspec
 from midfold.cache.markers import strip_markers
 from midfold.cache.prices import Prices
 from midfold.transcript import jsonio
-from midfold.transcript.document import Document
+from midfold.transcript.document import Document, recording_of
 from midfold.transcript.log_lines import seconds_of
 from midfold.transcript.message import Usage, read_usage
 from midfold.transcript.tokens import Meter, RunningTally, Tally
@@ -173,7 +173,7 @@ def observe_recording(
 ) -> Iterator[RecordedTurn]:
     """The answers of a recorded conversation whose usage is known; `model` is whose they are, if not as recorded."""
     health, tally, folds = Health(), RunningTally(Meter()), 0
-    recorded = document.recording
+    recorded = recording_of(document)
     for place, message in enumerate(document.messages):
         folds += place in recorded.folds
         turn = recorded.turns.get(place)

@@ -32,7 +32,7 @@ from midfold.cli.sessions import health_facts
 from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
 from midfold.config import Config
 from midfold.errors import StoreError, TranscriptError
-from midfold.transcript.document import Document, read
+from midfold.transcript.document import Document, read, recording_of
 
 with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
 
@@ -166,7 +166,7 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     for number, document in enumerate(read_conversations(file, None, None), 1):
         turns = list(observe_recording(document, partial(_prices, config=known), model or ""))
         if turns:
-            named = document.setting("id") or document.recording.session or f"conversation {number}"
+            named = document.setting("id") or recording_of(document).session or f"conversation {number}"
             rows.append((named, turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
         raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")

@@ -115,8 +115,8 @@ def read_conversations(file: str, dialect: str | None, number: int | None, *, st
         documents = read_many(data, dialect=dialect, strict=strict, name=name_of(file))
     require_messages(documents, name_of(file))
     for document in documents:
-        if document.recording.damaged:
-            notice(f"{name_of(file)}: {document.recording.damage}")
+        if document.log is not None and document.log.damaged:
+            notice(f"{name_of(file)}: {document.log.damage}")
     if number is None:
         return documents
     if not 1 <= number <= len(documents):

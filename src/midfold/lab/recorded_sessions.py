@@ -29,6 +29,7 @@ from midfold.transcript.document import (
     LogWithoutMessages,
     meta_of,
     read_many,
+    recording_of,
     require_messages,
 )
 from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript, Usage, read_usage
@@ -95,8 +96,8 @@ def _load_one(path: Path, tell: Callable[[str], None] | None) -> list[RecordedSe
         return []
     require_messages(documents, str(path))
     for document in documents:
-        if tell is not None and document.recording.damaged:
-            tell(f"{path}: {document.recording.damage}")
+        if tell is not None and document.log is not None and document.log.damaged:
+            tell(f"{path}: {document.log.damage}")
     found = []
     for number, document in enumerate(documents, 1):
         name = str(path) if len(documents) == 1 else f"{path}, conversation {number}"
@@ -106,9 +107,9 @@ def _load_one(path: Path, tell: Callable[[str], None] | None) -> list[RecordedSe
 
 def sessions_of(document: Document, *, name: str = "conversation", project: str = "") -> list[RecordedSession]:
     """The sessions of one conversation."""
-    named = document.setting("id")
-    conversation = named if isinstance(named, str) and named else document.recording.session or name
-    where = _project(document) or document.recording.folder or project
+    named, recorded = document.setting("id"), recording_of(document)
+    conversation = named if isinstance(named, str) and named else recorded.session or name
+    where = _project(document) or recorded.folder or project
     sessions: list[RecordedSession] = []
     messages: list[Message] = []
     human: list[bool] = []
@@ -123,7 +124,6 @@ def sessions_of(document: Document, *, name: str = "conversation", project: str 
             for kept in (messages, human, times, usage):
                 kept.clear()
 
-    recorded = document.recording
     for place, message in enumerate(document.messages):
         meta = meta_of(message)
         if _is_compaction(message, meta):

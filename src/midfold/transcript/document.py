@@ -192,21 +192,6 @@ class Document:
         value = self.body.get(key) if self.body is not None else None
         return _value(value) if isinstance(value, Raw) else value
 
-    @cached_property
-    def recording(self) -> Log:
-        """What is known beside the messages: what the log says, or what stands in the messages' own `_meta`."""
-        if self.log is not None:
-            return self.log
-        times, turns, folds = [], {}, set()
-        for place, message in enumerate(self.messages):
-            meta = meta_of(message)
-            times.append(string_of(meta.get("ts")))
-            if meta.get("compact_boundary") or meta.get("compact_summary"):
-                folds.add(place)
-            if isinstance(usage := meta.get("usage"), Mapping):
-                turns[place] = LoggedTurn(usage, times[-1])
-        return Log("", self.dialect, [], times, turns, self.model or "", folds=frozenset(folds))
-
     def refuse_what_is_no_json(self) -> None:
         """Raises TranscriptError where a message holds NaN or an infinity: nobody could read what is written of it."""
         for index, message in enumerate(self.messages):
@@ -230,6 +215,21 @@ class Document:
         if tools is not None and not isinstance(tools, list | tuple):
             found.append(Problem("tools", f"expected a list, found {describe(tools)}"))
         return (*found, *pairing_problems(self.messages, self.list_key))
+
+
+def recording_of(document: Document) -> Log:
+    """What is known beside the messages: what the log says, or what stands in the messages' own `_meta`."""
+    if document.log is not None:
+        return document.log
+    times, turns, folds = [], {}, set()
+    for place, message in enumerate(document.messages):
+        meta = meta_of(message)
+        times.append(string_of(meta.get("ts")))
+        if meta.get("compact_boundary") or meta.get("compact_summary"):
+            folds.add(place)
+        if isinstance(usage := meta.get("usage"), Mapping):
+            turns[place] = LoggedTurn(usage, times[-1])
+    return Log("", document.dialect, [], times, turns, document.model or "", folds=frozenset(folds))
 
 
 def meta_of(message: Message) -> Mapping[str, Any]:

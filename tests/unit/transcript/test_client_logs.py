@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from midfold import TranscriptError, read
-from midfold.transcript.document import read_many, require_messages
+from midfold.transcript.document import read_many, recording_of, require_messages
 from midfold.transcript.laws import violations
 from midfold.transcript.message import plain, read_usage
 from midfold.transcript.wrappers import user_words
@@ -112,9 +112,9 @@ def test_odd_values_anywhere_are_no_trouble(name: str) -> None:
                 document = read(changed)
             except TranscriptError:
                 continue
-            assert document.recording is not None
+            assert recording_of(document) is not None
             for place in range(len(document.messages)):
-                document.recording.seconds(place)
+                recording_of(document).seconds(place)
                 assert document.messages[place].role
 
 
