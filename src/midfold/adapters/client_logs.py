@@ -45,6 +45,8 @@ BEGINNING = 256 * 1024
 """Bytes of a log in which its first words are looked for."""
 STILL = 600.0
 """Seconds after which nothing more is written to a message that was begun."""
+LONGEST_PATH = 4_096
+FIRST_MESSAGES = 8
 PIECE_BYTES = 8 * 1024 * 1024
 Environment = Mapping[str, str]
 Report = Callable[[int, int], None]
@@ -117,7 +119,8 @@ def find_logs(client: str, place: Path | None, environment: Environment) -> list
     found = [log for folder in places if folder.exists() for log in find(folder)]
     if not found:
         looked = ", ".join(map(str, places))
-        raise TranscriptError(f"there is no log of {CLIENTS[client]} in {looked}")
+        hint = "; a file that `opencode export ID` wrote will do" if client == "opencode" else ""
+        raise TranscriptError(f"there is no log of {CLIENTS[client]} in {looked}{hint}")
     return sorted(found, key=lambda log: -log.changed)
 
 
@@ -127,7 +130,8 @@ def _find_files(client: str, place: Path) -> Iterator[FoundLog]:
         known = path.stat()
         name = path.parent.name if path.name == "events.jsonl" else path.name.partition(".")[0]
         root = path.parent.parent / ".project_root"
-        folder = _load(root, None).decode("utf-8", "replace").strip() if root.is_file() else ""
+        has_root = client == "gemini-cli" and root.is_file()
+        folder = _load(root, LONGEST_PATH).decode("utf-8", "replace").strip() if has_root else ""
         yield FoundLog(client, name, str(path), known.st_size, known.st_mtime, partial(_load, path), folder)
 
 
@@ -185,15 +189,20 @@ def _rows(database: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
 
 def _export_opencode(database: Path, name: str, most: int | None) -> bytes:
     """A session as `opencode export` writes it; of its beginning, a few messages."""
-    read_json = jsonio.decode
     row = _rows(database, "SELECT id, title, directory FROM session WHERE id = ?", name)[0]
-    limit = -1 if most is None else 8
-    query = "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id LIMIT "
-    messages = _rows(database, f"{query}{limit}", name)
-    parts: dict[str, list[Any]] = {}
-    for message, data in _rows(database, "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id", name):
-        parts.setdefault(message, []).append(read_json(data.encode()))
-    said = [{"info": read_json(data.encode()), "parts": parts.get(number, [])} for number, data in messages]
+    limit = f" LIMIT {FIRST_MESSAGES}" if most is not None else ""
+    wanted = f"SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id{limit}"
+    below = f"SELECT message_id, data FROM part WHERE message_id IN (SELECT id FROM ({wanted})) ORDER BY id"
+    try:
+        parts: dict[str, list[Any]] = {}
+        for message, data in _rows(database, below, name):
+            parts.setdefault(message, []).append(jsonio.decode(str(data).encode()))
+        said = [
+            {"info": jsonio.decode(str(data).encode()), "parts": parts.get(number, [])}
+            for number, data in _rows(database, wanted, name)
+        ]
+    except jsonio.NotJSON as error:
+        raise TranscriptError(f"{database}: a row of session {name} cannot be read: {error}") from None
     return jsonio.encode({"info": dict(zip(("id", "title", "directory"), row, strict=True)), "messages": said})
 
 

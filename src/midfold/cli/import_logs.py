@@ -14,7 +14,7 @@ import msgspec
 
 from midfold.adapters.client_logs import FoundLog, KeptLog, LogTitle, find_logs, keep_log, title_log
 from midfold.cli.groups import HelpfulGroup
-from midfold.cli.options import MOST_NAMED, SHORT, open_own, with_config, with_json, with_url
+from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
 from midfold.cli.sessions import seconds
 from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar
 from midfold.errors import NotStored, TranscriptError
@@ -23,6 +23,8 @@ from midfold.transcript.logs import CLIENTS
 
 MOST_LISTED = 20
 MEGABYTE = 1_000_000
+SHOWN_ID = 13
+"""Characters of an id that tell it from others, also where ids begin with their time."""
 
 
 class _Choice(NamedTuple):
@@ -105,7 +107,7 @@ def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
     table = make_table("id", "used", ">MB", "folder", no_wrap=True)
     table.add_column("title")
     for log, known in rows:
-        cells = (_short(known.session), _moment(log.changed), f"{log.size / MEGABYTE:,.1f}", Path(known.folder).name)
+        cells = (known.session[:SHOWN_ID], _moment(log.changed), f"{log.size / MEGABYTE:,.1f}", Path(known.folder).name)
         table.add_row(*map(make_text, cells), make_line(known.title))
     out.print(table if rows else "no log holds words of a user")
     if rows:
@@ -122,11 +124,6 @@ def _facts(log: FoundLog, known: LogTitle) -> dict[str, Any]:
         "bytes": log.size,
         "place": log.place,
     }
-
-
-def _short(session: str) -> str:
-    """The shortest that `--session` is likely to need; an id that begins with its time is told by its end, too."""
-    return session if len(session) <= 2 * SHORT else session[: 2 * SHORT + 2]
 
 
 def _moment(at: float) -> str:

@@ -240,6 +240,42 @@ def test_pieces_of_a_large_log_are_stored_one_after_the_other(home: Path, monkey
     assert "nothing new" in run("codex", "--all").stdout
 
 
+def test_a_database_that_nobody_can_read_is_one_line(home: Path) -> None:
+    path = put(home, "opencode")
+    database = sqlite3.connect(path)
+    database.execute("UPDATE part SET data = '{broken' WHERE rowid = 1")
+    database.commit()
+    database.close()
+    done = run("opencode", "--all")
+    assert done.exit_code == 1 and "a row of session ses_" in done.stderr
+    path.write_bytes(b"no database" * 100)
+    assert "cannot read" in str(run("opencode").exception)
+    path.unlink()
+    assert "`opencode export ID`" in str(run("opencode").exception)
+    exported = run("opencode", str(LOGS / "opencode.json"))
+    assert exported.exit_code == 0 and list(stored(home).values()) == [8]
+
+
+def test_an_interrupted_import_goes_on_where_it_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import midfold.adapters.client_logs as module
+
+    put(home, "codex")
+    monkeypatch.setattr(module, "PIECE_BYTES", 500)
+    with open_sessions(f"sqlite:///{home}/s.db") as sessions:
+        (log,) = module.find_logs("codex", None, os.environ)
+
+        def interrupt(done: int, of: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            module.keep_log(sessions, log, interrupt)
+        (info,) = sessions.all()
+        assert 0 < info.count < 11
+        kept = module.keep_log(sessions, log)
+        assert (kept.added, kept.messages, kept.branched) == (11 - info.count, 11, False)
+        assert len(Turns(sessions.store).of(sessions.store.must(info.name))) == 4
+
+
 # What other commands make of logs.
 
 
