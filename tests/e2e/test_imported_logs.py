@@ -28,6 +28,8 @@ from support.gateways import call
 RED = new_key()
 KEYS = {"red": Key(hash=hash_key(RED))}
 WORD = "Zanzibarbarossa"
+WINDOW = 32_000
+"""Large enough for the log not to be folded, small enough for its requests to be read."""
 
 
 def log_lines() -> Iterator[dict[str, Any]]:
@@ -62,7 +64,7 @@ def settings(provider: ScriptedProvider, *, has_keys: bool) -> Config:
     return Config(
         gateway=GatewaySettings(upstream=provider.url, recall="on"),
         keys=KEYS if has_keys else {},
-        models={"*": ModelOverride(context_window=2_000_000)},
+        models={"*": ModelOverride(context_window=WINDOW)},
     )
 
 

@@ -150,10 +150,9 @@ def test_codex_takes_back_turns_and_counts_an_answer_once() -> None:
     event = {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}}
     log = read([*lines, event]).log
     assert log is not None and len(log.messages) == 7 and len(log.turns) == 2
-    again = [
-        one for line in lines for one in ([line, line] if line["payload"].get("type") == "token_count" else [line])
-    ]
-    repeated = read(again).log
+    count = next(line for line in reversed(lines) if line["payload"].get("type") == "token_count")
+    broken_off = {"type": "function_call", "name": "exec_command", "arguments": "{}", "call_id": "late"}
+    repeated = read([*lines, {"type": "response_item", "payload": broken_off}, count]).log
     assert repeated is not None and repeated.turns == read(lines).log.turns  # type: ignore[union-attr]
 
 
