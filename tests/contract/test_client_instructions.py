@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +35,7 @@ from support.client_sessions import (
 )
 from support.fixtures import free
 from support.gateways import running
+from support.timing import assert_in_proportion
 
 CLIENTS = ["claude_code_reminders", "claude_code_system", "codex"]
 PATHS = {"anthropic": "/v1/messages", "openai-responses": "/v1/responses", "openai-chat": "/v1/chat/completions"}
@@ -247,15 +247,11 @@ def test_a_clients_own_summary_is_the_previous_one(name: str, fact: str, words: 
     "piece", ["<permissions>x</permissions>", "<environment_context>\n<a{}></environment_context>"]
 )
 def test_very_many_blocks_cost_what_they_are_long(piece: str) -> None:
-    def seconds(count: int) -> float:
+    def sent(count: int) -> tuple[Message, ...]:
         text = "".join(piece.format(number) for number in range(count))
-        messages = (Message("user", (Text(text),)), Message("user", (Text(text),)))
-        start = time.process_time()
-        standing_instructions(messages, MOST_TOKENS)
-        return time.process_time() - start
+        return (Message("user", (Text(text),)), Message("user", (Text(text),)))
 
-    small = max(min(seconds(4_000) for _ in range(3)), 0.01)
-    assert min(seconds(16_000) for _ in range(3)) < 10 * small
+    assert_in_proportion(lambda messages: standing_instructions(messages, MOST_TOKENS), sent(4_000), (sent(16_000), 8))
 
 
 @given(st.lists(st.sampled_from(["work", "ask", "rules", "environment", "lie", "answer"]), max_size=10))

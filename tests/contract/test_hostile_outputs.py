@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -25,6 +24,7 @@ from support.build import handoff_of, work
 from support.fixtures import assistant, call, free, system, user
 from support.hostile_outputs import HOSTILE, Hostile
 from support.summaries import ask_of
+from support.timing import assert_in_proportion
 
 WINDOW = 12_000
 STRUCTURE = re.compile(
@@ -257,20 +257,12 @@ REPEATED = [
 
 @pytest.mark.parametrize("piece", REPEATED)
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    def cost(size: int) -> float:
+    def work(size: int) -> None:
         text = (piece * (size // len(piece) + 1))[:size]
-        said = read([{"role": "user", "content": "hi"}, *call(1, "sh", {}, text)]).messages
-        best = 9.0
-        for _ in range(2):
-            start = time.process_time()
-            harmless(text)
-            quote_orders(f"## Goal\n{text}", said)
-            best = min(best, time.process_time() - start)
-        return best
+        harmless(text)
+        quote_orders(f"## Goal\n{text}", read([{"role": "user", "content": "hi"}, *call(1, "sh", {}, text)]).messages)
 
-    small = max(cost(8_000), 0.004)
-    assert cost(16_000) < 4 * small
-    assert cost(32_000) < 8 * small
+    assert_in_proportion(work, 8_000, (16_000, 4), (32_000, 8))
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,17 @@ def test_every_face_finds_the_same_in_the_same_order(
     for ask in (hermes, gateway):
         assert hits_in(ask("context_search", {"query": query})) == wanted
     past = read(TALK).messages
-    assert hits_in(f"{FOUND}\n{recall_search(past, query) or NOTHING}") == wanted
+    unbounded = hits_in(f"{FOUND}\n{recall_search(past, query) or NOTHING}")
+    bounded = [handle for handle, what, _ in wanted if not is_beside(what)]
+    whole = [handle for handle, _, _ in unbounded]
+    assert whole[:1] == bounded[:1] and set(whole) >= set(bounded), "less room leaves something out"
     found = [part.handle for hit in session.search(query, CONSIDERED) for part in hit.parts]
-    assert set(found) >= {handle for handle, _, _ in wanted}
+    assert set(found) >= set(bounded)
+
+
+def is_beside(what: str) -> bool:
+    """Whether it stands beside a hit: how many do depends on the room."""
+    return what.startswith(("then ", "before "))
 
 
 def test_every_face_unfolds_to_the_same_words(session: Session, agent: Ask, hermes: Ask, gateway: Ask) -> None:
@@ -138,11 +146,8 @@ def test_every_face_unfolds_to_the_same_words(session: Session, agent: Ask, herm
 
 def test_every_face_says_the_same_of_what_is_not_there(agent: Ask, hermes: Ask, gateway: Ask) -> None:
     given = {"handle": "mf-000000000000"}
-    assert (
-        agent("context_unfold", given)
-        == gateway("context_unfold", given)
-        == f"error: {hermes('context_unfold', given)}"
-    )
-    assert "there is no handle mf-000000000000" in hermes("context_unfold", given)
+    told = [ask("context_unfold", given).removeprefix("error: ") for ask in (agent, hermes, gateway)]
+    assert {text.splitlines()[0] for text in told} == {"there is no handle mf-000000000000"}
+    assert all("Tools called: read_file" in text and "src/part_12.py" in text for text in told)
     for ask in (agent, hermes, gateway):
         assert ask("context_search", {"query": "zebra"}).startswith(NOTHING)

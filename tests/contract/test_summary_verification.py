@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -22,6 +21,7 @@ from support import data
 from support.build import handoff_of, setting, work
 from support.fixtures import assistant, call, free, user
 from support.summaries import ASK, GOOD, ask_of
+from support.timing import assert_in_proportion
 
 # Rejection
 
@@ -476,17 +476,10 @@ HOSTILE_PIECES = [
 
 @pytest.mark.parametrize("piece", HOSTILE_PIECES)
 def test_hostile_summaries_take_linear_time(piece: str) -> None:
-    def cost(size: int) -> float:
+    def work(size: int) -> None:
         text = (piece * (size // len(piece) + 1))[:size]
-        best = 9.0
-        for _ in range(2):
-            start = time.process_time()
-            rejection(text, ASK)
-            identifiers(text)
-            parse_summary(text)
-            best = min(best, time.process_time() - start)
-        return best
+        rejection(text, ASK)
+        identifiers(text)
+        parse_summary(text)
 
-    small = max(cost(10_000), 0.004)
-    assert cost(20_000) < 4 * small
-    assert cost(40_000) < 8 * small
+    assert_in_proportion(work, 10_000, (20_000, 4), (40_000, 8))

@@ -65,12 +65,12 @@ class Librarian:
         self.asked: list[str] = []
 
     def __call__(self, request: Request) -> Turn:
-        end = request.raw[-3_000:].decode("utf-8", "replace")
+        end = request.raw[-9_000:].decode("utf-8", "replace")
         count = len(self.asked)
         if "FLAMINGO" in end and count == 2:
             return Turn(ANSWER)
         if FOUND in end and count == 1:
-            handle = end.split("mf-")[1][:12]
+            handle = end.partition(FOUND)[2].split("mf-")[1].split(" ")[0]
             self.asked.append("unfold")
             return Turn("", (("h2", "context_unfold", {"handle": f"mf-{handle}"}),))
         if "deploy token called" in end and count == 0:

@@ -356,6 +356,27 @@ def test_the_tools_find_nothing_of_another_conversation(asked: dict[str, str]) -
         assert provider.rejected == []
 
 
+def test_what_the_model_still_sees_is_no_hit_where_there_are_others() -> None:
+    def curious(request: Request) -> Turn:
+        *_, last = request.body["messages"]
+        if last["role"] == "tool":
+            return Turn(last["content"])
+        return Turn("", (("h1", "context_search", {"query": "read the parts knob"}),))
+
+    with RulesProvider(curious, window=WINDOW) as provider, running(provider.url, window=WINDOW) as gateway:
+        answer = post(gateway, past())
+    assert b"Read the parts." in provider.requests[0].raw
+    assert " knob " in answer and "Read the parts." not in answer
+
+
+def test_after_the_time_for_hidden_rounds_the_model_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midfold.gateway.rounds.MOST_SECONDS", 0.0)
+    with RulesProvider(Worker(), window=WINDOW) as provider, running(provider.url, window=WINDOW) as gateway:
+        post(gateway, past())
+    (request,) = provider.requests
+    assert is_offered(request) and request.body["tool_choice"] == "none"
+
+
 def test_what_hidden_rounds_bring_is_bounded() -> None:
     def greedy(request: Request) -> Turn:
         if request.body.get("tool_choice") == "none":

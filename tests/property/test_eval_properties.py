@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from midfold.lab.retention_facts import facts_in, places, surroundings
 from midfold.transcript.document import read
 from midfold.transcript.message import Message, Transcript
 from support.fixtures import assistant, call, user
+from support.timing import assert_in_proportion
 
 WORDS = ["harbour", "gateway", "vessel", "anchor", "crane", "ledger", "invoice", "region", "mayor", "winter"]
 FACTS = ["src/a_b.py", "48213", "HarbourGate", "OPS-1432", "9f3c2ab", "--keep-going", "MAX_SHIPS", "v1.2.3"]
@@ -103,20 +103,14 @@ HOSTILE = {
 }
 
 
-def seconds(text: str) -> float:
-    start = time.process_time()
+def read_all(text: str) -> None:
     list(facts_in(text))
     surroundings(text, "src/a_b.py", list(places(text, "src/a_b.py")))
     demands(read([user(text)]).messages)
     recall_search(read([assistant(text)]).messages, "harbour label")
-    return time.process_time() - start
 
 
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE.keys())
 def test_reading_is_linear_in_the_text(unit: str) -> None:
     small = unit * (60_000 // len(unit))
-    for _ in range(3):
-        base = min(seconds(small) for _ in range(2))
-        if seconds(small * 4) < 10 * max(base, 0.004):
-            return
-    pytest.fail("four times the text takes more than ten times as long")
+    assert_in_proportion(read_all, small, (small * 4, 8))

@@ -6,9 +6,6 @@ import datetime
 import importlib.util
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from midfold.fold.request import CompactionState
 from midfold.models import DEFAULT, FIELDS, TABLE, Belief, Model, ModelOverride, canonical, look_up
 from midfold.setup import Setup
 from midfold.transcript.document import read
+from support.timing import assert_in_proportion
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = pytest.mark.parametrize("row", TABLE, ids=lambda row: row.pattern)
@@ -298,24 +296,15 @@ def test_a_window_below_one_token_is_refused() -> None:
         look_up("gpt-4o").corrected(0)
 
 
-def best_time(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(5):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 HOSTILE = [":a", "-v1:0", "a.", "/", "[1m]", "1.", "-20250929", "claude-opus-4-", "claude-4-opus-", "x-"]
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_looking_up_a_hostile_name_is_linear(unit: str) -> None:
     overrides = {"*a*b*": ModelOverride(factor=2.0)}
-    small, middle, large = (best_time(partial(look_up, unit * n, overrides)) for n in (2_000, 4_000, 8_000))
-    assert middle <= 4 * small + 0.001
-    assert large <= 4 * middle + 0.001
+    names = (unit * count for count in (2_000, 4_000, 8_000))
+    small, middle, large = names
+    assert_in_proportion(lambda name: look_up(name, overrides), small, (middle, 4), (large, 8), quick=0.0005)
 
 
 def test_the_module_reads_nothing_and_loads_quickly() -> None:

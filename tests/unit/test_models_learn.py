@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 
 from midfold.models import learn_limit
+from support.timing import assert_in_proportion
 
 TEACHES = [
     ("This model's maximum context length is 128000 tokens. However, your messages resulted in 204308 tokens. "
@@ -123,21 +120,8 @@ HOSTILE += ["current length is 1 while ", "input tokens 1 exceeds limit ", "cont
 HOSTILE += ["context limit: 1 + 1 > ", "max max_", " is of only limit", "\\\"'"]
 
 
-def best_time(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(5):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return min(times)
-
-
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_learning_is_linear_in_the_message_and_bounded(unit: str) -> None:
     text = unit * (4_096 // len(unit) + 1)
-    small, middle, large, huge = (
-        best_time(partial(learn_limit, piece)) for piece in (text[:1_024], text[:2_048], text[:4_096], text * 1_000)
-    )
-    assert middle <= 4 * small + 0.0005
-    assert large <= 4 * middle + 0.0005
-    assert huge <= 4 * large + 0.0005
+    assert_in_proportion(learn_limit, text[:1_024], (text[:2_048], 4), (text[:4_096], 8), quick=0.0002)
+    assert_in_proportion(learn_limit, text[:4_096], (text * 1_000, 4), quick=0.0002)

@@ -24,8 +24,11 @@ from midfold.recall import (
     search,
 )
 from midfold.recall.excerpts import ELLIPSIS, LONGEST_LINE, Matcher, excerpt
+from midfold.recall.hits import FIRST_ROOM
 from midfold.recall.words import parse_query
+from midfold.store.stored_past import StoredPast
 from midfold.transcript.message import Text
+from support.timing import assert_in_proportion
 from tests.support.build import assistant, call, user
 
 FILE = "\n".join(
@@ -78,7 +81,14 @@ def test_a_line_that_is_too_long_is_cut_around_the_word_and_says_so() -> None:
     (line,) = shown("word " * 500 + "needle_here " + "more " * 500, "needle_here")
     assert line.startswith(ELLIPSIS) and line.endswith(ELLIPSIS)
     assert "needle_here" in line
-    assert len(line) <= LONGEST_LINE + 2
+    assert len(line) <= ROOM + 2
+
+
+def test_a_long_line_has_no_more_room_than_whole_lines_leave_it() -> None:
+    text = "needle " + "x " * 900 + "\n" + "a whole line\n" * 20 + "other " + "y " * 900
+    lines = shown(text, "needle other")
+    assert sum("whole line" in line for line in lines) > 3
+    assert sum(map(len, lines)) <= ROOM + LONGEST_LINE
 
 
 @pytest.mark.parametrize("query", ["needle", "TOKEN", "Zx9Qw8Er7Ty6"])
@@ -150,9 +160,9 @@ def test_the_nearest_passage_of_a_long_message_is_shown() -> None:
     hits = recall([user(log), user("a harbour")]).hits("harbour master vessels lighthouse")
     assert "harbour master" in hits[0].text
     assert not hits[0].has_every_word
-    assert len(hits[0].text) < 2_000
+    assert len(hits[0].text) <= FIRST_ROOM + 2 * len(ELLIPSIS)
     (part,) = hits[0].parts
-    assert part.length == len("[user]\n" + log) and 1_480 <= part.line <= 1_501
+    assert part.length == len("[user]\n" + log) and 1_470 <= part.line <= 1_501
     around = recall([user(log)]).run("context_unfold", {"handle": part.handle, "lines": str(part.line)}).text
     assert "harbour master" in around
 
@@ -165,6 +175,64 @@ def test_a_secret_near_the_nearest_passage_is_not_shown() -> None:
 
 def test_every_spelling_of_a_name_finds_every_other() -> None:
     assert recall([user("the parseUrl helper is broken"), assistant("noted")]).hits("parse_url")[0].position == 0
+
+
+NUMBERS = "The limit is 10,000 rows, the timeout 25_000 ms, the size 31000 bytes; we ran it with old_string."
+SAID = "The lighthouse keeps the harbour of the database."
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("10000", NUMBERS),
+        ("10,000", NUMBERS),
+        ("10_000", NUMBERS),
+        ("25000", NUMBERS),
+        ("31,000", NUMBERS),
+        ("oldstring", NUMBERS),
+        ("OldString", NUMBERS),
+    ],
+)
+def test_numbers_and_names_are_found_however_they_are_separated(query: str, text: str) -> None:
+    (hit,) = recall([user(NUMBERS), assistant(SAID), user("Go.")]).hits(query)
+    assert hit.has_every_word and text in hit.text
+
+
+@pytest.mark.parametrize(
+    ("query", "instead", "text"),
+    [
+        ("lighthuose", "lighthouse", SAID),
+        ("lighhouse", "lighthouse", SAID),
+        ("running", "ran", NUMBERS),
+        ("kept harbour", "keep", SAID),
+    ],
+)
+def test_instead_of_a_word_that_is_nowhere_those_are_looked_for_that_are_nearly_it(
+    query: str, instead: str, text: str
+) -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user("Go."), *call(1, "cat", {"path": "a"}, NUMBERS), *call(2, "cat", {"path": "b"}, SAID)])
+        for tools in (recall([user("Go."), *call(1, "cat", {}, NUMBERS), *call(2, "cat", {}, SAID)]), session.recall()):
+            answer = tools.run("context_search", {"query": query}).text
+            assert answer.startswith(f"{NEAREST}\n(nowhere: {query.split()[0]}, instead: {instead})\n")
+            assert text in answer.split("\n\n")[0]
+
+
+def test_who_finds_nothing_is_told_words_that_there_are() -> None:
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user(SAID), assistant("Yes."), user("The nighthouse is another's.")])
+        for query, words in (
+            ("base", "database"),
+            ("hous", "lighthouse, nighthouse"),
+            ("tighthouse", "lighthouse, nighthouse"),
+        ):
+            told = session.recall().run("context_search", {"query": query}).text.splitlines()
+            assert told[:2] == [NOTHING, f"Words there are: {words}"]
+        past = Recall(StoredPast(sessions.store, "s", stop=2), redact)
+        assert "nighthouse" not in past.run("context_search", {"query": "hous"}).text
+        assert "nighthouse" not in past.run("context_search", {"query": "nighthouze"}).text
 
 
 def test_arguments_of_calls_are_shown_as_people_read_them() -> None:
@@ -211,7 +279,9 @@ def test_an_error_is_an_answer() -> None:
     tools = recall(modules(1))
     for nonsense in ({"query": "  "}, {}, None, [], {"query": None}):
         assert tools.run("context_search", nonsense) == ("the query is empty", True)
-    assert tools.run("context_unfold", {"handle": "mf-none"}) == ("there is no handle mf-none", True)
+    unknown = tools.run("context_unfold", {"handle": "mf-none"})
+    assert unknown.is_error and unknown.text.startswith("there is no handle mf-none\n")
+    assert "Tools called: read_file 1" in unknown.text and "src/mod_0.py" in unknown.text
     assert tools.run("context_unfold", {}).is_error
     assert tools.run("forget_everything", {}).text.startswith("unknown tool 'forget_everything'")
 
@@ -225,14 +295,10 @@ def test_the_definitions_are_written_as_each_wire_wants_them() -> None:
 
 
 def test_the_work_is_linear() -> None:
-    def spent(count: int) -> float:
-        past = Memory({"mf-1": midfold.read(modules(count)).messages})
-        start = time.process_time()
-        search(past, "module 7 of the harbour", redact, 10)
-        return time.process_time() - start
+    def work(count: int) -> None:
+        search(Memory({"mf-1": midfold.read(modules(count)).messages}), "module 7 of the harbour", redact, 10)
 
-    spent(50)
-    assert min(spent(800) for _ in range(2)) <= 20 * min(spent(100) for _ in range(3)) + 0.1
+    assert_in_proportion(work, 100, (800, 16))
 
 
 # Units, filters, places
@@ -295,6 +361,22 @@ def test_several_queries_and_patterns() -> None:
     assert slow.startswith(NOTHING) and time.process_time() - start < 2
 
 
+@pytest.mark.parametrize(
+    ("filters", "texts"),
+    [
+        ({}, ["417", "Retry the queue", "old queue"]),
+        ({"tool": "Bash"}, ["417", "Retry the queue"]),
+        ({"path": "folder.rs", "pattern": "let a"}, ["let a = 1"]),
+        ({"kind": "decisions"}, ["old queue"]),
+        ({"role": "assistant", "before": 6}, ["git commit -m"]),
+    ],
+)
+def test_patterns_go_with_filters(filters: dict[str, Any], texts: list[str]) -> None:
+    lines = recall(WORK).run("context_search", {"pattern": "queue", **filters}).text.splitlines()[1:]
+    assert all(any(text in line for line in lines) for text in texts)
+    assert not filters or all(any(text in line for text in (*texts, "let a = 2")) for line in lines)
+
+
 def test_queries_beyond_the_most_are_named_not_dropped() -> None:
     asked = ["degraded", "zebra", "yak", "xerus", "wombat", "borrow"]
     answer = recall(WORK).run("context_search", {"queries": asked}).text
@@ -310,6 +392,7 @@ def test_unfolding_around_a_text_by_lines_and_what_a_fold_holds() -> None:
     assert "line 4321" in near and len(near) < 7_000 and "go on with start=" in near
     assert tools.run("context_unfold", {"handle": handle, "lines": "12-13"}).text.count("line ") == 2
     assert tools.run("context_unfold", {"handle": handle, "around": "zebra"}).is_error
+    assert "line 4321" in tools.run("context_unfold", {"handle": handle, "around": "the 4321 LINE"}).text
     contents = recall(WORK).run("context_unfold", {"handle": "mf-" + "a" * 12}).text
     assert "curl -s localhost:8080/health" in contents and contents.count("mf-") > len(WORK) - 2
     steps = recall(WORK).run("context_timeline", {"handle": handle_of(midfold.read(WORK).messages[3])[:9]}).text
@@ -334,6 +417,88 @@ def test_the_same_file_read_again_is_one_hit_at_its_newest_place() -> None:
     hits = recall([user("go"), *turns]).hits("harbour pilot")
     assert len(hits) == 1
     assert hits[0].copies == 4 and hits[0].parts[-1].position == 10
+
+
+def test_a_long_file_read_again_is_one_hit_with_all_the_room_of_the_first() -> None:
+    text = "def harbour():\n    return 'pilot'\n" + "\n".join(f"# more of it, line {number}" for number in range(300))
+    turns = [one for number in range(3) for one in call(number, "Read", {"file_path": "harbour.py"}, text)]
+    (hit,) = recall([user("go"), *turns]).hits("harbour pilot")
+    assert (hit.copies, hit.parts[-1].position) == (2, 6)
+    assert len(hit.text) > 0.8 * FIRST_ROOM
+
+
+def test_what_the_agent_made_of_the_first_hit_stands_beside_it() -> None:
+    turns = [
+        user("Which port?"),
+        *shell(1, "ss -tlnp", "LISTEN 0 128 *:8443 harbour"),
+        *shell(2, "uptime", "up 3 days"),
+        assistant("So it listens on 8443, behind the old proxy."),
+        *shell(3, "harbour --version", "harbour 2.1"),
+    ]
+    answer = recall(turns).run("context_search", {"query": "ss LISTEN harbour"}).text
+    first, *others = answer.split("\n\n")
+    assert "then assistant" in first and "behind the old proxy" in first and "before user" in first
+    assert not any(" then " in hit or " before user" in hit for hit in others)
+    past = midfold.read(turns).messages
+    seen = Recall(Memory({"past": past}), redact, seen={past[5].digest}).run("context_search", {"query": "ss LISTEN"})
+    assert "behind the old proxy" not in seen.text and "then call Bash" in seen.text
+
+
+def test_instructions_with_all_of_the_words_come_after_everything_else() -> None:
+    rules = "# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\nThe harbour pilot must sign lists.\n</INSTRUCTIONS>"
+    turns = [user(rules), assistant("Read."), user("Where is the harbour?"), assistant("The pilot knows.")]
+    hits = recall(turns).hits("harbour pilot sign")
+    assert ["must sign" in hit.text for hit in hits] == [False, True]
+
+
+def test_what_a_client_put_behind_every_result_is_not_found_in_any() -> None:
+    reminder = "\n\n<system-reminder>\nConsider whether the harbour is malware.\n</system-reminder>\n"
+    turns = [
+        user("go"),
+        *call(1, "Read", {"file_path": "a.py"}, "quay = 7" + reminder),
+        assistant("The harbour is old."),
+    ]
+    assert [hit.text for hit in recall(turns).hits("harbour")] == ["The harbour is old."]
+    assert "malware" not in recall(turns).hits("quay")[0].text
+    handle = handle_of(midfold.read(turns).messages[2])
+    assert recall(turns).run("context_unfold", {"handle": handle}).text.endswith(reminder)
+
+
+def test_several_queries_have_twice_the_room_together() -> None:
+    log = "\n".join(f"harbour line {number} of the pilot" for number in range(2_000))
+    tools = recall([user("go"), *shell(1, "cat log", log), assistant("Read.")])
+    for count in (1, 2, 5):
+        text = tools.run("context_search", {"queries": [f"harbour line {number}" for number in range(count)]}).text
+        assert len(text) < (1 if count == 1 else 2) * MOST_CHARACTERS + 600 * count
+        assert text.count("its result") == count
+
+
+def alike() -> tuple[str, str]:
+    """Two texts whose messages have handles that begin with the same six digits."""
+    known: dict[str, str] = {}
+    for number in range(100_000):
+        text = f"message number {number}"
+        digits = handle_of(midfold.read([user(text)]).messages[0])[:9]
+        if digits in known:
+            return known[digits], text
+        known[digits] = text
+    raise AssertionError("unreachable: handles of six digits are hardly ever so different")
+
+
+def test_an_abbreviation_once_written_keeps_its_meaning() -> None:
+    first, second = alike()
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s")
+        session.append([user(first), assistant("Yes.")])
+        (hit,) = session.search(f'"{first}"')
+        assert len(hit.handle) == len("mf-") + 6
+        session.append([user(second), assistant("Well.")])
+        (other,) = session.search(f'"{second}"')
+        assert other.handle.startswith(hit.handle) and len(other.handle) > len(hit.handle)
+        assert session.search(f'"{first}"')[0].handle == hit.handle
+        for tools in (session.recall(), recall([user(first), assistant("Yes."), user(second), assistant("Well.")])):
+            assert tools.run("context_unfold", {"handle": hit.handle}).text.endswith(first)
+            assert tools.run("context_unfold", {"handle": other.handle}).text.endswith(second)
 
 
 def test_short_handles_keep_their_meaning() -> None:

@@ -397,11 +397,10 @@ class _Said:
         if not names and len(words) < FEWEST_WORDS:
             return False
         enough = 0.8 * len(words) if len(words) >= FEWEST_WORDS else len(words) + 1
-        return any(
-            sum(word in window for word in words) >= enough
-            or any(name in window and not self._trusted_texts.has(name) for name in names)
-            for window in self._windows
-        )
+        if any(name in self._all_windows and not self._trusted_texts.has(name) for name in names):
+            return True
+        known = [word for word in words if word in self._all_windows]
+        return len(known) >= enough and any(sum(word in window for word in known) >= enough for window in self._windows)
 
     def _is_users(self, line: str) -> bool:
         """Whether these are a user's own words: a piece of them, or one message without its middle."""
@@ -436,6 +435,10 @@ class _Said:
     @cached_property
     def _results(self) -> _Texts:
         return _Texts(_plain(part.text).replace("\\n", " ") for part in _results(self._messages))
+
+    @cached_property
+    def _all_windows(self) -> str:
+        return "\x00".join(self._windows)
 
     @cached_property
     def _windows(self) -> list[str]:

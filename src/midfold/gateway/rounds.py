@@ -48,7 +48,7 @@ from midfold.gateway.routes import encoding_of, to_client
 from midfold.gateway.upstream import MOST_READ
 from midfold.lru import LRU
 from midfold.plugins import engine_for
-from midfold.recall import NAMES, NOTHING_FOLDED, Recall
+from midfold.recall import NAMES, NOTHING_FOLDED, UNBOUNDED, AnswerBounds, Recall
 from midfold.store.sqlstore import StoredOriginals
 from midfold.store.stored_past import StoredPast
 from midfold.store.sync import Checkpoint
@@ -190,7 +190,7 @@ class RecallRounds:
             prepared, answer = await self.gateway.fetch(exchange, prepared)
         await self._note_offer(exchange, prepared)
         joined = JOINED[exchange.route.dialect or ""](exchange.own_tools)
-        allowance, past = Allowance(prepared.measured), self._past(prepared)
+        allowance = Allowance(prepared.measured)
         hidden: Transcript = ()
         while True:
             is_last = allowance.is_over
@@ -200,7 +200,7 @@ class RecallRounds:
             ours = [call for call in turn.calls if call.name in exchange.own_tools]
             if answer.status != 200 or not ours or is_last or joined.is_for_client:
                 break
-            answers = await self.preparer.in_thread(self._answers, turn, past, exchange.own_tools, allowance)
+            answers = await self.preparer.in_thread(self._answers, turn, prepared, exchange.own_tools, allowance)
             values = [*turn.messages, *result_messages(joined.dialect, answers)]
             hidden = (*hidden, *raw_messages(values, DIALECTS[joined.dialect]))
             allowance.end_round()
@@ -213,7 +213,7 @@ class RecallRounds:
             body = await self.preparer.work_on(len(prepared.body), self._body, exchange, prepared, hidden, last)
             answer = await self.gateway.send(exchange, body)
         if joined.is_for_client and ours and not is_last:
-            await self._keep_beside(exchange, prepared, joined, turn, hidden, past, allowance)
+            await self._keep_beside(exchange, prepared, joined, turn, hidden, allowance)
         elif hidden and not _is_stream(answer) and answer.status == 200:
             await self._keep(exchange, prepared, HiddenRun(hidden, tuple(joined.seen), exchange.account.hidden))
         await self._relay_rest(exchange, answer, data, told, joined)
@@ -313,12 +313,11 @@ class RecallRounds:
         joined: JoinedStream,
         turn: ModelAnswer,
         hidden: Transcript,
-        past: tuple[Recall, Checkpoint] | None,
         allowance: Allowance,
     ) -> None:
         """Runs our calls of a turn that is the client's, for the client's next request."""
         ours = msgspec.structs.replace(turn, calls=tuple(one for one in turn.calls if one.name in exchange.own_tools))
-        answers = await self.preparer.in_thread(self._answers, ours, past, exchange.own_tools, allowance)
+        answers = await self.preparer.in_thread(self._answers, ours, prepared, exchange.own_tools, allowance)
         beside = BesideCalls.of(joined.dialect, turn, answers)
         if joined.response_id:
             self._owed.put((exchange.owner.id, joined.response_id), b",".join(bytes(raw) for raw in beside.results))
@@ -366,15 +365,17 @@ class RecallRounds:
             return None
         session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
         past = StoredPast(store, session, at=checkpoint.seq, stop=count)
-        return Recall(past, self.sessions.redactor), checkpoint
+        bounds = AnswerBounds.of(prepared.measured.limits.trigger) if prepared.measured else UNBOUNDED
+        return Recall(past, self.sessions.redactor, seen=_seen(prepared), bounds=bounds), checkpoint
 
     def _answers(
         self,
         turn: ModelAnswer,
-        past: tuple[Recall, Checkpoint] | None,
+        prepared: PreparedRequest,
         names: frozenset[str],
         allowance: Allowance,
     ) -> list[tuple[str, str]]:
+        past = self._past(prepared)
         return [
             (call.id, allowance.take(self._answer(call, past)) if call.name in names else AGAIN) for call in turn.calls
         ]
@@ -401,6 +402,15 @@ class RecallRounds:
             return self.engine_tools.call(call.name, given, Archive(originals))
         except PluginError as error:
             return f"error: {error}"
+
+
+def _seen(prepared: PreparedRequest) -> set[bytes]:
+    """Digests of stored messages that the model still sees."""
+    measured = prepared.measured
+    if measured is None or measured.checkpoint is None:
+        return set()
+    conversation = measured.conversation
+    return {message.digest for message in measured.checkpoint.apply(conversation.bare, conversation.dialect)}
 
 
 def _arguments(call: ToolCall) -> Mapping[str, Any] | None:

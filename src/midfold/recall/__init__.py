@@ -1,12 +1,13 @@
 """Searching and unfolding what was folded: one search for every face, its tools for models, and their words.
 
-`words` says what a text can be found by, `units` what a search finds, `ranking` in which order, `excerpts` what is
-shown, `linear_patterns` are regular expressions, `tool_answers` the tools, `memory_past` a past in memory. Pure:
-whoever keeps originals brings them as a `Past`.
+`words` says what a text can be found by, `units` what a search finds, `ranking` in which order, `hits` and `excerpts`
+what is shown, `linear_patterns` are regular expressions, `tool_answers` the tools, `memory_past` a past in memory.
+Pure: whoever keeps originals brings them as a `Past`.
 """
 
+from midfold.recall.hits import Hit, HitPart, search
 from midfold.recall.memory_past import Memory
-from midfold.recall.ranking import Filters, Hit, HitPart, Past, Positions, search
+from midfold.recall.ranking import Filters, Past, Positions
 from midfold.recall.tool_answers import (
     CONSIDERED,
     FOUND,
@@ -18,6 +19,8 @@ from midfold.recall.tool_answers import (
     NOTHING_FOLDED,
     PAGE,
     TOOLS,
+    UNBOUNDED,
+    AnswerBounds,
     Recall,
     ToolAnswer,
 )
@@ -34,6 +37,8 @@ __all__ = [
     "NOTHING_FOLDED",
     "PAGE",
     "TOOLS",
+    "UNBOUNDED",
+    "AnswerBounds",
     "Candidate",
     "Filters",
     "Hit",

@@ -1,7 +1,8 @@
 """Where the words of a query stand in a text, and what is shown of it.
 
 Rules of this file:
-1. A word is there as it was typed, in another form, as the beginning of a longer word, or inside one: each counts less.
+1. A word is there in the query as it was typed, alone, in another form, as the beginning of a longer word, or inside
+   one: each counts less.
 2. What is shown are whole lines around the passage with most of the words, cut only where a line is too long. Blank
    lines and bare fences are left out. The place of what is shown is a place in the original.
 3. What is shown is redacted before it is cut: half a credential is not recognised as one.
@@ -11,16 +12,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 from midfold.recall.words import Query, Term, fold, stem
 
 Redact = Callable[[str], str]
-SAME, FORM, BEGINS, INSIDE = 1.0, 0.9, 0.55, 0.25
+TYPED, SAME, FORM, BEGINS, INSIDE = 1.1, 1.0, 0.9, 0.55, 0.25
 MOST_OCCURRENCES = 1_000
 """Of one word in one text."""
+SHORTEST_NAME = 6
 PASSAGE = 300
 """Characters; words in two neighbouring passages stand together."""
 LONGEST_LINE = 320
@@ -74,13 +77,20 @@ class Matcher:
             for place, fit in _places(term, text, small)
         ]
         found.sort()
-        return found
+        return self._raise_typed(found, text)
+
+    def _raise_typed(self, found: list[Occurrence], text: str) -> list[Occurrence]:
+        """Words that stand there as in the query count a little more: that is the passage that is looked for."""
+        size = len(self.query.typed)
+        starts = islice(_places_alone(self.query.typed, text), MOST_OCCURRENCES) if size > 1 else ()
+        typed = {one for place in starts for one in range(place, place + size)}
+        return [one._replace(fit=TYPED) if one.place in typed and one.fit >= FORM else one for one in found]
 
     def literal_share(self, texts: Sequence[str], small: Sequence[str]) -> float:
         """2 for a text that has the query as it was typed, 1 with other letters or spaces, 0 without it."""
         if len(self.query.typed) < 2:
             return 0.0
-        if any(_stands_alone(self.query.typed, text) for text in texts):
+        if any(any(True for _ in _places_alone(self.query.typed, text)) for text in texts):
             return 2.0
         return 1.0 if any(map(self._has_literal, small)) else 0.0
 
@@ -118,6 +128,23 @@ def _small_letter(letter: str) -> str:
 
 def _places(term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
     word = term.typed if "_" in term.typed else term.text
+    found = list(_places_of(word, term, text, small))
+    for other in term.also:
+        found += [(place, min(fit, FORM)) for place, fit in _places_of(other, Term(other, typed=other), text, small)]
+    return found or _place_in_name(word, small)
+
+
+def _place_in_name(word: str, small: str) -> Iterable[tuple[int, float]]:
+    """A name that is written with underscores in the text, and without them in the query."""
+    if len(word) < SHORTEST_NAME or "_" not in small:
+        return
+    place = small.replace("_", "").find(word)
+    if place >= 0:
+        letters = (at for at, letter in enumerate(small) if letter != "_")
+        yield next(islice(letters, place, None)), FORM
+
+
+def _places_of(word: str, term: Term, text: str, small: str) -> Iterable[tuple[int, float]]:
     size = len(word)
     place, count = small.find(word), 0
     while place >= 0 and count < MOST_OCCURRENCES:
@@ -144,14 +171,18 @@ def _fit(term: Term, text: str, small: str, place: int, size: int) -> float:
     return FORM if stem(word) == term.text else BEGINS
 
 
-def _stands_alone(words: str, text: str) -> bool:
-    place = text.find(words)
+def _places_alone(words: str, text: str) -> Iterator[int]:
+    """Where these words stand and are no part of longer ones."""
+    place = text.find(words) if words else -1
     while place >= 0:
         before, after = text[place - 1 : place], text[place + len(words) : place + len(words) + 1]
-        if not (before.isalnum() and words[0].isalnum()) and not (after.isalnum() and words[-1].isalnum()):
-            return True
+        if not (_is_of_name(before) and _is_of_name(words[0])) and not (_is_of_name(after) and _is_of_name(words[-1])):
+            yield place
         place = text.find(words, place + len(words))
-    return False
+
+
+def _is_of_name(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"
 
 
 def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:
@@ -162,10 +193,15 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
             here = passages.setdefault(one.place // PASSAGE, {})
             if one.term not in here or here[one.term].fit < one.fit:
                 here[one.term] = one
+    worth = {number: sum(weights[one.term] * one.fit for one in here.values()) for number, here in passages.items()}
     best = NOWHERE
     for number, here in passages.items():
-        after = passages.get(number + 1, {})
-        both = {**after, **{term: one for term, one in here.items() if one.fit >= getattr(after.get(term), "fit", 0.0)}}
+        if worth[number] + worth.get(number + 1, 0.0) <= best.weight:
+            continue
+        both = dict(here)
+        for term, one in passages.get(number + 1, {}).items():
+            if term not in both or both[term].fit < one.fit:
+                both[term] = one
         weight = sum(weights[term] * one.fit for term, one in both.items())
         if weight > best.weight:
             places = [one.place for one in both.values()]
@@ -176,7 +212,7 @@ def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: f
 def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], redact: Redact, room: int) -> Excerpt:
     """What fits into the room: all of a short text, else the best passage, and lines with words it has not."""
     if len(text) <= room:
-        return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}), 0, True)
+        return Excerpt(_tidy(_clean_lines(text, 0, len(text), redact), {}, room), 0, True)
     best = best_passage(found, weights)
     start, end = _whole_lines(text, best.first, best.last, room)
     pieces, known = [(start, end)], best.terms
@@ -192,23 +228,33 @@ def excerpt(text: str, found: Sequence[Occurrence], weights: Sequence[float], re
             left -= min(last - first, LONGEST_LINE)
     pieces.sort()
     where = {one.place: None for one in found if one.fit >= BEGINS} or {one.place: None for one in found}
+    longest = _longest_line(text, pieces, room)
     shown = []
     for first, last in pieces:
-        shown.append(_tidy(_clean_lines(text, first, last, redact), _marks(text, first, last, where)))
+        marks = _marks(text, first, last, where, best.first)
+        shown.append(_tidy(_clean_lines(text, first, last, redact), marks, longest))
     gap = f"\n{ELLIPSIS}\n"
     body = gap.join(filter(None, shown))
     before, after = ELLIPSIS + "\n" if pieces[0][0] else "", f"\n{ELLIPSIS}" if pieces[-1][1] < len(text) else ""
     return Excerpt(f"{before}{body}{after}", start, False)
 
 
-def _marks(text: str, first: int, last: int, where: Mapping[int, None]) -> dict[int, int]:
-    """The column of the first word in each line that has one, by the number of the line."""
+def _longest_line(text: str, pieces: Sequence[tuple[int, int]], room: int) -> int:
+    """How much of a long line is shown: what whole lines leave of the room."""
+    sizes = [len(line) for first, last in pieces for line in text[first:last].split("\n")]
+    long = sum(size > LONGEST_LINE for size in sizes)
+    left = room - sum(size for size in sizes if size <= LONGEST_LINE)
+    return max(left // long, LONGEST_LINE) if long else LONGEST_LINE
+
+
+def _marks(text: str, first: int, last: int, where: Mapping[int, None], best: int) -> dict[int, int]:
+    """The column of the first word in each line that has one, by the number of the line; of the best one in its own."""
     marks: dict[int, int] = {}
-    for place in where:
+    for place in (*where, best):
         if first <= place < last:
             line = text.count("\n", first, place)
             column = place - (text.rfind("\n", 0, place) + 1)
-            marks[line] = min(marks.get(line, column), column)
+            marks[line] = column if place == best else min(marks.get(line, column), column)
     return marks
 
 
@@ -260,19 +306,19 @@ def _clean_lines(text: str, start: int, end: int, redact: Redact) -> list[str]:
     return [line for line in lines if line in wanted or line not in known]
 
 
-def _tidy(lines: list[str], marks: Mapping[int, int]) -> str:
+def _tidy(lines: list[str], marks: Mapping[int, int], longest: int) -> str:
     shown = []
     for number, line in enumerate(lines):
         if line.strip() and not _FENCE.fullmatch(line):
-            shown.append(_cut(line.rstrip(), marks.get(number, 0)))
+            shown.append(_cut(line.rstrip(), marks.get(number, 0), longest))
     return "\n".join(shown)
 
 
-def _cut(line: str, column: int) -> str:
+def _cut(line: str, column: int, longest: int) -> str:
     """A line, or as much of it around a column as may be shown."""
     line = line.expandtabs(4)
-    if len(line) <= LONGEST_LINE:
+    if len(line) <= longest:
         return line
-    first = max(min(column - LONGEST_LINE // 3, len(line) - LONGEST_LINE), 0)
-    last = first + LONGEST_LINE
+    first = max(min(column - longest // 3, len(line) - longest), 0)
+    last = first + longest
     return f"{ELLIPSIS if first else ''}{line[first:last].strip()}{ELLIPSIS if last < len(line) else ''}"

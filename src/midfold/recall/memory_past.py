@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice, takewhile
 
 from midfold.errors import NotStored
 from midfold.fold.archive import FEWEST_DIGITS, PREFIX, framed_handles, handle_of, short_handles
@@ -12,7 +13,7 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.handoff import recognise
 from midfold.recall.excerpts import Redact
 from midfold.recall.ranking import Positions
-from midfold.recall.tool_answers import Recall
+from midfold.recall.tool_answers import UNBOUNDED, AnswerBounds, Recall
 from midfold.recall.units import Candidate, original
 from midfold.recall.words import Term, search_tokens
 from midfold.transcript.message import Message, ToolResult, Transcript
@@ -66,12 +67,11 @@ class Memory:
     def _places(self, term: Term) -> list[int]:
         if not term.prefix:
             return self._index.get(term.text, [])
-        found: set[int] = set()
-        number = bisect_left(self._tokens, term.text)
-        while number < len(self._tokens) and self._tokens[number].startswith(term.text):
-            found.update(self._index[self._tokens[number]])
-            number += 1
-        return sorted(found)
+        return sorted({place for word in self.words(term.text) for place in self._index[word]})
+
+    def words(self, beginning: str) -> list[str]:
+        start = bisect_left(self._tokens, beginning)
+        return list(takewhile(lambda word: word.startswith(beginning), islice(self._tokens, start, None)))
 
     def messages(self, wanted: Positions) -> list[Candidate]:
         return [self._candidates[place] for place in sorted(wanted.get("", ())) if 0 <= place < len(self._candidates)]
@@ -101,6 +101,6 @@ class Memory:
         digests = {message.digest for message in self.unfold(handle)}
         return "", next((one.position for one in self._candidates if one.digest in digests), 0)
 
-    def recall(self, redact: Redact) -> Recall:
+    def recall(self, redact: Redact, bounds: AnswerBounds = UNBOUNDED) -> Recall:
         """The tools over these originals."""
-        return Recall(self, redact)
+        return Recall(self, redact, bounds=bounds)

@@ -8,8 +8,8 @@ Rules of this file:
    asks for what the user said finds users' words first; who asks for what is now, what is newer.
 3. Only the most promising messages are read, those with the rarest words in them and beside them: the cost of a search
    grows with the places of rare words, not with the conversation.
-4. What is the same text several times is one hit, at its newest place. Asides come only if they are asked for, or have
-   more of the words than anything else. A model's own searches and what they brought are never hits.
+4. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
+   searches and what they brought are never hits.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from midfold.fold.archive import DIGITS, PREFIX
 from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
-from midfold.recall.units import Candidate, Unit, UnitPiece, original, units
-from midfold.recall.words import Term, parse_query
-from midfold.transcript.message import Transcript
+from midfold.recall.units import Candidate, Unit, UnitPiece, units
+from midfold.recall.words import Term, near_words, parse_query, search_tokens
+from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
 MOST_TERMS = 40
 MOST_PLACES = 1_500
 """Places of rare words that are weighed; of commoner words only those at the same messages."""
-READ_AT_ONCE, MOST_READ = 12, 400
+READ_AT_ONCE, MOST_READ = 24, 400
 """Messages that are read with their neighbours, and how many at most where too few of them are hits."""
+MOST_AT_ONCE = 8
+"""Calls of one message whose results are looked for."""
+MOST_MENDED, MOST_NEAR, SHORTEST_MENDED = 5, 3, 4
+"""Words that are nowhere for which others are looked for; how many for each, and how long it must be."""
 MOST_SCANNED = 3_000
 """Messages that are read where there is no word to go by."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
@@ -44,8 +47,6 @@ NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
 """How much more the newest counts than the oldest, the same if it is asked for, and a user's words if asked for."""
 WORTH = 0.05
 """Of the best score; less is no hit."""
-FIRST_ROOM, ROOM = 1_800, 700
-"""Characters shown of the first hit, and of others."""
 _ASKED_ASIDES = (
     "todo todos plan task tasks checklist instruction instructions agents claude reminder guideline guidelines "
     "rule rules memory convention conventions environment "
@@ -73,6 +74,9 @@ class Past(Protocol):
 
     def newest(self) -> tuple[str, int]:
         """The one session it is of, and the position after its last message; no name if there are several."""
+
+    def words(self, beginning: str) -> Iterable[str]:
+        """Words in it that begin so; none where it is of several sessions."""
 
     def unfold(self, handle: str) -> Transcript:
         """The originals behind a handle."""
@@ -113,38 +117,6 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 ANY = Filters()
 
 
-class HitPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of one message of a hit, and where that stands in it. `text` is redacted."""
-
-    handle: str
-    position: int
-    what: str
-    text: str
-    character: int
-    line: int
-    length: int
-    is_whole: bool
-
-
-class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A call with its result, or an ask with its answer. `handle` unfolds to the message that fits best."""
-
-    session: str
-    position: int
-    role: str
-    at: int
-    handle: str
-    score: float
-    text: str
-    has_every_word: bool = True
-    parts: tuple[HitPart, ...] = ()
-    copies: int = 0
-    """How often the same was there before."""
-    before: str = ""
-    """The handle of the message before it."""
-    after: str = ""
-
-
 class Scored(NamedTuple):
     """A unit, how well it answers, and where the words stand in each of its pieces."""
 
@@ -182,6 +154,8 @@ class RankedSearch:
         self._read: dict[tuple[str, int], Candidate] = {}
         self.missing: tuple[str, ...] = ()
         """Words that are nowhere."""
+        self.instead: dict[str, tuple[str, ...]] = {}
+        """Words that were looked for instead of some of them."""
 
     def best(self, limit: int) -> list[Scored]:
         """The best first; what the model still sees only if there is nothing else."""
@@ -196,13 +170,27 @@ class RankedSearch:
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
         most = max((one.share for one in others), default=0.0)
         asides = [one for one in scored if one.unit.is_aside and not self._asks_for_asides and one.share > most]
-        found = [*asides, *others]
+        found = [*others, *asides]
         hidden = [one for one in found if not self._is_seen(one)]
         return hidden or found
 
-    @property
-    def weights(self) -> list[float]:
-        return self._weights
+    def neighbours(self, session: str, positions: Iterable[int]) -> list[UnitPiece]:
+        """Pieces of messages that the model no longer sees, in the order of these positions."""
+        wanted = [position for position in positions if position >= 0 and self.filters.spans(position)]
+        found = {one.position: one for one in self.messages({session: wanted})}
+        return [
+            piece
+            for position in wanted
+            if position in found and found[position].digest not in self._seen
+            for unit in units([found[position]])
+            if not unit.is_aside and self._wanted(unit)
+            for piece in unit.pieces
+        ]
+
+    def excerpt(self, text: str, redact: Redact, room: int, found: Sequence[Occurrence] | None = None) -> Excerpt:
+        """What is shown of a text."""
+        found = self._matcher.occurrences(text) if found is None else found
+        return excerpt(text, found, self._weights, redact, room)
 
     @property
     def _asks_for_asides(self) -> bool:
@@ -226,17 +214,50 @@ class RankedSearch:
         if not terms:
             yield from self._backwards()
             return
-        where = self._past.places(terms)
+        where = self._places(terms)
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        self.missing = tuple(term.typed for term, count in zip(self.query.terms, counts, strict=False) if not count)
         chosen = nlargest(MOST_READ, _promising(where, weights, counts, self.filters))
         for start in range(0, len(chosen), READ_AT_ONCE):
             batch: dict[str, set[int]] = {}
             for _, position, session in chosen[start : start + READ_AT_ONCE]:
                 batch.setdefault(session, set()).add(position)
             yield batch
+
+    def _places(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+        """Where each word is, in any of its spellings; instead of one that is nowhere, those that are nearly it."""
+        where, asked = self._in_any_spelling(terms), [*self.query.terms]
+        self.missing = tuple(term.typed for term, found in zip(asked, where, strict=False) if not found)
+        for number in [number for number in range(len(asked)) if not where[number]][:MOST_MENDED]:
+            near = self._near(asked[number].typed)
+            if near:
+                where[number] = _union([*near.values()])
+                asked[number] = asked[number]._replace(also=tuple(near))
+        if self.instead:
+            self.query = self.query._replace(terms=tuple(asked))
+            self._matcher = Matcher(self.query)
+        return where
+
+    def _near(self, typed: str) -> dict[str, Mapping[str, Sequence[int]]]:
+        """Where words are that may have been meant."""
+        if len(typed) < SHORTEST_MENDED or not typed.isalpha():
+            return {}
+        words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
+        found = self._past.places([Term(word, True, word) for word in words]) if words else []
+        near = {word: places for word, places in zip(words, found, strict=True) if places}
+        if near:
+            self.instead[typed] = tuple(near)
+        return near
+
+    def _in_any_spelling(self, terms: Sequence[Term]) -> list[Mapping[str, Sequence[int]]]:
+        spellings = [(number, sorted(search_tokens(word))) for number, term in enumerate(terms) for word in term.also]
+        tokens = [Term(token, typed=token) for _, words in spellings for token in words]
+        where = self._past.places([*terms, *tokens])
+        made, rest = where[: len(terms)], iter(where[len(terms) :])
+        for number, words in spellings:
+            made[number] = _union([made[number], _intersection([next(rest) for _ in words])])
+        return made
 
     def _backwards(self) -> Iterator[dict[str, set[int]]]:
         """Without words, everything is looked at, the newest first."""
@@ -252,11 +273,11 @@ class RankedSearch:
 
     def _units(self, batch: Mapping[str, set[int]]) -> list[Unit]:
         """The units that these messages are in."""
-        reach = {
-            session: {near for position in positions for near in range(max(position - 1, 0), position + 2)}
-            for session, positions in batch.items()
-        }
-        made = units(self._with_calls(self.messages(reach)))
+        reach = {session: set(positions) for session, positions in batch.items()}
+        for _ in range(2):
+            for one in [one for one in self.messages(reach) if one.position in batch[one.session]]:
+                reach[one.session].update(self._belonging(one))
+        made = units(self.messages(reach))
         return [
             unit
             for unit in made
@@ -277,17 +298,16 @@ class RankedSearch:
             self._read[one.session, one.position] = one
         return [self._read[place] for place in places if place in self._read]
 
-    def _with_calls(self, found: list[Candidate]) -> list[Candidate]:
-        """With the calls of results that were asked for in one batch with others."""
-        missing: dict[str, set[int]] = {}
-        known = {(one.session, one.position) for one in found}
-        for one in found:
-            if one.role == "tool" and one.position and (one.session, one.position - 1) not in known:
-                missing.setdefault(one.session, set()).update(range(max(one.position - 8, 0), one.position))
-        if not missing:
-            return found
-        more = [one for one in self.messages(missing) if (one.session, one.position) not in known]
-        return sorted([*found, *more], key=lambda one: (one.session, one.position))
+    def _belonging(self, one: Candidate) -> Iterable[int]:
+        """Where the call of a result, the results of calls, an answer or what was asked may be."""
+        calls = sum(isinstance(part, ToolCall) for part in one.message.parts)
+        if calls:
+            return range(one.position + 1, one.position + 1 + min(calls, MOST_AT_ONCE))
+        before = self._read.get((one.session, one.position - 1))
+        if _is_result(one) and before is not None and _is_result(before):
+            return range(max(one.position - MOST_AT_ONCE, 0), one.position)
+        is_ask = one.role == "user" and not _is_result(one)
+        return (one.position + 1,) if is_ask else (max(one.position - 1, 0),)
 
     # How well a unit answers
 
@@ -315,13 +335,14 @@ class RankedSearch:
         best = max(range(len(texts)), key=lambda number: (self._is_asked(unit.pieces[number]), passages[number].weight))
         together = self._together(passages)
         score += NEAR * together + NAMED * self._names(small)
-        score += LITERAL * whole * self._matcher.literal_share(texts, small)
+        if any(len(passage.terms) == len(self._weights) for passage in passages):
+            score += LITERAL * whole * self._matcher.literal_share(texts, small)
         first = unit.pieces[0].found
         newer = NEWEST + NEWER if self._asks(ASKED_NEWEST) else NEWER
         score *= 1 + newer * first.position / self._size
         if first.role == "user" and self._asks(ASKED_USER):
             score *= 1 + OF_USER
-        return Scored(score, unit, found, best, together / whole, all(fits))
+        return Scored(score, unit, found, best, together / whole, all(fits) and not self.instead)
 
     def _is_asked(self, piece: UnitPiece) -> bool:
         return not self.filters.role or piece.found.role == self.filters.role
@@ -344,6 +365,10 @@ class RankedSearch:
         return heaviest * sum(any(name in text for text in small) for name in self.query.names)
 
 
+def _is_result(one: Candidate) -> bool:
+    return any(isinstance(part, ToolResult) for part in one.message.parts)
+
+
 def _beside(scored: list[Scored]) -> list[Scored]:
     """With some of what the messages before and after them are worth."""
     worth: dict[tuple[str, int], float] = {}
@@ -357,6 +382,17 @@ def _beside(scored: list[Scored]) -> list[Scored]:
         beside = worth.get((session, min(places) - 1), 0.0) + worth.get((session, max(places) + 1), 0.0)
         made.append(one._replace(score=one.score + NEIGHBOUR * beside))
     return made
+
+
+def _union(found: Sequence[Mapping[str, Sequence[int]]]) -> Mapping[str, Sequence[int]]:
+    names = {name for one in found for name in one}
+    return {name: sorted({place for one in found for place in one.get(name, ())}) for name in names}
+
+
+def _intersection(found: Sequence[Mapping[str, Sequence[int]]]) -> Mapping[str, Sequence[int]]:
+    first, *others = found
+    both = {name: set(places).intersection(*(one.get(name, ()) for one in others)) for name, places in first.items()}
+    return {name: sorted(places) for name, places in both.items() if places}
 
 
 def _length(term: Term) -> int:
@@ -390,128 +426,3 @@ def _promising(
             if filters.spans(place):
                 around = mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
                 yield value(mask) + (value(around) - value(mask)) * 0.6, place, session
-
-
-# Hits
-
-
-def search(
-    past: Past,
-    text: str,
-    redact: Redact,
-    limit: int,
-    filters: Filters = ANY,
-    *,
-    wanted: Callable[[Unit], bool] = lambda unit: True,
-) -> list[Hit]:
-    """The best hits first."""
-    asked = RankedSearch(past, text, filters, wanted=wanted)
-    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
-        return []
-    return hits_of(past, asked, asked.best(limit), redact, limit)
-
-
-def hits_of(past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int) -> list[Hit]:
-    """Hits of scored units, each text once."""
-    made: list[Hit] = []
-    places: dict[tuple[str, str], int] = {}
-    for one in scored:
-        room = ROOM if made else FIRST_ROOM
-        parts = _parts(one, asked.weights, redact, room)
-        key = (one.main.found.session, _likeness(parts))
-        if key in places:
-            number = places[key]
-            made[number] = _merge(made[number], _hit(one, parts))
-            continue
-        if len(made) == limit:
-            break
-        places[key] = len(made)
-        made.append(_hit(one, parts))
-    return _with_handles(past, asked, made)
-
-
-def _parts(one: Scored, weights: Sequence[float], redact: Redact, room: int) -> list[tuple[UnitPiece, Excerpt]]:
-    """What is shown of each piece; the one with most of the words has most of the room."""
-    others = len(one.unit.pieces) - 1
-    side = max(room // 3 // max(others, 1), 120)
-    used, shown = 0, {}
-    for number, piece in enumerate(one.unit.pieces):
-        if number != one.best:
-            shown[number] = excerpt(piece.text, one.found[number], weights, redact, side)
-            used += len(shown[number].text)
-    main = excerpt(one.main.text, one.found[one.best], weights, redact, max(room - used, room // 2))
-    shown[one.best] = main
-    return [(piece, shown[number]) for number, piece in enumerate(one.unit.pieces) if shown[number].text]
-
-
-def _likeness(parts: list[tuple[UnitPiece, Excerpt]]) -> str:
-    """What makes two hits the same: the text of the result, or of whatever there is."""
-    results = [shown.text for piece, shown in parts if piece.what == "its result"]
-    return "\n".join(results) if sum(map(len, results)) > 60 else "\n".join(shown.text for _, shown in parts)
-
-
-def _hit(one: Scored, parts: list[tuple[UnitPiece, Excerpt]]) -> Hit:
-    main = one.main.found
-    return Hit(
-        session=main.session,
-        position=main.position,
-        role=main.role,
-        at=main.at,
-        handle=full_handle(main.digest),
-        score=round(one.score, 3),
-        text="\n".join(shown.text for _, shown in parts),
-        has_every_word=one.has_every_word,
-        parts=tuple(_part(piece, shown) for piece, shown in parts),
-    )
-
-
-def _part(piece: UnitPiece, shown: Excerpt) -> HitPart:
-    whole, place = original(piece.found.message), piece.start + shown.start
-    return HitPart(
-        handle=full_handle(piece.found.digest),
-        position=piece.found.position,
-        what=piece.name,
-        text=shown.text,
-        character=place,
-        line=whole.count("\n", 0, place) + 1,
-        length=len(whole),
-        is_whole=shown.is_whole,
-    )
-
-
-def _merge(kept: Hit, other: Hit) -> Hit:
-    """One hit for two that show the same: the newer place."""
-    newer, copies = (other, kept.copies + 1) if other.position > kept.position else (kept, kept.copies + 1)
-    return msgspec.structs.replace(newer, copies=copies, score=kept.score)
-
-
-def full_handle(digest: bytes) -> str:
-    return PREFIX + digest.hex()[:DIGITS]
-
-
-def _with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
-    """The handles of the messages before and after each hit; all of them short."""
-    wanted: dict[str, set[int]] = {}
-    for hit in hits:
-        places = [part.position for part in hit.parts] or [hit.position]
-        wanted.setdefault(hit.session, set()).update(places, {max(min(places) - 1, 0), max(places) + 1})
-    found = asked.messages(wanted)
-    short = {(one.session, one.position): handle for one, handle in zip(found, past.shorten(found), strict=True)}
-    made = []
-    for hit in hits:
-        places = [part.position for part in hit.parts] or [hit.position]
-        beside = ((hit.session, min(places) - 1), (hit.session, max(places) + 1))
-        parts = tuple(
-            msgspec.structs.replace(part, handle=short.get((hit.session, part.position), part.handle))
-            for part in hit.parts
-        )
-        made.append(
-            msgspec.structs.replace(
-                hit,
-                handle=short.get((hit.session, hit.position), hit.handle),
-                parts=parts,
-                before=short.get(beside[0], ""),
-                after=short.get(beside[1], ""),
-            )
-        )
-    return made

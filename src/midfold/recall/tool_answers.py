@@ -10,36 +10,47 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
-from midfold.recall.excerpts import ELLIPSIS, Redact
+from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
+from midfold.recall.hits import Hit, HitPart, hits_for_model
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
-from midfold.recall.ranking import Filters, Hit, HitPart, Past, RankedSearch, hits_of
+from midfold.recall.ranking import MOST_AT_ONCE, Filters, Past, RankedSearch
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
+from midfold.recall.words import Term, parse_query, words_like
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
-MOST_HITS, CONSIDERED = 6, 24
+MOST_HITS, CONSIDERED = 6, 12
 """Hits a model is told of, and those they are chosen from."""
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
-"""Of the hits a model is told of."""
+"""Of the hits a model is told of; several queries have twice as much together."""
 PAGE = 20_000
 """Characters of originals in one answer."""
+OF_THRESHOLD, PAGE_OF_THRESHOLD = 0.025, 0.25
+"""Of the size at which a conversation is folded: what an answer of hits may take, and one of originals."""
+CHARACTERS_PER_TOKEN = 4
+LEAST_CHARACTERS = 800
 AROUND = 3_000
 """Characters shown around a text that is looked for in an original."""
+SHORT_LINE = 12
+"""Characters of a line that is told again: a bracket, or the end of a block."""
 STEPS, MOST_STEPS = 10, 40
 OVERVIEW = 400
 """Newest messages that an overview looks at."""
+MOST_LIKE, MOST_LOOKED_THROUGH = 12, 100_000
+"""Words that are named to who found nothing; in a conversation of more messages they are not looked for."""
 MOST_MATCHED = 4_000_000
 """Characters a pattern is looked for in, in one call."""
 
 FOUND = "Found in earlier messages:"
 NEAREST = "No earlier message has all of these words. The nearest:"
 NOTHING = "nothing found: try fewer or other words, or a part of a name"
+HANDLES = "Handles stand in the summary, in digests and in what context_search finds."
 NOTHING_FOLDED = "Nothing of this conversation has been folded away yet: all of it is above."
 ORIGINAL = "Original of"
 CONTENTS = "Contents of"
@@ -103,14 +114,35 @@ class ToolAnswer(NamedTuple):
     is_error: bool = False
 
 
+class AnswerBounds(NamedTuple):
+    """Characters that an answer may have: hits, and originals."""
+
+    hits: int = MOST_CHARACTERS
+    page: int = PAGE
+
+    @classmethod
+    def of(cls, threshold_tokens: int) -> AnswerBounds:
+        """What a conversation bears that is folded at so many tokens: a dozen answers must not push each other out."""
+        characters = threshold_tokens * CHARACTERS_PER_TOKEN
+        hits, page = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
+        return cls(min(max(hits, LEAST_CHARACTERS), MOST_CHARACTERS), min(max(page, LEAST_CHARACTERS), PAGE))
+
+
+UNBOUNDED = AnswerBounds()
+"""Where the window is not known."""
+
+
 class Recall:
     """The tools of one conversation: `tools` are offered to its model, `run` answers a call."""
 
     tools = TOOLS
 
-    def __init__(self, past: Past, redact: Redact, *, seen: Collection[bytes] = (), page: int = PAGE) -> None:
+    def __init__(
+        self, past: Past, redact: Redact, *, seen: Collection[bytes] = (), bounds: AnswerBounds = UNBOUNDED
+    ) -> None:
         """`seen` are digests of the messages that the model still sees."""
-        self._past, self._redact, self._seen, self._page = past, redact, seen, page
+        self._past, self._redact, self._seen = past, redact, seen
+        self._bounds, self._page = bounds, bounds.page
 
     def run(self, name: str, given: Any) -> ToolAnswer:
         """Runs a call; an error is an answer, too."""
@@ -124,7 +156,8 @@ class Recall:
             if name == STEPS_AROUND.name:
                 return self._timeline(handle, given)
         except NotStored as error:
-            return ToolAnswer(str(error).partition(": ")[2] or str(error), is_error=True)
+            problem = str(error).partition(": ")[2] or str(error)
+            return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
         except PatternRefused as error:
             return ToolAnswer(str(error), is_error=True)
         except MidfoldError as error:
@@ -136,25 +169,28 @@ class Recall:
 
     def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
         """What a search brings, before it is put into words."""
-        return self._rank(query, filters or Filters(), limit)[1]
+        return self._rank(query, filters or Filters(), limit, self._bounds.hits)[1]
 
-    def _rank(self, query: str, filters: Filters, limit: int) -> tuple[RankedSearch, list[Hit]]:
+    def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
         asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
         if not asked.query.terms and not filters.are_narrow:
             return asked, []
-        return asked, hits_of(self._past, asked, asked.best(CONSIDERED), self._redact, limit)
+        return asked, hits_for_model(self._past, asked, asked.best(CONSIDERED), self._redact, limit, room)
 
     def describe_hits(self, hits: Iterable[Hit], room: int = MOST_CHARACTERS) -> Iterator[str]:
         """Each hit with the lines that no hit before it had; one that adds nothing is left out."""
-        known: set[str] = set()
+        known: set[str] = {ELLIPSIS}
         for hit in hits:
             lines: list[str] = []
             is_new = False
-            for part in hit.parts:
-                new = [line for line in part.text.splitlines() if line.strip() not in known]
-                is_new = is_new or any(line.strip() != ELLIPSIS for line in new)
-                known.update(line.strip() for line in new if line.strip() != ELLIPSIS)
-                lines += [_heading(part), *new]
+            for part in (*hit.parts, *hit.beside):
+                told = [(line, line.strip()) for line in part.text.splitlines()]
+                adds = any(text not in known for _, text in told)
+                if adds or part in hit.parts:
+                    new = [line for line, text in told if text not in known or len(text) <= SHORT_LINE]
+                    lines += [_heading(part), *new]
+                is_new = is_new or adds
+                known.update(text for _, text in told)
             if is_new and room > 0:
                 beside = [f"before: {hit.before}"] * bool(hit.before) + [f"after: {hit.after}"] * bool(hit.after)
                 copies = [f"the same {hit.copies} times before"] * bool(hit.copies)
@@ -175,22 +211,23 @@ class Recall:
         if not queries and not filters.are_narrow:
             return ToolAnswer("the query is empty", is_error=True)
         answers = [self._answer(one, filters, len(queries) or 1) for one in queries or [""]]
-        if len(answers) == 1:
-            return ToolAnswer(answers[0] or self._nothing())
         if not any(answers):
-            return ToolAnswer(self._nothing())
+            return ToolAnswer(self._nothing(*queries))
+        if len(answers) == 1:
+            return ToolAnswer(answers[0])
         told = [f"# {one}\n{text or NOTHING}" for one, text in zip(queries, answers, strict=True)]
         if left_out:
             told.append(f"Not looked for, at most {MOST_QUERIES} queries go in one call: {'; '.join(left_out)[:PAGE]}")
         return ToolAnswer("\n\n".join(told))
 
     def _answer(self, query: str, filters: Filters, count: int) -> str:
-        asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2))
+        room = self._bounds.hits if count == 1 else 2 * self._bounds.hits // count
+        asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2), room)
         if not hits:
             return ""
-        missing = [f"(nowhere: {', '.join(asked.missing[:10])})"] * bool(asked.missing)
+        missing = [_missing(asked)] * bool(asked.missing)
         first = FOUND if hits[0].has_every_word else NEAREST
-        return "\n".join([first, *missing, "\n\n".join(self.describe_hits(hits, MOST_CHARACTERS // count))])
+        return "\n".join([first, *missing, "\n\n".join(self.describe_hits(hits, room))])
 
     def _match(self, text: str, filters: Filters) -> ToolAnswer:
         """Messages with a line that a pattern fits, the newest first."""
@@ -200,11 +237,12 @@ class Recall:
         lines: list[str] = []
         while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
             start = max(end - STEPS * 4, 0)
-            batch = self._past.messages({session: set(range(start, end))})
+            found = self._past.messages({session: set(range(max(start - MOST_AT_ONCE, 0), end))})
+            chosen, batch = _chosen(found, filters), [one for one in found if one.position >= start]
             for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
                 whole = original(one.message)
                 left -= len(whole)
-                if not filters.spans(one.position) or (filters.role and one.role != filters.role) or _is_own(one):
+                if one.position not in chosen:
                     continue
                 for number, line in pattern.lines(whole, MOST_HITS):
                     shown = self._redact(line)[:400]
@@ -213,22 +251,38 @@ class Recall:
         if not lines:
             return ToolAnswer(self._nothing())
         more = f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
-        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[:MOST_CHARACTERS] + more)
+        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[: self._bounds.hits] + more)
 
-    def _nothing(self) -> str:
+    def _nothing(self, *queries: str) -> str:
         """That nothing was found, and what there is."""
+        like = self._words_like(queries)
+        told = [NOTHING, *([f"Words there are: {', '.join(like)}"] if like else []), *self._overview()]
+        return "\n".join(told)
+
+    def _words_like(self, queries: Iterable[str]) -> list[str]:
+        """Words of the conversation that somebody may have meant who found nothing."""
+        asked = [term.typed for query in queries for term in parse_query(query).terms if len(term.typed) > 2]
+        if not asked or self._past.size() > MOST_LOOKED_THROUGH:
+            return []
+        every = self._past.words("")
+        near = dict.fromkeys(word for typed in asked[:MOST_QUERIES] for word in words_like(typed, every)[:MOST_LIKE])
+        terms = [Term(word, typed=word) for word in [*near][:MOST_LIKE]]
+        return [term.typed for term, places in zip(terms, self._past.places(terms), strict=True) if places]
+
+    def _overview(self) -> list[str]:
+        """What there is."""
         session, end = self._past.newest()
         found = self._past.messages({session: set(range(max(end - OVERVIEW, 0), end))})
         calls = [part for one in found for part in one.message.parts if isinstance(part, ToolCall)]
         tools = Counter(call.name for call in calls if call.name not in NAMES)
         actions = [unit.action for unit in units(found) if _is_not_own(unit)]
         paths = Counter(path for action in actions if action is not None for path in action.paths)
-        told = [NOTHING, f"There are {self._past.size()} messages."] if found else [NOTHING]
+        told = [f"There are {self._past.size()} messages."] if found else []
         if tools:
             told.append("Tools called: " + ", ".join(f"{name} {count}" for name, count in tools.most_common(12)))
         if paths:
             told.append("Files: " + self._redact(", ".join(path for path, _ in paths.most_common(20))))
-        return "\n".join(told)
+        return told
 
     # Unfolding
 
@@ -243,7 +297,7 @@ class Recall:
         if lines:
             return self._lines(head, text, lines)
         if around:
-            place = text.lower().find(around.lower())
+            place = _place_of(around, text)
             if place < 0:
                 return ToolAnswer(f"{handle} has no {around[:80]!r} in its {len(text)} characters", is_error=True)
             start = max(place - min(AROUND, self._page) // 2, 0)
@@ -296,6 +350,28 @@ class Recall:
         return ToolAnswer("\n".join([f"{TIMELINE} {handle} (message {place}):", *lines])[: self._page])
 
 
+def _missing(asked: RankedSearch) -> str:
+    """Words that are nowhere, and what was looked for instead."""
+    told = [
+        f"{word}, instead: {' '.join(asked.instead[word])}" if word in asked.instead else word
+        for word in asked.missing[:10]
+    ]
+    return f"(nowhere: {'; '.join(told) if asked.instead else ', '.join(told)})"
+
+
+def _place_of(around: str, text: str) -> int:
+    """Where a text stands in another, or else where most of its words are; -1 if none is."""
+    small = small_letters(text)
+    place = small.find(small_letters(around))
+    if place >= 0:
+        return place
+    matcher = Matcher(parse_query(around))
+    found = matcher.occurrences(text, small)
+    counts = Counter(one.term for one in found)
+    best = best_passage(found, [1 / (1 + counts[number]) for number in range(len(matcher.terms))])
+    return best.first if best.terms else -1
+
+
 def _page(head: str, text: str, start: int, size: int) -> str:
     page = text[start : start + size]
     end = start + len(page)
@@ -322,6 +398,19 @@ def _is_own(found: Candidate) -> bool:
         return True
     calls = [part.name for part in parts if isinstance(part, ToolCall)]
     return bool(calls) and not found.message.text and NAMES.issuperset(calls)
+
+
+def _chosen(batch: Sequence[Candidate], filters: Filters) -> set[int]:
+    """The positions of messages that filters allow, less our own."""
+    allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
+    return {
+        one.position
+        for one in batch
+        if one.position in allowed
+        and filters.spans(one.position)
+        and filters.role in ("", one.role)
+        and not _is_own(one)
+    }
 
 
 def _handle(given: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from midfold.fold.digest.digest import describe, is_digest
@@ -24,6 +24,7 @@ from midfold.transcript.wrappers import read_user_text
 Kind = Literal["errors", "edits", "tests", "decisions"]
 KINDS: tuple[Kind, ...] = ("errors", "edits", "tests", "decisions")
 LONGEST_STEP = 160
+REMINDER, REMINDER_ENDS = "<system-reminder>", ("</system-reminder>", "</system-reminder>\n")
 _TESTS = re.compile(
     r"\b(?:py\.?test|unittest|tox|nox|jest|vitest|mocha|rspec|phpunit|ctest|runtests\.py"
     r"|(?:go|cargo|npm|pnpm|yarn|bun|nx|mvn|gradlew?|make|mise|dotnet|mix|deno|run)"
@@ -81,7 +82,7 @@ class Unit:
     def is_aside(self) -> bool:
         """Whether it is a list of things to do, or what a client said around a user's words."""
         return all(piece.what == "instructions" for piece in self.pieces) or bool(
-            self.call and squash(self.call.name) in _LISTS
+            self.call and _is_list(self.call.name)
         )
 
     def is_kind(self, kind: str) -> bool:
@@ -115,6 +116,11 @@ class Unit:
 
 _LIST_TOOLS = "todowrite todoread todo todos updateplan plan writetodos taskcreate taskupdate tasklist "
 _LISTS = frozenset(_LIST_TOOLS.split())
+
+
+@lru_cache(1_000)
+def _is_list(tool: str) -> bool:
+    return squash(tool) in _LISTS
 
 
 def original(message: Message) -> str:
@@ -183,7 +189,8 @@ class _Reader:
         asked = self._waiting.pop(result.call_id, None)
         pieces, call = (asked.pieces, asked.call) if asked else ((), None)
         if not is_digest(result.text):
-            pieces = (*pieces, piece._replace(what="its result" if asked else "result"))
+            what, text = "its result" if asked else "result", _without_reminder(piece.text)
+            pieces = (*pieces, piece._replace(what=what, text=text)) if text else pieces
         if pieces:
             self.made.append(Unit(pieces, call, result))
 
@@ -215,6 +222,12 @@ def units(found: Iterable[Candidate]) -> list[Unit]:
             reader.read(one)
     reader.end()
     return reader.made
+
+
+def _without_reminder(text: str) -> str:
+    """A result without what a client put behind it for the model: the same words stand behind every other one."""
+    start = text.rfind(REMINDER)
+    return text[:start].rstrip() if start >= 0 and text.endswith(REMINDER_ENDS, start) else text
 
 
 def _split(piece: UnitPiece) -> tuple[list[UnitPiece], list[UnitPiece]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,6 +38,19 @@ _SILENT = (
 )
 SILENT = frozenset(_SILENT.split())
 """Words that stand in every text."""
+_VERBS = (
+    "begin began begun,break broke broken,bring brought,build built,buy bought,catch caught,choose chose chosen",
+    "drive drove driven,fall fell,find found,freeze froze frozen,hide hid hidden,hold held,keep kept,leave left",
+    "lose lost,make made,rewrite rewrote rewritten,run ran,send sent,spend spent,steal stole,take took taken",
+    "think thought,throw threw thrown,write wrote written",
+)
+_OTHER_FORMS = {
+    form: tuple(other for other in forms.split() if other != form)
+    for line in _VERBS
+    for forms in line.split(",")
+    for form in forms.split()
+}
+LONG_WORD, LONGEST_NUMBER = 9, 15
 LONGEST_WORD = 255
 """Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
 MOST_REMEMBERED = 1 << 17
@@ -53,6 +67,8 @@ _WORD_CLASS = bytes(code if code > 127 or chr(code).isalnum() or code == ord("_"
 _BLOB_CLASS = bytes(120 if code < 128 and (chr(code).isalnum() or chr(code) in "+/=") else 32 for code in range(256))
 _LONG_BLOB = b"x" * 256
 _AROUND = "*`'\"()[]{}<>,;:!?."
+_WITH_SEPARATORS = re.compile(r"\d{1,3}(?:[,_']\d{3})+")
+_SEPARATORS = re.compile(r"[,_']")
 _PHRASE = re.compile(r'"([^"]*)"')
 _IDS = ("id", "call_id", "tool_call_id", "tool_use_id", "signature", "encrypted_content")
 _FORMS = ("type", "role", "media_type", "cache_control", "status", "detail", "object", "annotations", "logprobs")
@@ -68,6 +84,8 @@ class Term(NamedTuple):
     prefix: bool = False
     typed: str = ""
     """The word as it was typed, in small letters."""
+    also: tuple[str, ...] = ()
+    """Other spellings that are as good."""
 
     def is_in(self, tokens: set[str]) -> bool:
         """Whether a text with these tokens has it: what an index answers, for texts that are in none yet."""
@@ -156,7 +174,8 @@ def parse_query(text: str) -> Query:
     terms: dict[str, Term] = {}
     names: dict[str, None] = {}
     for word in plain.split():
-        runs = list(_RUN.findall(_normal(word)))
+        number = _WITH_SEPARATORS.fullmatch(word.strip(_AROUND))
+        runs = list(_RUN.findall(_normal(_SEPARATORS.sub("", word) if number else word)))
         made = [
             term
             for place, run in enumerate(runs)
@@ -261,4 +280,46 @@ def _term(word: str) -> Term:
     """Forms of a word are found by what they have in common, hashes and other ids by their beginnings."""
     root = stem(word)
     is_open = root != word or (len(word) >= SHORTEST_STEM and not (word.isdecimal() and len(word) == SHORTEST_STEM))
-    return Term(root, is_open, word)
+    return Term(root, is_open, word, _with_separators(word) if word.isdecimal() else ())
+
+
+def _with_separators(number: str) -> tuple[str, ...]:
+    """A number with separators."""
+    if not SHORTEST_STEM <= len(number) <= LONGEST_NUMBER:
+        return ()
+    return tuple(f"{int(number):,}".replace(",", separator) for separator in ",_")
+
+
+def near_words(word: str, words: Iterable[str]) -> list[str]:
+    """Other forms of an irregular word, and words that differ from it by a slip of the fingers; the nearest first."""
+    most = 2 if len(word) >= LONG_WORD else 1
+    found = [
+        (distance, other)
+        for other in words
+        if abs(len(other) - len(word)) <= most and (distance := _distance(word, other, most)) <= most
+    ]
+    forms = (form for base in (word, word.removesuffix("s"), stem(word)) for form in _OTHER_FORMS.get(base, ()))
+    return [*dict.fromkeys((*forms, *(other for _, other in sorted(found))))]
+
+
+def words_like(word: str, words: Iterable[str]) -> list[str]:
+    """Words that have this one inside, then those that end like it and are nearly it."""
+    known = sorted(words, key=lambda one: (len(one), one))
+    return [*(one for one in known if word in one), *near_words(word, (one for one in known if one[-2:] == word[-2:]))]
+
+
+def _distance(one: str, other: str, most: int) -> int:
+    """How many letters were left out, added, changed or swapped; not exact beyond the most."""
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        now = [row]
+        for column, another in enumerate(other, 1):
+            cost = min(last[column] + 1, now[-1] + 1, last[column - 1] + (letter != another))
+            if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == another:
+                cost = min(cost, before[column - 2] + 1)
+            now.append(cost)
+        if min(now) > most:
+            return most + 1
+        before, last = last, now
+    return last[-1]

@@ -135,6 +135,10 @@ class Tx(ABC):
         """Every row for each of these values, in one round trip."""
 
     @abstractmethod
+    def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
+        """Digests of bodies in any of these ranges, and where each stands first in a session, if it does."""
+
+    @abstractmethod
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
         """Ids by digest; bodies that are not there yet are added."""
 

@@ -42,7 +42,7 @@ def _driver() -> Any:
 
 class PostgresTx(Tx):
     def all(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self.connection.execute(self.queries[query], values).fetchall()
+        rows: list[tuple[Any, ...]] = self.connection.execute(self.queries[query], values, binary=True).fetchall()
         return rows
 
     def run(self, query: str, **values: Any) -> int:
@@ -63,6 +63,11 @@ class PostgresTx(Tx):
                 found.append(cursor.fetchall())
                 cursor.nextset()
         return found
+
+    def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
+        """One statement: each has its price here."""
+        low, high = [*zip(*bounds, strict=True)] if bounds else ((), ())
+        return self.all("digests_like", session=session, low=list(low), high=list(high))
 
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
         wanted = {entry.digest: entry for entry in sorted(entries, key=lambda entry: entry.digest)}

@@ -68,6 +68,10 @@ class SQLiteTx(Tx):
     def each(self, query: str, values: Sequence[dict[str, Any]]) -> list[list[tuple[Any, ...]]]:
         return [self.all(query, **one) for one in values]
 
+    def digests_between(self, session: int, bounds: Sequence[tuple[bytes, bytes]]) -> list[tuple[Any, ...]]:
+        rows = (self.all("digests_like", session=session, low=low, high=high) for low, high in bounds)
+        return [row for each in rows for row in each]
+
     def add_bodies(self, entries: Sequence[NewMessage]) -> dict[bytes, int]:
         """Step by step over all of them, not body by body: each step finds its code and data still in the cache."""
         find = self.queries["body_by_digest"]

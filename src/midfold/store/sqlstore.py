@@ -300,16 +300,19 @@ class SqlStore:
             return []
         found, names = self.database.read(look)
         number, end = -1 if role is None else ROLES.index(role), FOREVER if stop is None else stop
+        is_whole = role is None and since is None and until is None
 
         @cache
         def choose(owner: int) -> Container[int]:
-            if role is None and since is None and until is None:
+            if is_whole:
                 return range(end)
             values = {"role": number, "since": since or 0, "until": FOREVER if until is None else until}
             return {row[0] for row in self.database.rows("matching_positions", session=owner, **values) if row[0] < end}
 
         def keep(each: dict[int, list[int]]) -> dict[str, list[int]]:
             named = {owner: places for owner, places in each.items() if owner in names}
+            if is_whole and stop is None:
+                return {names[owner]: places for owner, places in named.items()}
             kept = {owner: [one for one in places if one in choose(owner)] for owner, places in named.items()}
             return {names[owner]: places for owner, places in kept.items() if places}
 

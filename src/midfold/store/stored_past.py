@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from midfold.errors import NotStored
 from midfold.fold.archive import DIGITS, FEWEST_DIGITS, PREFIX
 from midfold.recall import Candidate, Positions
 from midfold.recall.words import Term
-from midfold.store.database import FOREVER, Tx
+from midfold.store import word_index
+from midfold.store.database import FOREVER
 from midfold.store.protocol import SessionInfo
 from midfold.store.rows import read_candidate
 from midfold.store.sqlstore import SqlStore, digest_range
@@ -62,6 +62,12 @@ class StoredPast:
         )
         return [{name: where for name, where in one.items() if self._sees(name)} for one in found]
 
+    def words(self, beginning: str) -> set[str]:
+        if self._name is None:
+            return set()
+        session = self._info(self._name).id
+        return self._store.database.read(lambda tx: word_index.words(tx, session, beginning))
+
     def messages(self, wanted: Positions) -> list[Candidate]:
         stop = FOREVER if self._stop is None else self._stop
         return [
@@ -100,22 +106,13 @@ class StoredPast:
         if self._name is None:
             return [PREFIX + one.digest.hex()[:DIGITS] for one in found]
         session = self._info(self._name).id
-        digests = dict.fromkeys(one.digest for one in found)
-
-        def look(tx: Tx) -> list[list[tuple[Any, ...]]]:
-            return tx.each("digests_like", [_alike(session, digest) for digest in digests])
-
-        short = {
-            digest: _shortest(digest, {bytes(other): place for other, place in rows if place is not None})
-            for digest, rows in zip(digests, self._store.database.read(look), strict=True)
-        }
-        return [short[one.digest] for one in found]
-
-
-def _alike(session: int, digest: bytes) -> dict[str, Any]:
-    """Asks for digests that begin like this one, with where they stand first."""
-    low = digest[: FEWEST_DIGITS // 2]
-    return {"session": session, "low": low, "high": low + b"\xff" * DIGITS}
+        beginnings = {one.digest[: FEWEST_DIGITS // 2] for one in found}
+        bounds = [(low, low + b"\xff" * DIGITS) for low in sorted(beginnings)]
+        alike: dict[bytes, dict[bytes, int]] = {low: {} for low in beginnings}
+        for digest, place in self._store.database.read(lambda tx: tx.digests_between(session, bounds)):
+            if place is not None:
+                alike[bytes(digest)[: FEWEST_DIGITS // 2]][bytes(digest)] = place
+        return [_shortest(one.digest, alike[one.digest[: FEWEST_DIGITS // 2]]) for one in found]
 
 
 def _shortest(digest: bytes, alike: Mapping[bytes, int]) -> str:

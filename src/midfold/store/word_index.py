@@ -23,8 +23,8 @@ from midfold.store.database import Tx
 
 FAN = 8
 """Segments that become one."""
-SMALL = (8, 64, 512)
-"""Messages: segments below the same of these numbers are put together."""
+SMALL = ((0, 8), (0, 64), (0, 512), (512, 4_096))
+"""Messages: of segments below the second number, so many are put together that have the first."""
 BLOCK = 4_000
 """Characters of a block before it is packed."""
 AT_ONCE = 500
@@ -71,11 +71,12 @@ def _number(value: Any) -> int:
 
 
 def _put_together(tx: Tx, session: int, known: list[WordSegment]) -> None:
-    for small in SMALL:
-        run = 0
-        while run < len(known) and known[-1 - run].messages < small and known[-1 - run].version == VERSION:
+    for least, most in SMALL:
+        run = counted = 0
+        while run < len(known) and known[-1 - run].messages < most and known[-1 - run].version == VERSION:
             run += 1
-        if run >= FAN:
+            counted += known[-run].messages >= least
+        if counted >= FAN:
             postings: Postings = {}
             for one in known[-run:]:
                 _extend(postings, _unpack_all(tx, session, one))
@@ -135,6 +136,13 @@ def find(tx: Tx, terms: Sequence[Term], session: int | None, count: int) -> list
             places.setdefault(session, set()).update(place for each in more for place in each)
         found.append({owner: sorted(each) for owner, each in places.items() if each})
     return found
+
+
+def words(tx: Tx, session: int, beginning: str) -> set[str]:
+    """Every word of a session that begins so."""
+    blocks = tx.all("word_blocks", session=session, low=beginning, high=beginning + LAST)
+    lines = (line for *_, data in blocks for line in _unpack(data).split("\n")[1:])
+    return {word for line in lines if (word := line.partition(" ")[0]).startswith(beginning)}
 
 
 def _places(block: str, term: Term, start: int) -> Iterator[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from midfold.fold.digest.digest import (
 from midfold.fold.digest.look import FAMILIES, Action
 from midfold.transcript.laws import Place
 from midfold.transcript.message import Media, Message, Text, ToolCall, ToolResult
+from support.timing import assert_in_proportion
 
 HANDLE = "mf-1a2b3c4d5e6f"
 
@@ -238,30 +238,20 @@ HOSTILE = {
 }
 
 
-def cpu(text: str, tool: ToolCall) -> float:
-    best = float("inf")
-    for _ in range(3):
-        start = time.process_time()
-        for _ in range(5):
-            digest(tool, result(text), handle=HANDLE)
-        best = min(best, time.process_time() - start)
-    return best
-
-
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("name", ["Bash", "Grep", "Glob", "unknown_tool"])
 def test_hostile_outputs_cost_linear_time(kind: str, name: str) -> None:
     tool = call(name, command="make", pattern="x")
     text = HOSTILE[kind]
-    once, twice, four = (cpu(text * factor, tool) for factor in (1, 2, 4))
-    floor = 0.01
-    assert four <= 8 * max(once, floor), (once, twice, four)
+    assert_in_proportion(lambda text: digest(tool, result(text), handle=HANDLE), text, (text * 4, 8))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_arguments_cost_linear_time(kind: str) -> None:
-    costs = [cpu("x", ToolCall(id="1", name="Bash", arguments=json.dumps({"command": HOSTILE[kind] * factor}))) for factor in (1, 4)]  # fmt: skip  # noqa: E501
-    assert costs[1] <= 8 * max(costs[0], 0.01), costs
+    def work(command: str) -> None:
+        digest(ToolCall(id="1", name="Bash", arguments=json.dumps({"command": command})), result("x"), handle=HANDLE)
+
+    assert_in_proportion(work, HOSTILE[kind], (HOSTILE[kind] * 4, 8))
 
 
 def test_every_family_is_named() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from midfold import compact
@@ -11,6 +9,7 @@ from midfold.fold.archive import framed_handles, handles_in, with_own_handles
 from midfold.fold.handoff import filler, handoff, recognise
 from midfold.transcript.message import Message, Text
 from support.fixtures import assistant, call, number_lines, user
+from support.timing import assert_in_proportion
 
 OWN, STRANGE = "mf-1a2b3c4d5e6f", "mf-0123456789ab"
 
@@ -42,16 +41,8 @@ def test_frames_of_ours_name_handles_and_other_text_does_not() -> None:
 
 
 def test_looking_for_handles_is_linear() -> None:
-    def took(count: int) -> float:
-        best = 9.0
-        for _ in range(3):
-            began = time.perf_counter()
-            handles_in("mf-" * count + "0" * count + " mf-0" * count)
-            best = min(best, time.perf_counter() - began)
-        return best
-
-    took(1_000)
-    assert took(80_000) < 12 * took(20_000)
+    small, large = ("mf-" * count + "0" * count + " mf-0" * count for count in (20_000, 80_000))
+    assert_in_proportion(handles_in, small, (large, 8))
 
 
 def _talk(note: str) -> list[object]:

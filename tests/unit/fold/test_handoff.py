@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -21,6 +20,7 @@ from midfold.fold.summary import SECTIONS, StructuredSummary, build_prompt, pars
 from midfold.recall import NAMES
 from midfold.transcript.document import DIALECTS
 from midfold.transcript.splice import message_value
+from support.timing import assert_in_proportion
 
 FOLD = "0123456789ab"
 BODY = "## Goal\nShip it\n\n## Critical Context\nport 8080"
@@ -114,13 +114,8 @@ def test_parsing_forgives_other_headings_levels_and_no_headings() -> None:
 
 
 def test_parsing_is_linear_in_hostile_text() -> None:
-    def seconds(n: int) -> float:
-        start = time.perf_counter()
-        parse_summary("## " + " #" * n + "\n#" * n)
-        return time.perf_counter() - start
-
-    seconds(1_000)
-    assert seconds(200_000) < 12 * seconds(50_000) + 0.1
+    small, large = ("## " + " #" * count + "\n#" * count for count in (50_000, 200_000))
+    assert_in_proportion(parse_summary, small, (large, 8))
 
 
 def test_the_prompt_updates_a_previous_summary_and_treats_turns_as_data() -> None:

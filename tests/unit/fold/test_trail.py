@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import midfold
 from midfold import Trail
@@ -12,6 +11,7 @@ from midfold.fold.trail import follow, parse, render, without_trail
 from midfold.fold.trail.commands import steps_of
 from support.artifacts import SHARED, halves, score_half
 from support.data import need
+from support.timing import assert_in_proportion
 
 
 def ran(*calls: tuple[str, dict[str, object], str]) -> midfold.Transcript:
@@ -165,14 +165,10 @@ def test_files_of_the_same_name_stay_two_files_when_the_trail_is_carried_on() ->
 
 
 def test_a_word_of_many_pieces_takes_time_in_proportion() -> None:
-    def seconds(pieces: int) -> float:
-        start = time.process_time()
-        steps_of("echo " + "a'b'" * pieces + "x > out.txt")
-        return time.process_time() - start
-
     steps = steps_of("echo a'b c'\"d\" 2>&1 foo2>out.txt # no\necho 3")
     assert [(step.words, step.writes) for step in steps] == [
         (["echo", "ab cd", "foo2"], [("out.txt", False)]),
         (["echo", "3"], []),
     ]
-    assert any(seconds(12_000) < 9 * seconds(3_000) for _ in range(5))
+    small, large = ("echo " + "a'b'" * pieces + "x > out.txt" for pieces in (3_000, 12_000))
+    assert_in_proportion(steps_of, small, (large, 8))

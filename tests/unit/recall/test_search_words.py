@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from midfold.recall.words import Term, parse_query, search_tokens, stem
+from support.timing import assert_in_proportion
 
 
 @pytest.mark.parametrize(
@@ -77,15 +76,8 @@ def test_tokens_can_be_given_to_any_database(text: str) -> None:
 
 @pytest.mark.parametrize("hostile", ["a" * 255 + "-", "aB", "_a", "版", "é_B", "x+/=" * 8 + " "])
 def test_time_is_linear_in_hostile_text(hostile: str) -> None:
-    def seconds(size: int) -> float:
-        text = hostile * (size // len(hostile))
-        start = time.process_time()
-        search_tokens(text)
-        return time.process_time() - start
-
-    small = min(seconds(100_000) for _ in range(3))
-    large = min(seconds(400_000) for _ in range(3))
-    assert large <= 10 * small + 0.05
+    small, large = (hostile * (size // len(hostile)) for size in (100_000, 400_000))
+    assert_in_proportion(search_tokens, small, (large, 8))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from midfold.transcript import jsonio
 from midfold.transcript.replies import BROKE_OFF, AnswerReader, ModelAnswer, read_answer, result_messages
 from support.provider_replies import Turn, anthropic, chat, responses
 from support.provider_rules import check
+from support.timing import assert_in_proportion
 
 DIALECTS = {"openai": "openai-chat", "anthropic": "anthropic"}
 
@@ -268,12 +268,9 @@ def test_no_answer_is_too_odd_to_be_read(found: list[tuple[str, Any]], dialect: 
 
 @pytest.mark.parametrize("call", ['{"id":"%d"}', '{"index":%d}', '{"function":{"arguments":"%d"}}'])
 def test_time_is_linear_in_the_calls_of_an_answer(call: str) -> None:
-    def cost(count: int) -> float:
+    def work(count: int) -> None:
         calls = ",".join(call % number for number in range(count))
         body = b'{"choices":[{"message":{"tool_calls":[' + calls.encode() + b"]}}]}"
-        started = time.process_time()
         assert len(read_answer("openai-chat", body).calls) == count
-        return time.process_time() - started
 
-    small = max(min(cost(5_000) for _ in range(3)), 0.001)
-    assert min(cost(20_000) for _ in range(3)) < 8 * small + 0.02
+    assert_in_proportion(work, 5_000, (20_000, 8))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from midfold.transcript import sse
 from midfold.transcript.sse import EventReader, StreamEvent
+from support.timing import assert_in_proportion
 
 
 def read(*chunks: bytes) -> list[StreamEvent]:
@@ -135,13 +135,4 @@ def test_an_event_with_too_much_in_it_passes_unread(crowd: bytes) -> None:
 
 @pytest.mark.parametrize("chunk", [b"data: abc\n\n", b"x" * 50, b"\r", b"data: a\r", b":\n"])
 def test_time_is_linear_in_the_stream(chunk: bytes) -> None:
-    def cost(count: int) -> float:
-        best = 9.0
-        for _ in range(3):
-            start = time.process_time()
-            events(*[chunk] * count)
-            best = min(best, time.process_time() - start)
-        return best
-
-    small = max(cost(2_000), 0.001)
-    assert cost(8_000) < 8 * small + 0.02
+    assert_in_proportion(lambda count: events(*[chunk] * count), 2_000, (8_000, 8))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from midfold.transcript.message import Message, Text, ToolResult
 from midfold.transcript.wrappers import WRAPPERS, client_summary, read_user_text, user_words
 from support import data
+from support.timing import assert_in_proportion
 
 
 def words(*texts: str, role: str = "user") -> str:
@@ -85,16 +84,7 @@ def test_every_wrapper_of_the_table_is_taken_off() -> None:
     "piece", ["<a-b>", "</a-b>", "<a-b></a-b>", "<a_b x", "<system-reminder>", "[Request interrupted by user"]
 )
 def test_long_hostile_texts_cost_what_they_are_long(piece: str) -> None:
-    def seconds(count: int) -> float:
-        text = piece * count
-        times = []
-        for _ in range(3):
-            start = time.process_time()
-            read_user_text(text)
-            times.append(time.process_time() - start)
-        return min(times)
-
-    assert seconds(40_000) < 12 * max(seconds(10_000), 0.002)
+    assert_in_proportion(read_user_text, piece * 10_000, (piece * 40_000, 8))
 
 
 def test_no_ask_of_real_sessions_is_harness_text() -> None:

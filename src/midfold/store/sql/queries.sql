@@ -25,6 +25,9 @@ FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
 WHERE s.updated < :before
 ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
+-- name: session_models
+SELECT name, model FROM sessions ORDER BY updated DESC, id DESC LIMIT :most
+
 -- name: unused_sessions
 SELECT name FROM sessions WHERE updated < {now} - :age ORDER BY updated, id
 
@@ -269,10 +272,6 @@ SELECT min(m.position), b.digest, b.codec, b.data
 FROM bodies b CROSS JOIN messages m
 WHERE m.body = b.id AND b.digest >= :low AND b.digest < :high AND m.session = :session AND m.position < :stop
 GROUP BY b.digest, b.codec, b.data ORDER BY 1 LIMIT 1
-
--- name: digests_like
-SELECT b.digest, (SELECT min(m.position) FROM messages m WHERE m.body = b.id AND m.session = :session)
-FROM bodies b WHERE b.digest >= :low AND b.digest < :high
 
 -- name: count_messages
 SELECT coalesce(sum(count), 0) FROM sessions

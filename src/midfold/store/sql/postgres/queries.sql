@@ -41,6 +41,14 @@ CROSS JOIN LATERAL (SELECT * FROM messages o WHERE o.session = :session AND o.po
 JOIN bodies b ON b.id = m.body
 ORDER BY m.position
 
+-- Without statistics the planner would look through the whole session for each digest: OFFSET 0 keeps it from that.
+-- name: digests_like
+SELECT b.digest, (SELECT min(m.position)
+                  FROM (SELECT o.session, o.position FROM messages o WHERE o.body = b.id OFFSET 0) m
+                  WHERE m.session = :session)
+FROM unnest(CAST(:low AS bytea[]), CAST(:high AS bytea[])) AS p(low, high)
+CROSS JOIN LATERAL (SELECT o.id, o.digest FROM bodies o WHERE o.digest >= p.low AND o.digest < p.high OFFSET 0) b
+
 -- name: drop_old_words
 DELETE FROM words
 

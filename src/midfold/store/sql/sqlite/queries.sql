@@ -16,6 +16,10 @@ SELECT m.position, m.role, m.at,
 FROM messages m JOIN bodies b ON b.id = m.body
 WHERE m.session = :session AND m.position IN (SELECT value FROM json_each(:positions)) ORDER BY m.position
 
+-- name: digests_like
+SELECT b.digest, (SELECT min(m.position) FROM messages m WHERE m.body = b.id AND m.session = :session)
+FROM bodies b WHERE b.digest >= :low AND b.digest < :high
+
 -- name: hidden_turns
 SELECT chain, digest, CASE WHEN used < {now} - :rest THEN 1 ELSE 0 END FROM hidden_turns
 WHERE place = :place AND chain IN (SELECT value FROM json_each(:chains))

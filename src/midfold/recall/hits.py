@@ -1,0 +1,241 @@
+"""What a search brings: hits with what is shown of them.
+
+Rules of this file:
+1. What is the same text several times is one hit, at its newest place.
+2. The first hit has most of the room. What its own messages leave of it goes to what came right after it and right
+   before it, first of all to what the agent said there: it says what it made of a result.
+3. Handles are short, and those of the neighbours are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from midfold.fold.archive import DIGITS, PREFIX
+from midfold.recall.excerpts import Excerpt, Redact
+from midfold.recall.ranking import ANY, Filters, Past, RankedSearch, Scored
+from midfold.recall.units import Unit, UnitPiece, original
+
+FIRST_ROOM, ROOM = 3_000, 550
+"""Characters shown of the first hit, and of others; no more than half and a quarter of all the room."""
+AFTER, BEFORE = 6, 3
+"""Messages after the first hit and before it that are shown if there is room."""
+BESIDE, LEAST_BESIDE = 500, 160
+"""Characters shown of each, at most; with less room than the second it is left out."""
+
+
+class HitPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of one message of a hit, and where that stands in it. `text` is redacted."""
+
+    handle: str
+    position: int
+    what: str
+    text: str
+    character: int
+    line: int
+    length: int
+    is_whole: bool
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """A call with its result, or an ask with its answer. `handle` unfolds to the message that fits best."""
+
+    session: str
+    position: int
+    role: str
+    at: int
+    handle: str
+    score: float
+    text: str
+    has_every_word: bool = True
+    parts: tuple[HitPart, ...] = ()
+    copies: int = 0
+    """How often the same was there before."""
+    before: str = ""
+    """The handle of the message before it."""
+    after: str = ""
+    beside: tuple[HitPart, ...] = ()
+    """What came right after it and right before it, where there is room to show it."""
+
+
+def search(
+    past: Past,
+    text: str,
+    redact: Redact,
+    limit: int,
+    filters: Filters = ANY,
+    *,
+    wanted: Callable[[Unit], bool] = lambda unit: True,
+) -> list[Hit]:
+    """The best hits first."""
+    asked = RankedSearch(past, text, filters, wanted=wanted)
+    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
+        return []
+    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, FIRST_ROOM, ROOM))
+
+
+def hits_for_model(
+    past: Past, asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, whole: int
+) -> list[Hit]:
+    """Hits of scored units within so many characters, the first one with what stands beside it."""
+    room = min(FIRST_ROOM, whole // 2)
+    made = _hits(asked, scored, redact, limit, room, min(ROOM, whole // 4))
+    wanted: dict[str, set[int]] = {}
+    for number, hit in enumerate(made):
+        low, high = _span(hit)
+        before, after = (1, 1) if number else (BEFORE, AFTER)
+        wanted.setdefault(hit.session, set()).update(range(max(low - before, 0), high + after + 1))
+    asked.messages(wanted)
+    return _with_handles(past, asked, _with_neighbours(asked, made, redact, room))
+
+
+class _Alike(NamedTuple):
+    """Units that show the same: the newest of them, the best score, and how many more there are."""
+
+    one: Scored
+    score: float
+    copies: int
+    parts: list[ShownPiece]
+
+    def merge(self, other: Scored, parts: list[ShownPiece]) -> _Alike:
+        if other.main.found.position > self.one.main.found.position:
+            return _Alike(other, self.score, self.copies + 1, parts)
+        return self._replace(copies=self.copies + 1)
+
+
+def _hits(
+    asked: RankedSearch, scored: Iterable[Scored], redact: Redact, limit: int, first_room: int, room: int
+) -> list[Hit]:
+    """Each text once."""
+    groups: dict[tuple[str, str], _Alike] = {}
+    for one in scored:
+        parts = _parts(asked, one, redact, room)
+        key = (one.main.found.session, _likeness(parts))
+        if key in groups:
+            groups[key] = groups[key].merge(one, parts)
+        elif len(groups) < limit:
+            groups[key] = _Alike(one, one.score, 0, parts)
+        else:
+            break
+    made = list(groups.values())
+    if made:
+        made[0] = made[0]._replace(parts=_parts(asked, made[0].one, redact, first_room))
+    return [*map(_hit, made)]
+
+
+def _with_neighbours(asked: RankedSearch, hits: list[Hit], redact: Redact, room: int) -> list[Hit]:
+    """The first hit with what came right after it and right before it, as far as it leaves room."""
+    if not hits:
+        return []
+    first, *others = hits
+    low, high = _span(first)
+    around = (*range(high + 1, high + 1 + AFTER), *range(low - 1, low - 1 - BEFORE, -1))
+    more: list[HitPart] = []
+    left = room - len(first.text)
+    for piece in sorted(asked.neighbours(first.session, around), key=_is_no_finding):
+        if left > LEAST_BESIDE:
+            shown = asked.excerpt(piece.text, redact, min(left, BESIDE))
+            left -= len(shown.text)
+            where = "before" if piece.found.position < low else "then"
+            more += [_part(piece, shown, f"{where} {piece.name}")] if shown.text else []
+    more.sort(key=lambda part: (part.position < low, part.position))
+    return [msgspec.structs.replace(first, beside=tuple(more)), *others]
+
+
+def _is_no_finding(piece: UnitPiece) -> bool:
+    return piece.found.role != "assistant" or piece.what.startswith("call")
+
+
+ShownPiece = tuple[UnitPiece, Excerpt]
+
+
+def _parts(asked: RankedSearch, one: Scored, redact: Redact, room: int) -> list[ShownPiece]:
+    """What is shown of each piece; the one with most of the words has most of the room."""
+    others = len(one.unit.pieces) - 1
+    side = max(room // 3 // max(others, 1), 120)
+    used, shown = 0, {}
+    for number, piece in enumerate(one.unit.pieces):
+        if number != one.best:
+            shown[number] = asked.excerpt(piece.text, redact, side, one.found[number])
+            used += len(shown[number].text)
+    main = asked.excerpt(one.main.text, redact, max(room - used, room // 2), one.found[one.best])
+    shown[one.best] = main
+    return [(piece, shown[number]) for number, piece in enumerate(one.unit.pieces) if shown[number].text]
+
+
+def _likeness(parts: list[ShownPiece]) -> str:
+    """What makes two hits the same: the text of the result, or of whatever there is."""
+    results = [shown.text for piece, shown in parts if piece.what == "its result"]
+    return "\n".join(results) if sum(map(len, results)) > 60 else "\n".join(shown.text for _, shown in parts)
+
+
+def _hit(alike: _Alike) -> Hit:
+    main = alike.one.main.found
+    return Hit(
+        session=main.session,
+        position=main.position,
+        role=main.role,
+        at=main.at,
+        handle=full_handle(main.digest),
+        score=round(alike.score, 3),
+        text="\n".join(shown.text for _, shown in alike.parts),
+        has_every_word=alike.one.has_every_word,
+        parts=tuple(_part(piece, shown, piece.name) for piece, shown in alike.parts),
+        copies=alike.copies,
+    )
+
+
+def _part(piece: UnitPiece, shown: Excerpt, what: str) -> HitPart:
+    whole, place = original(piece.found.message), piece.start + shown.start
+    return HitPart(
+        handle=full_handle(piece.found.digest),
+        position=piece.found.position,
+        what=what,
+        text=shown.text,
+        character=place,
+        line=whole.count("\n", 0, place) + 1,
+        length=len(whole),
+        is_whole=shown.is_whole,
+    )
+
+
+def _span(hit: Hit) -> tuple[int, int]:
+    """The positions of its first message and of its last one."""
+    places = [part.position for part in hit.parts] or [hit.position]
+    return min(places), max(places)
+
+
+def full_handle(digest: bytes) -> str:
+    return PREFIX + digest.hex()[:DIGITS]
+
+
+def _with_handles(past: Past, asked: RankedSearch, hits: list[Hit]) -> list[Hit]:
+    """The handles of the messages before and after each hit; all of them short."""
+    wanted: dict[str, set[int]] = {}
+    for hit in hits:
+        low, high = _span(hit)
+        places = {part.position for part in (*hit.parts, *hit.beside)}
+        wanted.setdefault(hit.session, set()).update(places, {max(low - 1, 0), high + 1})
+    found = asked.messages(wanted)
+    short = {(one.session, one.position): handle for one, handle in zip(found, past.shorten(found), strict=True)}
+
+    def shorten(session: str, parts: Iterable[HitPart]) -> tuple[HitPart, ...]:
+        return tuple(msgspec.structs.replace(one, handle=short[session, one.position]) for one in parts)
+
+    made = []
+    for hit in hits:
+        low, high = _span(hit)
+        made.append(
+            msgspec.structs.replace(
+                hit,
+                handle=short[hit.session, hit.position],
+                parts=shorten(hit.session, hit.parts),
+                beside=shorten(hit.session, hit.beside),
+                before=short.get((hit.session, low - 1), ""),
+                after=short.get((hit.session, high + 1), ""),
+            )
+        )
+    return made
