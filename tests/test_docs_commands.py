@@ -38,6 +38,13 @@ REASONS = {
     "--executor ray": "needs a Ray cluster (tests/e2e/test_trajectory_ray.py)",
     "postgresql://": "needs a PostgreSQL server of that name (tests/contract/test_store_contract.py)",
 }
+FOLD = "midfold compact before.json --context-length 32000 --local -o after.json --quiet"
+PREPARED = {
+    "after.json": FOLD,
+    "session:last": "midfold import claude-code --all",
+    "midfold pages": "midfold import codex --all",
+}
+"""What must have been done before a page's commands."""
 STAYS = re.compile(r"midfold (?:serve|pages)\b")
 """Commands that run until they are interrupted."""
 DIFFERS = re.compile(r"midfold cache diff ")
@@ -150,10 +157,10 @@ def environment(folder: Path, provider: ScriptedProvider) -> dict[str, str]:
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_commands_of_the_pages_run(page: Path, playground: Path, provider: ScriptedProvider) -> None:
     given = environment(playground, provider)
-    fold = "midfold compact before.json --context-length 32000 --local -o after.json --quiet"
-    keep = "midfold import claude-code --all && midfold compact session.jsonl --quiet"
-    for prepare in (fold, keep):
-        subprocess.run(["bash", "-c", prepare], cwd=playground, env=given, check=True, capture_output=True)
+    shown_together = " ".join(commands_of(page))
+    for mark, prepare in PREPARED.items():
+        if mark in shown_together:
+            subprocess.run(["bash", "-c", prepare], cwd=playground, env=given, check=True, capture_output=True)
     for shown in commands_of(page):
         if any(mark in shown for mark in REASONS):
             continue
@@ -229,9 +236,8 @@ def test_commands_that_are_mentioned_exist_with_their_options(page: Path) -> Non
 
 def test_the_page_on_misses_shows_what_the_command_prints(playground: Path, provider: ScriptedProvider) -> None:
     given = environment(playground, provider)
-    fold = "midfold compact before.json --context-length 32000 --local -o after.json --quiet"
     done = subprocess.run(
-        ["bash", "-c", f"{fold}; midfold cache diff before.json after.json"],
+        ["bash", "-c", f"{FOLD}; midfold cache diff before.json after.json"],
         cwd=playground,
         env=given,
         capture_output=True,

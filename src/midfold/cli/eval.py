@@ -14,7 +14,7 @@ from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
 from midfold.cli.outputs import check_picture
-from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
 from midfold.lab.exams import recall_search
 from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split, load_sessions
@@ -85,9 +85,11 @@ def command(
     assistant wrote after it. A compactor of your own is a function (messages, target_tokens) -> messages.
     """
     check_picture(plot)
+    with show_work("reading"):
+        sessions = load_sessions(files_of(files), tell=notice)
     with progress_bar("cuts") as progress:
         result = evaluate(
-            load_sessions(files_of(files), tell=notice),
+            sessions,
             methods=_methods(methods, plugged),
             budgets=budgets,
             split=split,

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
 from midfold.cli.outputs import check_picture
-from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.recorded_sessions import Split, load_sessions
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
@@ -100,9 +100,11 @@ def command(
         raise click.UsageError("no transcripts were given, only policies")
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     check_picture(plot)
+    with show_work("reading"):
+        sessions = load_sessions(files_of(transcripts), tell=notice)
     with progress_bar("transcripts") as progress:
         result = replay(
-            load_sessions(files_of(transcripts), tell=notice),
+            sessions,
             policies=chosen,
             windows=windows,
             model=model,
