@@ -25,7 +25,8 @@ from midfold.config import Config
 from midfold.models import Belief, look_up
 from midfold.transcript.breakdown import FREE, RESERVE, ContextShare, by_kind, context_breakdown, largest
 from midfold.transcript.document import Document
-from midfold.transcript.message import ToolCall, ToolResult, read_usage
+from midfold.transcript.log_lines import Log
+from midfold.transcript.message import ToolCall, ToolResult, Usage, read_usage
 from midfold.transcript.tokens import ESTIMATE, Meter
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ COLOURS = {
     "conversation": "cyan",
     "message framing": "bright_black",
 }
+LONG = "[1m]"
 MOST_PROBLEMS = 10
 MOST_TOOLS = 8
 
@@ -107,7 +109,7 @@ def describe(
 ) -> dict[str, Any]:
     """Everything the command shows of one conversation, as plain values; no message content."""
     config = config or Config()
-    belief = look_up(model or document.model, config.models)
+    belief = _belief_of(document, model, config)
     meter = meter_for(belief, exact=exact)
     parts = [part for message in document.messages for part in message.parts]
     kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
@@ -149,6 +151,21 @@ def describe(
     }
 
 
+def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
+    """What is believed about the model. Claude Code does not write down that it asked for the long window."""
+    belief = look_up(model or document.model, config.models)
+    if model is not None or document.log is None or document.log.client != "claude-code":
+        return belief
+    largest = max((usage.prompt_tokens for _, usage in _counted(document.log)), default=0)
+    longer = look_up(f"{document.model}{LONG}", config.models) if largest > belief.model.context_window else belief
+    return longer if longer.model.context_window >= largest else belief
+
+
+def _counted(log: Log) -> list[tuple[int, Usage]]:
+    """The answers whose prompts were counted."""
+    return [(place, usage) for place, turn in log.turns.items() if (usage := read_usage(turn.usage)) is not None]
+
+
 def _reported_tokens(document: Document, meter: Meter) -> int | None:
     """What the provider counted, where the file says it; in a log, what came after the last count is estimated.
 
@@ -157,7 +174,7 @@ def _reported_tokens(document: Document, meter: Meter) -> int | None:
     usage = read_usage(document.setting("usage"))
     if usage is not None or document.log is None or document.log.folds:
         return usage.prompt_tokens if usage is not None else None
-    counted = [(place, found) for place, turn in document.log.turns.items() if (found := read_usage(turn.usage))]
+    counted = _counted(document.log)
     if not counted:
         return None
     place, usage = max(counted, key=lambda item: item[0])

@@ -312,6 +312,16 @@ def test_the_window_that_a_log_names_is_the_window() -> None:
     assert window("--model", "gpt-4o") == 128_000
 
 
+@pytest.mark.parametrize(("prompt", "window"), [(150_000, 200_000), (350_000, 1_000_000)])
+def test_a_prompt_that_was_answered_fits_the_window(tmp_path: Path, prompt: int, window: int) -> None:
+    text = (LOGS / "claude_code.jsonl").read_text().replace("claude-opus-4-8", "claude-sonnet-4-5")
+    (tmp_path / "log.jsonl").write_text(
+        text.replace('"cache_read_input_tokens":80', f'"cache_read_input_tokens":{prompt // 100}')
+    )
+    done = CliRunner().invoke(main, ["inspect", str(tmp_path / "log.jsonl"), "--json"])
+    assert json.loads(done.stdout)["model"]["context_window"] == window
+
+
 def test_stored_sessions_can_be_named_where_a_file_is_expected(home: Path) -> None:
     put(home, "codex")
     run("codex", "--all")
