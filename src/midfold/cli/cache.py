@@ -32,6 +32,7 @@ from midfold.cli.sessions import health_facts
 from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
 from midfold.config import Config
 from midfold.errors import StoreError, TranscriptError
+from midfold.models import Belief
 from midfold.transcript.document import Document, read, recording_of
 
 with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
@@ -148,6 +149,15 @@ def plan(
     for hint in hints:
         where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
         out.print(make_text(f"  {where}: {hint.reason}"))
+    if not hints and "ENABLED" in line:
+        out.print(make_text(f"  no breakpoint{_shortness(document, believe(model, settings(config)))}"))
+
+
+def _shortness(document: Document, belief: Belief) -> str:
+    """That a request is too short to be cached, if it is."""
+    meter, least = meter_for(belief), belief.model.cache_minimum or 0
+    size = meter.count(document.messages, meter.fixed_size(document.system, document.tools)).tokens
+    return f": {size:,} tokens are fewer than the {least:,} that {belief.name} caches" if size < least else ""
 
 
 @command.command()
