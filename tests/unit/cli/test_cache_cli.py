@@ -98,5 +98,5 @@ def test_a_plan_without_breakpoints_says_why(tmp_path: Path) -> None:
     body = {"model": "claude-opus-4-6", "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]}
     file = tmp_path / "body.json"
     file.write_text(json.dumps(body))
-    shown = run("cache", "plan", str(file)).output
+    shown = run("plan", str(file)).output
     assert "no breakpoint: " in shown and "that claude-opus-4-6 caches" in shown
