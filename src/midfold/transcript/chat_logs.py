@@ -42,6 +42,8 @@ def read_chat_body(body: Mapping[str, Any]) -> Log | None:
     if not isinstance(values, list | tuple):
         return None
     lines = [value for value in values if isinstance(value, Mapping)]
+    if any("role" in line for line in lines):
+        return None
     if "info" not in body:
         return _gemini([{key: plain(value) for key, value in body.items() if key != "messages"}, *lines])
     if not any("parts" in line and "info" in line for line in lines):

@@ -199,6 +199,14 @@ def test_an_open_end_is_known() -> None:
         assert log is not None and log.is_open == (reason is None)
 
 
+def test_a_request_with_fields_of_a_log_is_a_request() -> None:
+    messages = [{"role": "user", "content": "hi", "info": {}, "parts": []}]
+    for fields in ({"info": {}}, {"projectHash": "h", "sessionId": "s"}):
+        for body in ({**fields, "messages": messages}, json.dumps({**fields, "messages": messages})):
+            document = read(body)
+            assert document.log is None and [message.role for message in document.messages] == ["user"]
+
+
 def test_time_is_linear_in_results_blocks_and_rewinds() -> None:
     def batch(count: int) -> list[dict[str, Any]]:
         calls = [{"type": "tool_use", "id": f"t{n}", "name": "Bash", "input": {}} for n in range(count)]
