@@ -26,7 +26,7 @@ from midfold.agent.events import Event, Folded, agree
 from midfold.agent.workshop import system_prompt
 from midfold.config import Config
 from midfold.config.schema import AgentSettings, Compression
-from midfold.fold.request import SummaryAsk
+from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.model import Summarizer, local_summarizer
 
 WINDOWS = (16_000, 32_000, 64_000, 200_000)
@@ -68,10 +68,10 @@ class Run(NamedTuple):
     seconds: float
 
 
-def stub(ask: SummaryAsk) -> str:
-    """The model that summarises: it always says the same."""
+def stub(ask: SummaryAsk) -> SummaryAnswer:
+    """The model that summarises: it always says the same, and is believed although it says so little."""
     ask.prompt()
-    return SUMMARY
+    return SummaryAnswer(text=SUMMARY, free_form=True)
 
 
 def with_midfold(

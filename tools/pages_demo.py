@@ -32,6 +32,13 @@ WINDOWS = {"claude": 64_000, "gpt": 96_000, "deepseek": 24_000}
 UNKNOWN_WINDOW = 12_000
 LEAST_CACHED, ANSWER = 1_024, 200
 UUID = 36
+NAMES = {
+    "claude_code_entire": "entire/claude-code-",
+    "claude_code_packmind": "packmind/claude-code-",
+    "codex_agentv": "agentv/codex-",
+    "miniswe_deepseek": "bench/mini-swe-agent-",
+    "tau_airline_gpt4o": "airline/",
+}
 
 
 class Clock:
@@ -85,8 +92,9 @@ def billed(cache: SimulatedCache, view: SentView, session: Session, now: float) 
 
 
 def name_of(conversation: dict[str, Any]) -> str:
+    """As a gateway or a plugin would call it: whose it is, the client, an id."""
     source, last = conversation["id"].partition("/")[0], conversation["id"].rpartition("/")[2]
-    return f"{source.replace('_', '-')}/{last[:8] if len(last) == UUID else last}"
+    return f"{NAMES.get(source, f'{source}/')}{last[:8] if len(last) == UUID else last}"
 
 
 def _seconds(message: dict[str, Any]) -> float:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midfold.pages.formatting import session_path
+from midfold.pages.lookup import Lookup
+from midfold.pages.web import everything
 from midfold.service import Sessions, open_sessions
 
 if TYPE_CHECKING:
@@ -33,15 +35,18 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"
 
 
 def pictures(sessions: Sessions) -> Iterator[tuple[str, str, dict[str, int], str]]:
-    """Name, path, size of the screen, colours. The session with most compactions is the one to look at."""
-    best = max(sessions.all(), key=lambda info: (info.compactions, info.name))
+    """Name, path, size of the screen, colours. The session in which folding saved most is the one to look at."""
+    best = max(Lookup(sessions).overview(everything).sessions, key=lambda facts: facts.saved.net or 0.0)
     one = session_path(best.name)
     seq = max((record.seq for record in sessions.session(best.name).receipts() if record.receipt.fold), default=1)
     yield "pages-overview", "/", DESK, "light"
     yield "pages-overview-dark", "/", DESK, "dark"
     yield "pages-session", one, DESK, "light"
     yield "pages-session-dark", one, DESK, "dark"
+    yield "pages-sessions", "/sessions", DESK, "light"
+    yield "pages-sessions-dark", "/sessions", DESK, "dark"
     yield "pages-compaction", f"{one}/compactions/{seq}", DESK, "light"
+    yield "pages-compaction-dark", f"{one}/compactions/{seq}", DESK, "dark"
     yield "pages-phone-dark", one, PHONE, "dark"
 
 

@@ -37,7 +37,7 @@ from midfold.fold.archive import Archive
 from midfold.fold.receipt import Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import CooldownGuard, Question, clear_failures, run, run_async
+from midfold.model.drive import CooldownGuard, Question, clear_failures, run, run_async, with_pause_of
 from midfold.model.endpoint import Wire
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
@@ -55,6 +55,7 @@ class CompactArguments(TypedDict, total=False):
 
     focus: str | None
     force: bool
+    overflowed: bool
     keep_last_exchanges: int | None
     target_tokens: int | None
     prompt_tokens: int | None
@@ -383,10 +384,8 @@ class Conversation(ABC, Generic[N]):
     def _leave(self, now: N, outcome: Outcome) -> Compacted[Self]:
         """Nothing was folded. Strikes and pauses are remembered; a plain no-op writes nothing."""
         before, after = now.memory.state, outcome.state
-        learnt = {
-            name: getattr(after, name) for name in ("ineffective", "ineffective_tokens", "failure", "cooldown_until")
-        }
-        state = msgspec.structs.replace(before, **learnt)
+        learnt = {name: getattr(after, name) for name in ("ineffective", "ineffective_tokens")}
+        state = with_pause_of(msgspec.structs.replace(before, **learnt), after)
         if state != before:
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
         self.last = outcome.receipt
@@ -398,13 +397,12 @@ class Conversation(ABC, Generic[N]):
 
     def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold] | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
-
-        None where no compaction would be made.
+        None where no compaction would be made, and in a pause after a failure: what asks no model can wait.
         """
         now = self._now()
         request = self._request(now, {"prompt_tokens": prompt_tokens})
         decision = decide(msgspec.structs.replace(self._situation(now, request), ahead=True))
-        if not decision.fold or not now.messages:
+        if not decision.fold or decision.pause or not now.messages:
             return None
         guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
         engine, tally = self.setup.engine, now.running.now
@@ -421,15 +419,12 @@ class Conversation(ABC, Generic[N]):
 
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
         """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
-
         Of one whose summary failed only that is kept: until its pause is over no model is asked again.
         """
         now = self._now()
         failed = ready.outcome.state if ready.outcome.receipt.summary.failure else None
         if failed is not None:
-            state = msgspec.structs.replace(
-                now.memory.state, failure=failed.failure, cooldown_until=failed.cooldown_until
-            )
+            state = with_pause_of(now.memory.state, failed)
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
         if failed is not None or not ready.outcome.changed or not now.goes_on(ready.now, ready.tally):
             return None
@@ -594,6 +589,11 @@ class BackgroundFold:
             return None
         work.join()
         return work.ready
+
+    def take_failed(self) -> PreparedFold | None:
+        """A fold that is made already, and whose summary failed."""
+        ready = None if self._work is None or self._work.is_alive() else self._work.ready
+        return self.take() if ready is not None and ready.outcome.receipt.summary.failure else None
 
     def drop(self) -> None:
         """Forgets the fold: what it was made from is gone."""

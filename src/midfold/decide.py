@@ -5,7 +5,8 @@
 
 Rules of this file. Whoever holds a conversation gathers the situation and acts; nobody decides elsewhere.
 1. Somebody who asks (`force`, `target_tokens`, `keep_last_exchanges`) is obeyed at once, whatever else holds. A focus
-   says what matters in a fold, it does not ask for one.
+   says what matters in a fold, it does not ask for one. What a provider refused as too large is folded at once, too,
+   but nobody asked for that: a pause after a failure holds.
 2. Otherwise the engine says how urgent it is. By size it is urgent from the threshold on, inclusive, and soon will be
    from `SOFT_RATIO` of it on. More messages than are allowed are urgent, too.
 3. Where folds must leave room, one that would soon be followed by another is made deeper: it aims at a size with room
@@ -22,6 +23,8 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 """
 
 from __future__ import annotations
+
+import math
 
 import msgspec
 
@@ -57,6 +60,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     threshold_tokens: int
     asked: bool = False
     """Whether somebody wants a fold, whatever the size."""
+    overflowed: bool = False
+    """Whether that is because a provider refused the request."""
     empty: bool = False
     enabled: bool = True
     pressure: Pressure | None = None
@@ -192,10 +197,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
             receipt = msgspec.structs.replace(receipt, timing=timing, reason=reason)
         if self.landing_tokens is not None:
             notices = (*receipt.notices, *filter(None, [self.notice]))
-            reason = self.reason if outcome.changed else receipt.reason
-            receipt = msgspec.structs.replace(
-                receipt, threshold_tokens=self.threshold_tokens, notices=notices, reason=reason
-            )
+            receipt = msgspec.structs.replace(receipt, threshold_tokens=self.threshold_tokens, notices=notices)
+        is_told = receipt.status == "compacted" or (outcome.changed and self.landing_tokens is not None)
+        if self.reason and is_told and (timing is None or not timing.fold):
+            receipt = msgspec.structs.replace(receipt, reason=self.reason)
         if self.fault:
             receipt = msgspec.structs.replace(receipt, notices=(self.fault, *receipt.notices))
         if outcome.changed and self.recall != RecallCost():
@@ -215,7 +220,10 @@ def _decision(situation: Situation) -> Decision:
     urgency = _pressure(situation)
     if situation.asked:
         reason = "the conversation is empty" if situation.empty else ""
-        return Decision(fold=not situation.empty, asked=True, forced=True, pressure=urgency, reason=reason)
+        asked = Decision(fold=not situation.empty, asked=True, forced=True, pressure=urgency, reason=reason)
+        if situation.overflowed and situation.pause:
+            return msgspec.structs.replace(asked, failure=situation.failure, pause=situation.pause)
+        return asked
     if not situation.enabled:
         return Decision(fold=False, reason="compression is disabled")
     if situation.undone and not _is_full(situation):
@@ -241,7 +249,7 @@ def _decision(situation: Situation) -> Decision:
     return Decision(
         fold=True,
         pressure=urgency,
-        reason="" if landing is None else _deep(situation, landing),
+        reason=_occasion(situation, landing),
         notice=situation.tightness,
         landing_tokens=landing,
         threshold_tokens=threshold,
@@ -274,9 +282,16 @@ def _room(situation: Situation) -> str:
     return f"{size:,} tokens are below the threshold of {threshold:,}"
 
 
-def _deep(situation: Situation, landing: int) -> str:
-    reached = f"{situation.prompt_tokens:,} tokens reached the threshold of {situation.threshold_tokens:,}"
-    return f"{reached}; below {landing:,} there is room for what comes next"
+def _occasion(situation: Situation, landing: int | None) -> str:
+    """Why there is a fold now, where it is not that the threshold is reached, or not that alone."""
+    size, threshold = f"{situation.prompt_tokens:,} tokens", f"the threshold of {situation.threshold_tokens:,}"
+    if landing is not None:
+        return f"{size} reached {threshold}; below {landing:,} there is room for what comes next"
+    if situation.prompt_tokens >= situation.threshold_tokens:
+        return f"{size} reached {threshold}" if situation.ahead else ""
+    if situation.ahead:
+        return f"made ahead, at {size}: {threshold} was near"
+    return "there are more messages than are allowed" if situation.crowded else ""
 
 
 def _strikes(situation: Situation, *, urgent: bool) -> str:
@@ -300,7 +315,7 @@ def _pause(situation: Situation) -> str:
 
 def paused_words(failure: FailureKind, seconds: float) -> str:
     """What a receipt says where a pause kept a model from being asked."""
-    return f"no model was asked: {seconds:,.0f} s of the pause after a failure ({failure}) are left"
+    return f"no model was asked: {math.ceil(seconds):,} s of the pause after a failure ({failure}) are left"
 
 
 def is_asked(request: CompactionRequest) -> bool:
@@ -321,6 +336,7 @@ def situation_of(request: CompactionRequest, prompt_tokens: int, now: float | No
         threshold_tokens=request.budget.threshold_tokens,
         window_tokens=request.budget.effective_input_window,
         asked=is_asked(request),
+        overflowed=request.overflowed,
         empty=not request.messages,
         enabled=request.options.enabled,
         strikes=state.ineffective,

@@ -1,13 +1,16 @@
 """SVG, and the only place that writes it: elements whose text is escaped, whole pictures, and where a chart draws.
 
 No script, no font, no library. Coordinates are rounded to a tenth, so that the same picture is the same bytes. Pictures
-on a page take their colours from its style sheet; those in a file of their own bring a style for light and dark ground.
+on a page take their colours from its style sheet (`style.css`, one for all pages and reports); those in a file of their
+own bring a style for light and dark ground.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from html import escape
+from importlib.resources import files
 from itertools import count
 from math import ceil, floor, log10
 from typing import NamedTuple
@@ -22,6 +25,12 @@ STYLE = """
   }
 """
 _numbers = count(1)
+
+
+@cache
+def page_style() -> str:
+    """The style sheet of pages, and of reports that are a page of their own."""
+    return (files("midfold") / "style.css").read_text(encoding="utf-8")
 
 
 class Markup(str):

@@ -38,11 +38,11 @@ from midfold.engine.guard import carry_out
 from midfold.errors import LeaseLost, StoreConflict, StoreDamaged, StoreError
 from midfold.fold.receipt import Receipt
 from midfold.fold.redact import redact
-from midfold.fold.request import CompactionRequest, Outcome
+from midfold.fold.request import CompactionRequest, CompactionState, Outcome
 from midfold.model import drive, local_summarizer
-from midfold.model.drive import run
+from midfold.model.drive import clear_failures, run, with_pause_of
 from midfold.model.endpoint import UNNAMED, Endpoint
-from midfold.recall import PAGE, Filters, Hit, Recall, search
+from midfold.recall import PAGE, AnswerBounds, Filters, Hit, Recall, search
 from midfold.setup import PLAINEST, Setup
 from midfold.store import SqlStore
 from midfold.store.bodies import chain_of
@@ -78,7 +78,22 @@ def remember_partner(session: Session, endpoint: Endpoint) -> None:
         partner = msgspec.structs.replace(partner, base_url=endpoint.base_url, wire=endpoint.wire)
     now = session._now()
     if now.memory.partner != partner:
-        session._learn(now, msgspec.structs.replace(now.memory, partner=partner))
+        memory = msgspec.structs.replace(now.memory, partner=partner)
+        if now.memory.partner is not None and _is_other(now.memory.partner, partner):
+            memory = msgspec.structs.replace(memory, state=clear_failures(memory.state))
+        session._learn(now, memory)
+
+
+def _is_other(one: ChatPartner, other: ChatPartner) -> bool:
+    """Whether these are two models, or the same one in two places."""
+    return (one.model, one.provider, one.base_url) != (other.model, other.provider, other.base_url)
+
+
+def pass_pause_on(session: Session, name: str) -> None:
+    """Another session of the same conversation asks a model no sooner than this one may."""
+    info = session.info if name != session.name else None
+    if info is not None:
+        session._other(name)._keep_pause(memory_of(info).state)
 
 
 class CachedView(NamedTuple):
@@ -203,6 +218,7 @@ class Session(Conversation[StoredSnapshot]):
         done = self.store.sync(self.name, new.entries, dialect=new.dialect.name, model=model, prompt=prompt)
         self._written = prompt or self._written
         session = self if done.session == self.name else self._other(done.session)
+        pass_pause_on(self, session.name)
         session._copy.hand_over(new)
         return Sync(session, done.common, done.added, done.branched, done.ahead)
 
@@ -302,9 +318,12 @@ class Session(Conversation[StoredSnapshot]):
         return search(past, query, self.setup.redactor or redact, limit, Filters(role=role or ""))
 
     def recall(self, page: int = PAGE) -> Recall:
-        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters."""
+        """The tools with which a model searches and unfolds this session; an answer has at most `page` characters, and
+        no more than the window can bear."""
         seen = {message.digest for message in self.view().transcript}
-        return Recall(StoredPast(self.store, self.name), self.setup.redactor or redact, seen=seen, page=page)
+        bounds = AnswerBounds.of(self.setup.budget.threshold_tokens)
+        bounds = bounds._replace(page=min(bounds.page, page))
+        return Recall(StoredPast(self.store, self.name), self.setup.redactor or redact, seen=seen, bounds=bounds)
 
     def unfold(self, handle: str) -> list[Any]:
         """The originals behind a handle of this session, as plain values."""
@@ -421,7 +440,16 @@ class Session(Conversation[StoredSnapshot]):
         self._copy.forget()
         now = self._now()
         self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner))
+        self._keep_pause(before.state)
         return record
+
+    def _keep_pause(self, state: CompactionState) -> None:
+        """The pause of this state, where it is longer than what is known."""
+        info = self.info
+        memory = None if info is None else memory_of(info)
+        if info is not None and memory is not None and state.cooldown_until > memory.state.cooldown_until:
+            memory = msgspec.structs.replace(memory, state=with_pause_of(memory.state, state))
+            self.store.remember(info, msgspec.json.encode(memory))
 
     def delete(self) -> None:
         """The session and everything only it refers to. There is no way back."""

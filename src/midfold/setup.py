@@ -179,7 +179,7 @@ class Setup:
             situation,
             leaves_room=True,
             fixed_tokens=beside,
-            usual_tokens=beside + tail + self.budget.summary_maximum,
+            usual_tokens=beside + tail + self.budget.most_summary_tokens,
             growth_tokens=int(mean * REQUESTS_AHEAD * 2 * MARGIN),
         )
 

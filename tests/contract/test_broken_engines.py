@@ -29,6 +29,7 @@ TALK = [user("Go."), assistant("Yes."), *work(0, 60), user("And now?"), assistan
 TOP = "import msgspec\nfrom midfold import Compressor, Pressure\n\n\nclass Bad(Compressor):\n    name = 'bad'\n\n"
 END = "\n\nengine = Bad\n"
 RAISES = f"        raise ZeroDivisionError('with {SECRET}')\n"
+REFUSES = f"        from midfold.errors import PluginError\n\n        raise PluginError('no answer with {SECRET}')\n"
 LATER = "        made = yield from super().compress(request)\n"
 GIVES = LATER + "        return msgspec.structs.replace(made, messages={})\n"
 UNUSABLE = {
@@ -43,6 +44,7 @@ FAILING = {
     "should_compress gives words": ("    def should_compress(self, request):\n        return 'soon'\n", "of type str"),
     "should_compress gives nothing": ("    def should_compress(self, request):\n        pass\n", "of type NoneType"),
     "compress raises": ("    def compress(self, request):\n" + RAISES, "ZeroDivisionError"),
+    "compress raises in our words": ("    def compress(self, request):\n" + REFUSES, "no answer with"),
     "compress raises at its end": ("    def compress(self, request):\n" + LATER + RAISES, "ZeroDivisionError"),
     "compress gives nothing": ("    def compress(self, request):\n        pass\n", "expected a generator"),
     "compress asks for words": ("    def compress(self, request):\n        yield 'what?'\n", "expected a SummaryAsk"),

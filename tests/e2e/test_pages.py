@@ -17,6 +17,8 @@ from support.pages import CODING, HOSTILE, MARKUP, filled
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+FOLDED = "Compaction 4"
+"""It has a handoff, and so has the one before."""
 PHONE, DESK = {"width": 375, "height": 800}, {"width": 1280, "height": 900}
 
 
@@ -68,24 +70,31 @@ def test_from_the_overview_to_an_unfolded_message_and_the_receipt(page: Page) ->
 
     page.get_by_role("link", name="Sessions", exact=True).click()
     page.get_by_label("Name").fill("coding")
-    page.get_by_role("button", name="Filter").click()
+    page.get_by_role("button", name="Show").click()
     assert page.locator("tbody tr").count() == 1
-    page.get_by_role("link", name=CODING).click()
-    assert page.get_by_role("heading", level=1).inner_text() == CODING
+    title = page.locator("tbody th a").inner_text()
+    assert title != CODING
+    page.locator("tbody th a").click()
+    assert page.get_by_role("heading", level=1).inner_text() == title
+    assert CODING in page.inner_text(".lead")
     assert page.get_by_role("img", name=re.compile("Size of the prompt")).count() == 1
 
-    page.get_by_role("link", name="Compaction 1", exact=True).click()
+    page.get_by_role("link", name=FOLDED, exact=True).click()
     assert "Before" in page.inner_text(".strips")
+    compared = page.locator("section", has=page.get_by_role("heading", name="Against the handoff before"))
+    assert "of compaction 3: " in compared.inner_text()
+    assert compared.locator("li.new").count() > 0
     page.get_by_role("navigation", name="Which messages").get_by_role("link", name=re.compile("^folded")).click()
     fates = page.locator(".rows .fate").all_inner_texts()
     assert fates
     assert set(fates) == {"folded"}
-    shortened = page.locator(".rows .said").first.inner_text()
+    row = page.locator(".rows .row", has=page.get_by_role("link", name=re.compile("^Unfold message"))).first
+    shortened = row.locator(".said").inner_text()
 
     page.get_by_role("link", name=re.compile("^Unfold message")).first.click()
     original = page.locator("article pre").first.inner_text()
     assert len(original) > 20
-    assert shortened.rstrip("…").split()[-1] in page.inner_text("article")
+    assert shortened.split()[0] in page.inner_text("article")
     page.go_back()
 
     page.get_by_role("link", name="receipt").click()
@@ -107,8 +116,9 @@ def test_search_finds_a_folded_message_and_leads_to_it(page: Page) -> None:
 
 def test_markup_in_messages_and_names_is_text(page: Page) -> None:
     page.goto("/sessions")
-    page.get_by_role("link", name=HOSTILE).click()
-    assert page.get_by_role("heading", level=1).inner_text() == HOSTILE
+    page.locator("tbody tr", has_text=HOSTILE).get_by_role("link").click()
+    assert page.get_by_role("heading", level=1).inner_text().startswith(MARKUP[:30])
+    assert HOSTILE in page.inner_text(".lead")
     page.locator(".said").first.click()
     assert MARKUP in page.locator("pre").first.inner_text()
 
@@ -128,10 +138,53 @@ def test_nothing_is_wider_than_a_phone_and_dark_is_dark(chromium: Browser, addre
     assert light > 600 > 200 > dark
 
 
+LABELS_ON_LINES = """
+() => [...document.querySelectorAll('.drawing')].filter(one => one.getClientRects().length).flatMap(one => {
+  const boxes = [...one.querySelectorAll('text:not(.number)')].map(text => [text.textContent, text.getBBox()]);
+  const lines = [...one.querySelectorAll('line')].map(line => line.getBBox());
+  return boxes.filter(([, box]) => lines.some(line => line.x < box.x + box.width && box.x < line.x + line.width
+    && line.y < box.y + box.height && box.y < line.y + line.height)).map(([words]) => words);
+})
+"""
+CUT_OFF = """
+() => [...document.querySelectorAll('.card, .list, .block')].filter(one => one.getClientRects().length)
+  .filter(one => one.scrollHeight > one.clientHeight + 1 && getComputedStyle(one).overflowY != 'visible').length
+"""
+
+
+@pytest.mark.parametrize("screen", [DESK, PHONE], ids=["desk", "phone"])
+def test_no_label_lies_on_a_line_and_nothing_scrolls_inside_a_page(
+    chromium: Browser, address: str, screen: dict[str, int]
+) -> None:
+    context = chromium.new_context(viewport=screen, base_url=address)  # type: ignore[arg-type]
+    page = context.new_page()
+    session, compaction, *_ = _session_pages(page)
+    for path in ("/", session, compaction):
+        page.goto(path)
+        assert page.locator(".drawing text, .strips").count() > 0
+        assert page.evaluate(LABELS_ON_LINES) == [], path
+        assert page.evaluate(CUT_OFF) == 0, path
+    context.close()
+
+
+def test_sessions_are_chosen_and_put_in_order_without_script(page: Page) -> None:
+    page.goto("/sessions")
+    page.get_by_label("Model").select_option("gpt-4o")
+    page.get_by_role("button", name="Show").click()
+    assert [text.split(" · ")[0] for text in page.locator("tbody th small").all_inner_texts()] == ["airline"]
+    page.goto("/sessions")
+    page.get_by_role("link", name="Messages", exact=True).click()
+    counts = [int(text.replace(",", "")) for text in page.locator("td[data-label=Messages]").all_inner_texts()]
+    assert counts == sorted(counts, reverse=True) and len(set(counts)) > 1
+    page.get_by_role("columnheader", name="Messages").get_by_role("link").click()
+    again = [int(text.replace(",", "")) for text in page.locator("td[data-label=Messages]").all_inner_texts()]
+    assert again == counts[::-1]
+
+
 def _session_pages(page: Page) -> list[str]:
     page.goto("/sessions?q=coding")
-    session = page.get_by_role("link", name=CODING).get_attribute("href")
-    return [f"{session}{rest}" for rest in ("", "/compactions/1", "/compactions/1/receipt", "/messages/3")]
+    session = page.locator("tbody th a").get_attribute("href")
+    return [f"{session}{rest}" for rest in ("", "/compactions/4", "/compactions/4/receipt", "/messages/3")]
 
 
 def test_a_store_that_is_not_there_and_a_port_in_use_are_told(tmp_path: Path, address: str) -> None:

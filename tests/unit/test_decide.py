@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import midfold
 from midfold.api import compact
 from midfold.cache.health import Health, Turn
 from midfold.cache.prices import Prices
@@ -152,3 +153,26 @@ def test_where_what_is_fixed_leaves_no_room_there_is_no_fold_unless_somebody_ask
     assert decide(roomy(fixed_tokens=45_001, crowded=True)).fold
     assert decide(roomy(fixed_tokens=45_001, asked=True)).fold
     assert decide(roomy(fixed_tokens=45_001, leaves_room=False)).fold
+
+
+def test_what_nobody_asked_for_does_not_say_so() -> None:
+    assert decided(85, ahead=True).reason == "made ahead, at 85 tokens: the threshold of 100 was near"
+    assert decided(5, crowded=True).reason == "there are more messages than are allowed"
+    assert decided(105, crowded=True).reason == ""
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("s", context_length=16_000)
+        session.append(
+            [{"role": role, "content": "Some words. " * 70} for _ in range(24) for role in ("user", "assistant")]
+        )
+        make = session.prepare()
+        assert make is not None
+        done = session.compact(ahead=make())
+    assert done.changed
+    assert done.receipt.reason == f"{done.receipt.old_tokens:,} tokens reached the threshold of 8,000"
+
+
+def test_what_a_provider_refused_is_folded_at_once_and_keeps_the_pause() -> None:
+    made = decided(5, asked=True, overflowed=True, failure="auth", pause=7.0)
+    assert (made.fold, made.forced, made.failure, made.pause) == (True, True, "auth", 7.0)
+    assert decided(5, asked=True, failure="auth", pause=7.0).pause == 0.0
+    assert decided(5, asked=True, overflowed=True).pause == 0.0

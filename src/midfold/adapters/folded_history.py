@@ -75,16 +75,16 @@ class FoldedHistory:
         return saved
 
     def fold(self, *, force: bool = False) -> Receipt | None:
-        """Folds if it is time, or if asked to; the receipt of a fold."""
+        """Folds if it is time, or by `force` after a refusal; the receipt of a fold."""
         if not force and not self.conversation.should_compact():
             return None
-        return self._settle(self.conversation.compact(force=force).changed)
+        return self._settle(self.conversation.compact(force=force, overflowed=force).changed)
 
     async def fold_async(self, *, force: bool = False) -> Receipt | None:
         """The same, for an event loop."""
         if not force and not self.conversation.should_compact():
             return None
-        return self._settle((await self.conversation.compact_async(force=force)).changed)
+        return self._settle((await self.conversation.compact_async(force=force, overflowed=force)).changed)
 
     def learn_refusal(self, error: BaseException) -> bool:
         """Whether a provider's refusal told a smaller window than was believed: then fold by force and send again."""

@@ -60,6 +60,7 @@ class Room:
 
     def before(self, *, first: bool) -> None:
         """Before a request: fold if it is time, prepare if it soon will be."""
+        self.keep_pause()
         decision = self.decide()
         if decision.fault and decision.fault != self._fault:
             self._fault = decision.fault
@@ -74,11 +75,18 @@ class Room:
 
     def prepare(self) -> None:
         """A fold in the background, if it will soon be needed."""
+        self.keep_pause()
         if not self.background or self._ahead.has_begun or self.decide().pressure is Pressure.NONE:
             return
         size, threshold = self.size.tokens, self.session.setup.budget.threshold_tokens
         if self._ahead.start(self.session):
             self.watch(Preparing(tokens=size, threshold=threshold))
+
+    def keep_pause(self) -> None:
+        """Writes down that the summary of a fold in the background failed: who opens the session next must know."""
+        failed = self._ahead.take_failed()
+        if failed is not None:
+            self.session.swap(failed)
 
     def after(self, answer: ModelAnswer) -> None:
         """After an answer: what the provider counted is what the session had, unless a gateway stood between."""
@@ -119,9 +127,9 @@ class Room:
         self.watch(Overflowed(size=self.size.tokens, limit=failed.limit))
         setup.correct_window(failed.limit or None)
         if attempt == 1:
-            return self.fold("overflow", force=True).changed
+            return self.fold("overflow", force=True, overflowed=True).changed
         target = min(self.session.size.tokens, setup.budget.threshold_tokens) // 2**attempt
-        return self.fold("overflow", target_tokens=max(target, 500)).changed
+        return self.fold("overflow", target_tokens=max(target, 500), overflowed=True).changed
 
     def wrote_plan(self, call: ToolCall) -> None:
         self._plan = call

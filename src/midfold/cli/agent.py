@@ -57,6 +57,7 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
             screen.say(f"session {session.name}", "bright_black")
             if answer and not screen.is_whole:
                 emit_words(answer)
+    agent.room.keep_pause()
     if log.declined:
         calls = "1 call" if len(log.declined) == 1 else f"{len(log.declined)} calls"
         names = ", ".join(dict.fromkeys(log.declined))

@@ -59,6 +59,7 @@ def command(talk: Talk, yes: bool) -> None:
         elif line.strip():
             _interruptible(screen, lambda line=line: chat.agent.run(line))
             screen.status(chat.agent)
+    chat.agent.room.keep_pause()
     info = chat.agent.session.info
     if info is not None:
         screen.say(f"kept: midfold chat --resume {short_id(info.name)}", "bright_black")

@@ -307,7 +307,7 @@ def _why(job: Job) -> str:
         last = "the last exchange" if kept == 1 else f"the last {kept} exchanges"
         return f"everything before {last} was folded, as asked"
     if is_asked(job.request):
-        return "folded, as asked"
+        return "the provider refused the request as too large" if job.request.overflowed else "folded, as asked"
     return f"{job.prompt_tokens:,} tokens reached the threshold of {job.request.budget.threshold_tokens:,}"
 
 

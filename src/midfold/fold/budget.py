@@ -6,8 +6,8 @@ Rules of this file (the specification documents, and the project's decisions whe
 2. The threshold is `ratio` of that window, but at least the minimum-context floor. A floor that reaches the window
    would forbid folding for ever: then the threshold is 85 % of the window.
 3. The tail gets `target_ratio` of the threshold. The summary gets a fifth of what it stands for, at least 2,000 tokens,
-   at most 5 % of the context length and 12,000; the minimum beats the maximum, but
-   is no more than a fifth of the threshold.
+   at most 5 % of the context length and 12,000. Where that maximum is below the minimum, in windows below 40,000
+   tokens, the minimum beats it, but is no more than a fifth of the threshold.
 4. The trigger is inclusive, so a fold lands below the threshold. What the settings keep is kept, also where that is
    much.
 """
@@ -58,6 +58,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def summary_tokens(self, folded: int) -> int:
         """How long the summary of `folded` tokens may be."""
         return max(min(int(folded * SUMMARY_RATIO), self.summary_maximum), self.summary_minimum)
+
+    @property
+    def most_summary_tokens(self) -> int:
+        """How long a summary can be at most, whatever it stands for."""
+        return max(self.summary_maximum, self.summary_minimum)
 
     def pressure(self, prompt_tokens: int) -> Pressure:
         return pressure_of(prompt_tokens, self.threshold_tokens)
@@ -113,13 +118,15 @@ def plan_budget(
     reservation, notice = _reservation(context_length, output_reservation)
     window = context_length - reservation
     threshold = threshold_tokens(window, ratio, minimum_context_floor)
+    maximum = max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM))
+    least = min(SUMMARY_MINIMUM, int(threshold * MINIMUM_OF_THRESHOLD))
     return Budget(
         context_length=context_length,
         output_reservation=reservation,
         effective_input_window=window,
         threshold_tokens=threshold,
         tail_tokens=max(1, int(threshold * target_ratio)),
-        summary_maximum=max(1, min(int(context_length * SUMMARY_SHARE_OF_CONTEXT), SUMMARY_MAXIMUM)),
-        summary_minimum=max(1, min(SUMMARY_MINIMUM, int(threshold * MINIMUM_OF_THRESHOLD))),
+        summary_maximum=maximum,
+        summary_minimum=SUMMARY_MINIMUM if maximum >= SUMMARY_MINIMUM else max(1, least),
         notices=(notice,) if notice else (),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -277,9 +278,10 @@ def account(kind: FailureKind, *, kept: bool, asked: float = 0.0, left: float = 
         else "a local summary stands for the fold, every original is behind its handle"
     )
     again = "the same is expected again" if row.retry_class == "permanent" else "it may have passed by then"
+    seconds = f"{math.ceil(pause):,} s"
     return Account(
         row.retry_class,
         pause,
         f"{row.told}: {done}",
-        f"no automatic compaction asks the model for {pause:,.0f} s, a forced one does at once; {again}: {row.remedy}",
+        f"no automatic compaction asks the model for {seconds}, a forced one does at once; {again}: {row.remedy}",
     )

@@ -88,6 +88,8 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
     focus: str | None = None
     force: bool = False
+    overflowed: bool = False
+    """Whether it is wanted because a provider refused the request as too large: a pause after a failure is kept."""
     ahead: bool = False
     """Whether this is made before it is time: then nothing is folded that the settings keep, forced or not."""
     target_tokens: int | None = None

@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -58,7 +58,7 @@ from midfold.gateway.overflows import Overflow, without_old_media
 from midfold.gateway.peek import MOST_MESSAGES
 from midfold.lru import LRU
 from midfold.service import Sessions
-from midfold.session import Session
+from midfold.session import Session, pass_pause_on
 from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.sync import Checkpoint
@@ -190,7 +190,13 @@ class HistoryFolder:
         )
 
     def fold(
-        self, measured: MeasuredRequest, *, at_least: Count = NOTHING, force: bool = False, health: Health | None = None
+        self,
+        measured: MeasuredRequest,
+        *,
+        at_least: Count = NOTHING,
+        force: bool = False,
+        overflowed: bool = False,
+        health: Health | None = None,
     ) -> FoldResult:
         """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
         conversation, size = measured.conversation, larger(measured.size, at_least)
@@ -200,9 +206,12 @@ class HistoryFolder:
             token_basis=size.basis,
             measured_at=measured.checkpoint.seq if measured.checkpoint else 0,
             force=force,
+            overflowed=overflowed,
             health=health,
         ).receipt
         self._log_faults(*receipt.notices)
+        if receipt.summary.failure:
+            pass_pause_on(session, measured.name)
         folded = FoldResult(receipt, None)
         if not folded.is_made:
             return folded
@@ -210,11 +219,14 @@ class HistoryFolder:
 
     def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         """The session that holds exactly this history."""
-        done = self._session(conversation, name, limits).sync(list(conversation.bare))
+        named = self._session(conversation, name, limits)
+        done = named.sync(list(conversation.bare))
         if not done.ahead:
             return done.session
-        own = f"{name}.{conversation.chains[-1].hex()[:12]}"
-        return self._session(conversation, own, limits).sync(list(conversation.bare)).session
+        own = self._session(conversation, f"{name}.{conversation.chains[-1].hex()[:12]}", limits)
+        session = own.sync(list(conversation.bare)).session
+        pass_pause_on(named, session.name)
+        return session
 
     def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         offer = conversation.offer
@@ -444,13 +456,19 @@ class RequestPreparer:
         return self.measurer.look_up(measured.conversation, measured.name, measured.limits, fresh=True)
 
     async def fold(
-        self, exchange: Exchange, measured: MeasuredRequest, *, at_least: Count = NOTHING, force: bool = False
+        self,
+        exchange: Exchange,
+        measured: MeasuredRequest,
+        *,
+        at_least: Count = NOTHING,
+        force: bool = False,
+        overflowed: bool = False,
     ) -> MeasuredRequest:
         """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
         ends = time.monotonic() + LONGEST_WAIT
         while True:
             loop = asyncio.get_running_loop()
-            folded = await loop.run_in_executor(self._slow_threads, self._fold, measured, at_least, force)
+            folded = await loop.run_in_executor(self._slow_threads, self._fold, measured, at_least, force, overflowed)
             if folded.checkpoint is not None:
                 self.checkpoints.remember(folded.checkpoint)
                 if folded.is_made:
@@ -469,9 +487,10 @@ class RequestPreparer:
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
         return measured
 
-    def _fold(self, measured: MeasuredRequest, at_least: Count, force: bool) -> FoldResult:
+    def _fold(self, measured: MeasuredRequest, at_least: Count, force: bool, overflowed: bool) -> FoldResult:
         assert self.folder is not None
-        folded = self.folder.fold(measured, at_least=at_least, force=force, health=self.measurer.health(measured))
+        fold = partial(self.folder.fold, measured, at_least=at_least, overflowed=overflowed)
+        folded = fold(force=force, health=self.measurer.health(measured))
         if folded.checkpoint is None:
             newest = self.checkpoints.find_in_store(measured.conversation, measured.name)
             if newest is not None and newest != measured.checkpoint:
@@ -479,7 +498,7 @@ class RequestPreparer:
                 return folded._replace(checkpoint=newest)
         if at_least.tokens and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
-            return self.folder.fold(measured, at_least=at_least, force=True)
+            return fold(force=True)
         return folded
 
     def _rest(self, measured: MeasuredRequest, folded: FoldResult) -> None:
@@ -547,7 +566,7 @@ class RequestPreparer:
             beyond = Count(max(found.limit, limits.window) + 1, "estimated")
             at_least = larger(beyond, Count(found.asked, "reported"))
         async with self._turn(measured.identity):
-            again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes)
+            again = await self.fold(exchange, measured, at_least=at_least, force=found.is_bytes, overflowed=True)
         self.tell(exchange, again)
         exchange.account.tokens_before = max(again.came, found.asked)
         smaller = await self.in_thread(again.prepare)

@@ -48,7 +48,7 @@ from midfold.gateway.routes import encoding_of, to_client
 from midfold.gateway.upstream import MOST_READ
 from midfold.lru import LRU
 from midfold.plugins import engine_for
-from midfold.recall import NAMES, NOTHING_FOLDED, Recall
+from midfold.recall import NAMES, NOTHING_FOLDED, UNBOUNDED, AnswerBounds, Recall
 from midfold.store.sqlstore import StoredOriginals
 from midfold.store.stored_past import StoredPast
 from midfold.store.sync import Checkpoint
@@ -366,7 +366,8 @@ class RecallRounds:
             return None
         session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
         past = StoredPast(store, session, at=checkpoint.seq, stop=count)
-        return Recall(past, self.sessions.redactor, seen=_seen(prepared)), checkpoint
+        bounds = AnswerBounds.of(prepared.measured.limits.trigger) if prepared.measured else UNBOUNDED
+        return Recall(past, self.sessions.redactor, seen=_seen(prepared), bounds=bounds), checkpoint
 
     def _answers(
         self,

@@ -160,6 +160,11 @@ def _next(steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | 
         return _FlowResult(stop.value)
 
 
+def with_pause_of(state: CompactionState, other: CompactionState) -> CompactionState:
+    """The state with another one's failure, and the pause after it."""
+    return msgspec.structs.replace(state, failure=other.failure, cooldown_until=other.cooldown_until)
+
+
 def clear_failures(state: CompactionState) -> CompactionState:
     """The state without its failures and strikes: after a reset or another model."""
     return msgspec.structs.replace(state, failure="", cooldown_until=0.0, ineffective=0)

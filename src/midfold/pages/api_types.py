@@ -89,6 +89,7 @@ class Finding(ApiAnswer, frozen=True, kw_only=True):
     level: Level
     what: str
     session: str
+    title: str = ""
 
 
 class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
@@ -99,6 +100,10 @@ class SessionFacts(ApiAnswer, frozen=True, kw_only=True):
     name: str
     title: str = ""
     """The first words that a person typed in it, where they are stored."""
+    client: str = ""
+    """The program whose session it is, where its name tells."""
+    owner: str = ""
+    """What stands before the last `/` of its name: the key of a gateway, or a project."""
     kind: Literal["root", "branch", "continuation"]
     parent: str | None
     model: str | None
@@ -143,9 +148,20 @@ class Overview(ApiAnswer, frozen=True, kw_only=True):
 
 
 class SessionList(ApiAnswer, frozen=True, kw_only=True):
-    """Sessions, those used last first."""
+    """Sessions, those used last first unless another order was asked for."""
 
     query: str
+    model: str
+    client: str
+    owner: str
+    sort: str
+    order: Literal["up", "down"]
+    models: tuple[str, ...]
+    clients: tuple[str, ...]
+    owners: tuple[str, ...]
+    """What there is to choose from."""
+    sorted_only: int
+    """How many of the matching sessions, those used last, were put in order; 0: all."""
     sessions: tuple[SessionFacts, ...]
     page: int
     more: bool
@@ -204,6 +220,18 @@ class CompactionList(ApiAnswer, frozen=True, kw_only=True):
     compactions: tuple[CompactionFacts, ...]
 
 
+class ToolAct(ApiAnswer, frozen=True, kw_only=True):
+    """A call of a tool, or what came of it, in a few words; redacted."""
+
+    tool: str
+    did: str
+    """What it does, as its arguments tell: "ran `pytest -q`"."""
+    outcome: Literal["", "ok", "failed", "unknown"]
+    """How it ended, as its result tells; empty for the call itself."""
+    detail: str
+    """The same in words."""
+
+
 class MessageLine(ApiAnswer, frozen=True, kw_only=True):
     """One message in a list: the beginning of what it says, redacted."""
 
@@ -220,7 +248,10 @@ class MessageLine(ApiAnswer, frozen=True, kw_only=True):
     ours: Literal["", "fold", "ack", "bridge"]
     """What it is if midfold wrote it; `fold` is the handoff."""
     tools: tuple[str, ...]
+    acts: tuple[ToolAct, ...]
+    """What its calls ask for, or what its results tell; at most a few."""
     text: str
+    """The beginning of what it says; of results, of what they hold. Empty for calls alone."""
 
 
 class MessageList(ApiAnswer, frozen=True, kw_only=True):
@@ -275,6 +306,9 @@ class SessionPage(ApiAnswer, frozen=True, kw_only=True):
     compactions: tuple[CompactionFacts, ...]
     made: Artifacts
     lines: MessageList
+    newer: str | None
+    """The session that was used next after this one."""
+    older: str | None
 
 
 class Segment(ApiAnswer, frozen=True, kw_only=True):
@@ -295,10 +329,31 @@ class Change(ApiAnswer, frozen=True, kw_only=True):
     handle: str
 
 
+class HandoffSection(ApiAnswer, frozen=True, kw_only=True):
+    """What became different under one heading."""
+
+    heading: str
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+class HandoffComparison(ApiAnswer, frozen=True, kw_only=True):
+    """A handoff, line by line, against the one before it."""
+
+    seq: int
+    """The compaction that wrote the one before; 0 if that is not known."""
+    new: int
+    gone: int
+    same: int
+    sections: tuple[HandoffSection, ...]
+    """Those with lines that are new or gone."""
+
+
 class CompactionPage(ApiAnswer, frozen=True, kw_only=True):
     """Before and after."""
 
     session: str
+    title: str
     compaction: CompactionFacts
     previous: int | None
     next: int | None
@@ -307,6 +362,8 @@ class CompactionPage(ApiAnswer, frozen=True, kw_only=True):
     counts: dict[Fate, int]
     handoff: str
     """The summary that stands for the fold, redacted; empty if nothing was folded."""
+    compared: HandoffComparison | None
+    """Against the handoff that it replaced; None for the first."""
     fold: str
     """The handle of the whole fold."""
     changes: tuple[Change, ...]
@@ -319,8 +376,13 @@ class ReceiptPage(ApiAnswer, frozen=True, kw_only=True):
     """Every decision of one compaction and its reason."""
 
     session: str
+    title: str
     compaction: CompactionFacts
+    previous: int | None
+    next: int | None
     receipt: Receipt
+    checks: tuple[CheckRun, ...]
+    """Those of its trail whose outcome still counted, the newest first."""
 
 
 class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
@@ -332,6 +394,8 @@ class MessageBlock(ApiAnswer, frozen=True, kw_only=True):
     is_error: bool = False
     left_out: int = 0
     """Characters that are not shown here; the raw form has them."""
+    act: ToolAct | None = None
+    """What a call asks for, or how it ended."""
     outline: str = ""
     """What a result that is JSON says, as bounded bullets; empty for everything else."""
 
@@ -351,6 +415,7 @@ class OriginalsPage(ApiAnswer, frozen=True, kw_only=True):
     """What is behind a handle, or at a position."""
 
     session: str
+    title: str
     handle: str
     start: int
     total: int
@@ -364,6 +429,7 @@ class HitFacts(ApiAnswer, frozen=True, kw_only=True):
 
     session: str
     key: str
+    title: str
     position: int
     role: str
     at: int
@@ -388,6 +454,7 @@ class CacheSession(ApiAnswer, frozen=True, kw_only=True):
 
     key: str
     name: str
+    title: str
     model: str | None
     use: CacheUse
     causes: tuple[CauseFacts, ...]

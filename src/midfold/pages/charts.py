@@ -11,6 +11,9 @@ from midfold.pages.api_types import CacheUse, CompactionFacts, Day, Segment, Ses
 from midfold.pages.formatting import percent, plural, session_path, short
 
 LABEL_APART = 24
+LIMITS = 66
+"""Room on the right for what the limits are called."""
+LIMIT_APART = 32
 DOT = 12
 """Where the numbers of compactions stand, from the top."""
 MOST_POINTS = 400
@@ -46,7 +49,7 @@ def usage(
     """The size of the prompt, request by request; without reported usage, from fold to fold."""
     size = facts.size
     points = _requests(turns) if turns else _folds(facts, compactions)
-    frame = Frame(width, height, max(size.window, max((point.prompt for point in points), default=0)))
+    frame = Frame(width, height, max(size.window, max((point.prompt for point in points), default=0)), right=LIMITS)
     body = [*_tokens(frame), *_areas(frame, points, step=bool(turns))]
     body += _marks(frame, facts.name, facts.messages, turns, compactions)
     body += _limits(frame, size)
@@ -106,12 +109,17 @@ def _areas(frame: Frame, points: Sequence[Point], *, step: bool) -> list[Markup]
 
 
 def _limits(frame: Frame, size: Size) -> list[Markup]:
+    """Their names stand beside the ends of the lines, one above the other."""
     made = []
     folds = [(size.threshold, "folds at", "threshold")] if size.threshold < size.window else []
-    for value, name, class_ in (*folds, (size.window, "window", "window")):
+    end, free = frame.width - frame.right, float("-inf")
+    for value, name, class_ in ((size.window, "window", "window"), *folds):
         y = frame.y(value)
-        made.append(line(frame.left, y, frame.width - frame.right, y, class_))
-        made.append(text(frame.left + 6, y - 5, f"{name} {short(value)}", f"label on-{class_}"))
+        at = max(y, free)
+        made.append(line(frame.left, y, end, y, class_))
+        made.append(text(end + 8, at - 3, name, f"label on-{class_}"))
+        made.append(text(end + 8, at + 12, short(value), f"label on-{class_}"))
+        free = at + LIMIT_APART
     return made
 
 

@@ -9,10 +9,15 @@ import re
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
+from midfold.gateway.measuring import OURS, space_of
+from midfold.gateway.routes import SESSION_HEADERS
+from midfold.transcript.wrappers import WRAPPERS
+
 SECONDS = (("d", 86_400), ("h", 3_600), ("min", 60))
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+~@:,")
 _ESCAPED = re.compile(rb"!([0-9A-F]{2})")
 _KEY = re.compile(r"[A-Za-z0-9_.+~@:,!-]+")
+CLIENTS = frozenset({*SESSION_HEADERS.values(), *(wrapper.client for wrapper in WRAPPERS)})
 
 
 def short(number: float) -> str:
@@ -83,6 +88,26 @@ def name_of(key: str) -> str | None:
     except UnicodeDecodeError:
         return None
     return name if key_of(name) == key else None
+
+
+BASES = {
+    "estimated": "estimated",
+    "calibrated": "estimated from what the provider counted",
+    "reported": "counted by the provider",
+    "sampled": "estimated from a sample",
+}
+"""What a number of tokens rests on."""
+
+
+def owner_of(name: str) -> str:
+    """Whose a session is: the key of a gateway, or a project; nothing for names without a slash."""
+    return space_of(name)
+
+
+def client_of(name: str) -> str:
+    """The program whose session this is, where its own part of the name begins with it; else nothing."""
+    own = name.rpartition("/")[2].removeprefix(OURS)
+    return next((client for client in CLIENTS if own.startswith(f"{client}-")), "")
 
 
 def session_path(name: str, *rest: object) -> str:

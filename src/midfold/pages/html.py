@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from midfold.drawing import page_style
 from midfold.pages import charts, formatting
 from midfold.pages.api_types import ErrorAnswer
 from midfold.pages.lookup import LINES_PER_PAGE
@@ -20,7 +22,7 @@ from midfold.recall.words import parse_query
 if TYPE_CHECKING:
     from midfold.pages.web import WebEndpoint
 
-STYLE = (files("midfold.pages") / "static" / "style.css").read_bytes()
+STYLE = page_style().encode()
 STYLE_PATH = f"/assets/style-{blake2b(STYLE, digest_size=6).hexdigest()}.css"
 """Named by its content: browsers keep it, and never too long."""
 ICON = (files("midfold.pages") / "static" / "icon.svg").read_bytes()
@@ -47,15 +49,17 @@ class Templates:
             "moment": formatting.moment,
             "iso": formatting.iso,
             "plural": formatting.plural,
+            "breakable": breakable,
         }
         self.environment.globals |= {
             "charts": charts,
+            "bases": formatting.BASES,
             "session_path": formatting.session_path,
             "with_query": formatting.with_query,
             "style_path": STYLE_PATH,
             "icon_path": ICON_PATH,
             "per_page": LINES_PER_PAGE,
-            "outline": outline,
+            "divide": divide,
             "mark_words": mark_words,
         }
 
@@ -77,32 +81,42 @@ class Templates:
         return self.environment.get_template(template).render(it=answer, endpoint=endpoint, ago=ago, api=api)
 
 
+def breakable(path: str) -> Markup:
+    """A path that is broken between its parts, if it must be."""
+    return Markup("/<wbr>").join(path.split("/"))
+
+
 def mark_words(text: str, query: str) -> Markup:
     """The text with the words that were looked for marked."""
     words = sorted({term.text for term in parse_query(query).terms}, key=len, reverse=True)
     if not words:
         return escape(text)
-    pieces = re.split(rf"((?:{'|'.join(map(re.escape, words))})\w*)", text, flags=re.IGNORECASE)
-    made = (
-        Markup("<mark>{}</mark>").format(piece) if place % 2 else escape(piece) for place, piece in enumerate(pieces)
-    )
-    return Markup("").join(made)
+    made, last = [], 0
+    for found in re.finditer(rf"(?:{'|'.join(map(re.escape, words))})\w*", text, flags=re.IGNORECASE):
+        if _is_beginning(text, found.start()):
+            made += [escape(text[last : found.start()]), Markup("<mark>{}</mark>").format(found[0])]
+            last = found.end()
+    return Markup("").join([*made, escape(text[last:])])
 
 
+def _is_beginning(text: str, place: int) -> bool:
+    """Whether a word, or a part of a name as in `ListTests`, begins here."""
+    before, after = text[place - 1 : place], text[place : place + 1]
+    return not before.isalnum() or not after.isalpha() or (before.islower() and after.isupper())
+
+
+SHOWN = 36
+"""Lines of a handoff after which the next sections stand behind a click."""
 Outline = list[tuple[str, list[str]]]
 
 
 def outline(text: str) -> Outline:
     """A handoff by its lines: headings (`h3`, `h4`), items of a list (`ul`), everything else (`p`); in order."""
+    kinds = [kind for line in text.split("\n") if (kind := _kind(line))[1].strip()]
     made: Outline = []
-    for line in text.split("\n"):
-        kind, said = _kind(line)
-        if not said.strip():
-            continue
-        if made and made[-1][0] == kind and kind in ("ul", "p"):
-            made[-1][1].append(said)
-        else:
-            made.append((kind, [said]))
+    for kind, group in groupby(kinds, key=lambda item: item[0]):
+        lines = [said for _, said in group]
+        made += [(kind, lines)] if kind in ("ul", "p") else [(kind, [line]) for line in lines]
     return made
 
 
@@ -111,3 +125,23 @@ def _kind(line: str) -> tuple[str, str]:
         if line.startswith(mark):
             return kind, line.removeprefix(mark)
     return "p", line
+
+
+class HandoffParts(NamedTuple):
+    """What is shown at once, what is a click away, and the headings of that."""
+
+    first: Outline
+    rest: Outline
+    headings: list[str]
+
+
+def divide(text: str) -> HandoffParts:
+    """A handoff in two, between sections, never inside one; one that is a little too long stays whole."""
+    whole = outline(text)
+    starts = [number for number, (kind, _) in enumerate(whole) if kind == "h3"]
+    lengths = [len(said) for _, said in whole]
+    ends = [*starts[1:], len(whole)]
+    place = next((start for start, end in zip(starts, ends, strict=True) if sum(lengths[:end]) > SHOWN), len(whole))
+    if place in (0, *starts[:1]) or sum(lengths[place:]) <= SHOWN // 4:
+        return HandoffParts(whole, [], [])
+    return HandoffParts(whole[:place], whole[place:], [whole[start][1][0] for start in starts if start >= place])

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,7 +23,7 @@ from midfold.fold.receipt import Receipt
 from midfold.fold.trail import Trail, follow, latest_checks
 from midfold.pages import api_types as api
 from midfold.pages.api_types import Fate, Segment, SegmentName
-from midfold.pages.formatting import key_of
+from midfold.pages.formatting import client_of, key_of, owner_of
 from midfold.pages.messages import (
     MessageFates,
     MessageFormatter,
@@ -30,6 +31,9 @@ from midfold.pages.messages import (
     MessageReader,
     MessageRuns,
     StoredMessage,
+    compare_handoffs,
+    with_calls,
+    with_neighbours,
 )
 from midfold.pages.savings import sum_cache_use, sum_causes, sum_savings
 from midfold.pages.statistics import LEVELS, SessionStatistics, Statistics
@@ -37,7 +41,6 @@ from midfold.recall import Filters, search
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
 from midfold.store.stored_past import StoredPast
-from midfold.transcript.message import ToolCall
 
 Sees = Callable[[str], bool]
 """Whether a session of this name may be seen."""
@@ -57,6 +60,47 @@ ORIGINALS_PER_PAGE = 20
 AFTER = "after"
 """Instead of a fate: the messages that were there afterwards."""
 FATES: tuple[Fate, ...] = ("folded", "changed", "kept")
+MOST_CHOICES = 10_000
+"""Sessions, those used last, whose models, clients and keys can be chosen and that have neighbours."""
+MOST_TITLED = 400
+"""Sessions, those used last, that are found by their titles."""
+MOST_SORTED = 500
+"""Sessions, those used last, that are put in another order."""
+SORTS: dict[str, Callable[[api.SessionFacts], Any]] = {
+    "used": lambda facts: facts.updated,
+    "title": lambda facts: (facts.title or facts.name).casefold(),
+    "model": lambda facts: facts.model or "",
+    "client": lambda facts: facts.client,
+    "owner": lambda facts: facts.owner,
+    "full": lambda facts: facts.size.share,
+    "messages": lambda facts: facts.messages,
+    "cached": lambda facts: -1.0 if facts.cache.hit_rate is None else facts.cache.hit_rate,
+    "folds": lambda facts: facts.compactions,
+    "not_sent": lambda facts: facts.saved.tokens_not_sent,
+    "saved": lambda facts: float("-inf") if facts.saved.net is None else facts.saved.net,
+}
+WORDS = ("title", "model", "client", "owner")
+"""Sorted from A on; everything else, from the largest."""
+
+
+class SessionFilter(NamedTuple):
+    """Which sessions are meant: a part of the name or title, and the exact model, client and owner; empty: any."""
+
+    query: str = ""
+    model: str = ""
+    client: str = ""
+    owner: str = ""
+
+    def takes(self, name: str, model: str | None) -> bool:
+        """Whether a session fits, its words aside."""
+        return (
+            self.model in ("", model)
+            and self.client in ("", client_of(name) if self.client else "")
+            and self.owner in ("", owner_of(name) if self.owner else "")
+        )
+
+
+ALL = SessionFilter()
 
 
 class Lookup:
@@ -77,15 +121,27 @@ class Lookup:
             raise NotStored("there is no such session")
         return info
 
-    def _infos(self, sees: Sees, wanted: int, query: str = "") -> list[SessionInfo]:
+    def _infos(self, sees: Sees, wanted: int, choice: SessionFilter = ALL) -> list[SessionInfo]:
         """The sessions used last that may be seen; reads no more of the others than it has to."""
-        needle, limit = query.casefold(), max(wanted, FIRST_BATCH if query else wanted)
+        limit = max(wanted, FIRST_BATCH if any(choice) else wanted)
         while True:
             rows = self.store.sessions(limit)
-            found = [info for info in rows if sees(info.name) and needle in info.name.casefold()]
+            seen = [info for info in rows if sees(info.name) and choice.takes(info.name, info.model)]
+            found = [info for place, info in enumerate(seen) if self._has_words(info, place, choice.query.casefold())]
             if len(found) >= wanted or len(rows) < limit:
                 return found[:wanted]
             limit *= 4
+
+    def _has_words(self, info: SessionInfo, place: int, words: str) -> bool:
+        """In its name; or in its title, if it is one of those used last."""
+        if words in info.name.casefold():
+            return True
+        return place < MOST_TITLED and words in self.statistics.title(info).casefold()
+
+    def _names(self, sees: Sees) -> list[tuple[str, str | None]]:
+        """Names and models of the sessions that may be seen, those used last first."""
+        rows = self.store.database.rows("session_models", most=MOST_CHOICES)
+        return [(name, model) for name, model in rows if sees(name)]
 
     # All sessions
 
@@ -103,21 +159,41 @@ class Lookup:
             days=_days(known, self.clock()),
         )
 
-    def sessions_like(self, query: str, page: int, sees: Sees) -> api.SessionList:
-        first = page * SESSIONS_PER_PAGE
-        infos = self._infos(sees, first + SESSIONS_PER_PAGE + 1, query)
-        shown = self.statistics.of(infos[first : first + SESSIONS_PER_PAGE])
+    def sessions_like(
+        self, choice: SessionFilter, page: int, sees: Sees, *, sort: str = "used", order: str = ""
+    ) -> api.SessionList:
+        first, stop = page * SESSIONS_PER_PAGE, (page + 1) * SESSIONS_PER_PAGE
+        up = order == "up" if order else sort in WORDS
+        is_plain = sort == "used" and not up
+        infos = self._infos(sees, (stop if is_plain else MOST_SORTED) + 1, choice)
+        if is_plain:
+            shown = [item.facts for item in self.statistics.of(infos[first:stop])]
+        else:
+            known = [item.facts for item in self.statistics.of(infos[:MOST_SORTED])]
+            shown = sorted(known, key=SORTS[sort], reverse=not up)[first:stop]
+        names = self._names(sees)
         return api.SessionList(
-            query=query,
-            sessions=tuple(item.facts for item in shown),
+            query=choice.query,
+            model=choice.model,
+            client=choice.client,
+            owner=choice.owner,
+            sort=sort,
+            order="up" if up else "down",
+            models=_distinct(model or "" for _, model in names),
+            clients=_distinct(client_of(name) for name, _ in names),
+            owners=_distinct(owner_of(name) for name, _ in names),
+            sorted_only=0 if is_plain or len(infos) <= MOST_SORTED else MOST_SORTED,
+            sessions=tuple(shown),
             page=page,
-            more=len(infos) > first + SESSIONS_PER_PAGE,
+            more=min(len(infos), len(infos) if is_plain else MOST_SORTED) > stop,
         )
 
     def cache(self, sees: Sees) -> api.CachePage:
         known = [item.facts for item in self.statistics.of(self._infos(sees, AT_A_GLANCE))]
         sessions = tuple(
-            api.CacheSession(key=one.key, name=one.name, model=one.model, use=one.cache, causes=one.causes)
+            api.CacheSession(
+                key=one.key, name=one.name, title=one.title, model=one.model, use=one.cache, causes=one.causes
+            )
             for one in known
             if one.cache.requests
         )
@@ -132,10 +208,12 @@ class Lookup:
             self._info(session, sees)
         past = StoredPast(self.store, session or None, role=role or None, sees=sees)
         hits = search(past, query, self.sessions.redactor, HITS + 1, Filters(role=role))
+        titles = {name: self._title(name) for name in {hit.session for hit in hits[:HITS]}}
         facts = tuple(
             api.HitFacts(
                 session=hit.session,
                 key=key_of(hit.session),
+                title=titles[hit.session],
                 position=hit.position,
                 role=hit.role,
                 at=hit.at,
@@ -149,6 +227,10 @@ class Lookup:
             query=query, session=session, role=role, hits=facts, more=len(hits) > HITS, nearest=nearest
         )
 
+    def _title(self, name: str) -> str:
+        info = self.store.info(name)
+        return "" if info is None else self.statistics.title(info)
+
     # One session
 
     def session(self, name: str, start: int | None, sees: Sees) -> api.SessionPage:
@@ -157,6 +239,8 @@ class Lookup:
         view = reader.now(known.records)
         use = self.statistics.sizes.usage(reader, known.records, known.facts.size)
         lease = self.store.database.row("lease", session=info.name)
+        names = [other for other, _ in self._names(sees)]
+        place = names.index(name) if name in names else None
         return api.SessionPage(
             session=known.facts,
             view_messages=len(view) + known.facts.messages - info.count,
@@ -168,6 +252,8 @@ class Lookup:
             compactions=tuple(_compaction_facts(record, info) for record in known.records),
             made=self._artifacts(reader, known.records),
             lines=self._history(reader, MessageFates(view), start),
+            newer=names[place - 1] if place else None,
+            older=names[place + 1] if place is not None and place + 1 < len(names) else None,
         )
 
     def _artifacts(self, reader: MessageReader, records: Iterable[CompactionRecord]) -> api.Artifacts:
@@ -206,14 +292,17 @@ class Lookup:
         total: int,
     ) -> api.MessageList:
         formatter = self._formatter(reader.info)
-        found = reader.read([place for _, place in numbered])
+        places = with_neighbours(place for _, place in numbered)
+        found = with_calls(reader.read([place for place, _ in places]))
+        indexes = iter([index for index, _ in numbered])
         return api.MessageList(
             session=reader.info.name,
             start=start,
             total=total,
             lines=tuple(
-                formatter.line(index, item, fates.of(place))
-                for (index, place), item in zip(numbered, found, strict=True)
+                formatter.line(next(indexes), item, fates.of(place), calls)
+                for (place, is_shown), (item, calls) in zip(places, found, strict=True)
+                if is_shown
             ),
         )
 
@@ -239,8 +328,17 @@ class Lookup:
         return info, record, records
 
     def receipt(self, name: str, seq: int, sees: Sees) -> api.ReceiptPage:
-        info, record, _ = self._record(name, seq, sees)
-        return api.ReceiptPage(session=name, compaction=_compaction_facts(record, info), receipt=record.receipt)
+        info, record, records = self._record(name, seq, sees)
+        before, after = _neighbours(seq, records)
+        return api.ReceiptPage(
+            session=name,
+            title=self.statistics.title(info),
+            compaction=_compaction_facts(record, info),
+            previous=before,
+            next=after,
+            receipt=record.receipt,
+            checks=tuple(latest_checks(record.receipt.trail.checks)) if record.receipt.trail else (),
+        )
 
     def compaction(self, name: str, seq: int, start: int, shown: str, sees: Sees) -> api.CompactionPage:
         info, record, records = self._record(name, seq, sees)
@@ -254,21 +352,35 @@ class Lookup:
         counts = Counter(fate for _, _, fate in moved)
         view = reader.read(after)
         segments = _segments_before_and_after(record, moved, view, self._formatter(info))
-        receipt, numbers = record.receipt, [one.seq for one in records]
+        receipt, (previous, following) = record.receipt, _neighbours(seq, records)
+        handoff = _handoff(view, self.sessions.redactor, receipt.fold)
         return api.CompactionPage(
             session=name,
+            title=self.statistics.title(info),
             compaction=_compaction_facts(record, info),
-            previous=max((number for number in numbers if number < seq), default=None),
-            next=min((number for number in numbers if number > seq), default=None),
+            previous=previous,
+            next=following,
             before=segments[0],
             after=segments[1],
             counts={fate: counts[fate] for fate in FATES},
-            handoff=_handoff(view, self.sessions.redactor, receipt.fold),
+            handoff=handoff,
+            compared=self._comparison(handoff, reader.read(_own_places(before)), records) if handoff else None,
             fold=receipt.fold,
             changes=msgspec.convert(receipt.digests, tuple[api.Change, ...], from_attributes=True),
             shown=shown,
             lines=self._lines_at(reader, chosen[start : start + LINES_PER_PAGE], fates, start, len(chosen)),
         )
+
+    def _comparison(
+        self, handoff: str, written: Iterable[StoredMessage], records: Sequence[CompactionRecord]
+    ) -> api.HandoffComparison | None:
+        """Against the handoff among the messages that midfold had written before."""
+        folds = [ours for item in written if (ours := recognise(item.message)) is not None and ours.kind == "fold"]
+        if not folds:
+            return None
+        old = folds[-1]
+        seq = next((record.seq for record in records if record.receipt.fold == f"{PREFIX}{old.fold}"), 0)
+        return compare_handoffs(self.sessions.redactor(old.body), handoff, seq)
 
     def message(self, name: str, position: int, sees: Sees) -> api.OriginalsPage:
         info = self._info(name, sees)
@@ -277,9 +389,11 @@ class Lookup:
         reader = MessageReader(self.store, info)
         first = max(position - ORIGINALS_PER_PAGE, 0)
         found = reader.read(reader.history().between(first, position + 1))
-        shown = self._formatter(info).original(found[-1], _tool_names(found))
+        *_, (last, calls) = with_calls(found)
+        shown = self._formatter(info).original(last, calls)
         return api.OriginalsPage(
             session=name,
+            title=self.statistics.title(info),
             handle=shown.handle,
             start=0,
             total=1,
@@ -299,9 +413,12 @@ class Lookup:
             messages = self.store.unfold(name, handle)
             found = [StoredMessage(MessagePlace(None), message, message.role, None) for message in messages]
             before, page, total = found[:start], found[start:stop], len(found)
-        formatter, names = self._formatter(info), _tool_names([*before, *page])
-        shown = tuple(formatter.original(item, names) for item in page)
-        return api.OriginalsPage(session=name, handle=handle, start=start, total=total, messages=shown)
+        formatter = self._formatter(info)
+        shown = [formatter.original(item, calls) for item, calls in with_calls([*before, *page])][len(before) :]
+        title = self.statistics.title(info)
+        return api.OriginalsPage(
+            session=name, title=title, handle=handle, start=start, total=total, messages=tuple(shown)
+        )
 
     def _places(self, info: SessionInfo, handle: str) -> MessageRuns | None:
         """Where the originals of a receipt's handle are, so that a long fold is read by the page."""
@@ -321,6 +438,22 @@ class Lookup:
         """The same as a JSON array, byte for byte and not redacted."""
         self._info(name, sees)
         return b"[" + b",".join(source_bytes(message) for message in self.store.unfold(name, handle)) + b"]"
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({value for value in values if value}, key=str.casefold))
+
+
+def _neighbours(seq: int, records: Iterable[CompactionRecord]) -> tuple[int | None, int | None]:
+    """The compactions before and after one."""
+    numbers = [record.seq for record in records]
+    before, after = [number for number in numbers if number < seq], [number for number in numbers if number > seq]
+    return max(before, default=None), min(after, default=None)
+
+
+def _own_places(view: MessageRuns) -> list[MessagePlace]:
+    """What midfold wrote in a view."""
+    return [MessagePlace(None, piece.body) for piece in view.pieces if piece.first is None]
 
 
 def _turn_facts(known: SessionStatistics) -> tuple[api.TurnFacts, ...]:
@@ -449,10 +582,6 @@ def _segments(sized: Iterable[SizedSegment], fixed: int, folded: int) -> tuple[S
         tokens = round(folded * len(sizes) / messages) if what == "folded" and messages else sum(sizes)
         made.append(Segment(what=what, messages=len(sizes), tokens=tokens))
     return tuple(made)
-
-
-def _tool_names(found: list[StoredMessage]) -> dict[str, str]:
-    return {part.id: part.name for item in found for part in item.message.parts if isinstance(part, ToolCall)}
 
 
 def _handoff(view: list[StoredMessage], redact: Callable[[str], str], fold: str) -> str:

@@ -1,4 +1,5 @@
-"""Messages of a session: where those of a view are, reading a page of them, and showing them redacted.
+"""Messages of a session: where those of a view are, reading a page of them, showing them redacted, and two handoffs
+line by line.
 
 A long conversation is looked at a page at a time: places are known without reading what stands there.
 """
@@ -6,14 +7,27 @@ A long conversation is looked at a page at a time: places are known without read
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from midfold.fold.archive import handle_of
+from midfold.fold.digest import Action, is_digest
+from midfold.fold.digest.digest import describe_with
+from midfold.fold.digest.look import look_at_call
+from midfold.fold.digest.outcomes import read_body as read_tool_output
+from midfold.fold.digest.recognise import recognise as recognise_tool
 from midfold.fold.handoff import recognise
 from midfold.fold.render import brief, outline
-from midfold.pages.api_types import Fate, MessageBlock, MessageLine, Original
+from midfold.pages.api_types import (
+    Fate,
+    HandoffComparison,
+    HandoffSection,
+    MessageBlock,
+    MessageLine,
+    Original,
+    ToolAct,
+)
 from midfold.store import SqlStore
 from midfold.store.bodies import ROLES, read_body, read_linked
 from midfold.store.protocol import CompactionRecord, SessionInfo, ViewPiece
@@ -29,7 +43,13 @@ LONGEST_BLOCK = 60_000
 MOST_ITEMS = 200
 """Of each level of an outline."""
 LONGEST_ARGUMENTS = 200_000
+MOST_ACTS = 6
+"""Calls or results of one message that a line tells of."""
+NEAR = 8
+"""Messages before a result among which its call is looked for."""
 _SPACE = re.compile(r"\s+")
+_COUNTED = re.compile(r"(?:[-*] |\d{1,4}[.)] )")
+"""A list that is counted anew is the same list."""
 Redact = Callable[[str], str]
 
 
@@ -47,6 +67,30 @@ class StoredMessage(NamedTuple):
     message: Message
     role: str
     at: int | None
+
+
+Calls = dict[str, ToolCall]
+
+
+def with_calls(found: Iterable[StoredMessage]) -> Iterator[tuple[StoredMessage, Calls]]:
+    """Each message with the calls up to it by their ids; of calls with the same id, a result answers the nearest."""
+    calls: Calls = {}
+    for item in found:
+        calls.update({part.id: part for part in item.message.parts if isinstance(part, ToolCall)})
+        yield item, calls
+
+
+def with_neighbours(places: Iterable[MessagePlace]) -> list[tuple[MessagePlace, bool]]:
+    """The places, and before each the few of the history that lead to it; those are marked False."""
+    made: list[tuple[MessagePlace, bool]] = []
+    last = -1
+    for place in places:
+        if place.position is not None:
+            near = range(max(place.position - NEAR, last + 1), place.position)
+            made += [(MessagePlace(position), False) for position in near]
+            last = place.position
+        made.append((place, True))
+    return made
 
 
 class MessageRuns:
@@ -171,19 +215,20 @@ class MessageFormatter:
     def __init__(self, meter: Meter, redact: Redact) -> None:
         self.meter, self.redact = meter, redact
 
-    def line(self, index: int, found: StoredMessage, fate: Fate) -> MessageLine:
+    def line(self, index: int, found: StoredMessage, fate: Fate, calls: Mapping[str, ToolCall]) -> MessageLine:
         message = found.message
         ours = recognise(message)
         return MessageLine(
             index=index,
             position=found.place.position,
-            role=message.role,
+            role=_role(message),
             at=found.at,
             tokens=self.tokens(message),
             handle=handle_of(message) if found.place.body is None else "",
             fate=fate,
             ours=ours.kind if ours else "",
             tools=tuple(dict.fromkeys(part.name for part in message.parts if isinstance(part, ToolCall))),
+            acts=tuple(self.acts(message.parts, calls)),
             text=self.beginning(message),
         )
 
@@ -193,35 +238,58 @@ class MessageFormatter:
     def beginning(self, message: Message) -> str:
         """One line of what it says; a handoff says its summary, not its frame."""
         ours = recognise(message)
-        text = ours.body if ours else next((said for part in message.parts if (said := _text_of(part).strip())), "")
+        said = (_text_of(part).strip() for part in message.parts if not isinstance(part, ToolCall))
+        return self._one_line(ours.body if ours else next(filter(None, said), ""))
+
+    def _one_line(self, text: str) -> str:
         clean = _SPACE.sub(" ", self.redact(text[:REDACTED])).strip()
         return clean if len(clean) <= LONGEST_LINE else clean[: LONGEST_LINE - 1].rstrip() + "…"
 
-    def original(self, found: StoredMessage, names: Mapping[str, str] | None = None) -> Original:
+    def acts(self, parts: Sequence[Part], calls: Mapping[str, ToolCall]) -> Iterator[ToolAct]:
+        """What calls do and how they ended; a result in a shorter form says that itself."""
+        for part in [part for part in parts if isinstance(part, ToolCall | ToolResult)][:MOST_ACTS]:
+            if isinstance(part, ToolCall):
+                look = look_at_call(part, self.redact)
+                yield self._act(recognise_tool(look)(look), is_call=True)
+            elif not is_digest(part.text):
+                yield self._act(describe_with(calls.get(part.call_id), part, self.redact), is_call=False)
+
+    def _act(self, action: Action, *, is_call: bool) -> ToolAct:
+        return ToolAct(
+            tool=self._one_line(action.tool),
+            did=self._one_line(action.did),
+            outcome="" if is_call else action.outcome,
+            detail="" if is_call else self._one_line(action.detail),
+        )
+
+    def original(self, found: StoredMessage, calls: Mapping[str, ToolCall]) -> Original:
         message = found.message
         return Original(
             position=found.place.position,
-            role=message.role,
+            role=_role(message),
             at=found.at,
             tokens=self.tokens(message),
             handle=handle_of(message),
-            blocks=tuple(self.block(part, names or {}) for part in message.parts),
+            blocks=tuple(self.block(part, calls) for part in message.parts),
         )
 
-    def block(self, part: Part, names: Mapping[str, str]) -> MessageBlock:
+    def block(self, part: Part, calls: Mapping[str, ToolCall]) -> MessageBlock:
+        act = next(self.acts((part,), calls), None)
         if isinstance(part, Text):
             return self._cut(MessageBlock(kind="text", title="", text=part.text))
         if isinstance(part, Thinking):
             said = part.text or "(encrypted by the provider)"
             return self._cut(MessageBlock(kind="thinking", title="thinking", text=said))
         if isinstance(part, ToolCall):
-            return self._cut(MessageBlock(kind="tool call", title=part.name, text=_arguments(part.arguments)))
+            return self._cut(MessageBlock(kind="tool call", title=part.name, text=_arguments(part.arguments), act=act))
         if isinstance(part, ToolResult):
             pictures = [_describe(item) for item in part.parts if isinstance(item, Media)]
             text = "\n".join(filter(None, (part.text, *pictures)))
-            name = part.name or names.get(part.call_id, "")
+            name = part.name or (calls[part.call_id].name if part.call_id in calls else "")
             bullets = self.redact(outline(part.text, items=MOST_ITEMS, string=REDACTED, max_chars=LONGEST_BLOCK))
-            shown = MessageBlock(kind="tool result", title=name, text=text, is_error=part.is_error, outline=bullets)
+            shown = MessageBlock(
+                kind="tool result", title=name, text=text, is_error=part.is_error, act=act, outline=bullets
+            )
             return self._cut(shown)
         if isinstance(part, Media):
             return MessageBlock(kind="media", title=part.kind, text=_describe(part))
@@ -239,8 +307,15 @@ class MessageFormatter:
             text=text[:LONGEST_BLOCK] if left_out else text,
             is_error=block.is_error,
             left_out=left_out,
+            act=block.act,
             outline=block.outline,
         )
+
+
+def _role(message: Message) -> str:
+    """Anthropic's wire has results in messages of the user."""
+    parts = message.parts
+    return "tool" if parts and all(isinstance(part, ToolResult) for part in parts) else message.role
 
 
 def _text_of(part: Part) -> str:
@@ -248,9 +323,8 @@ def _text_of(part: Part) -> str:
         return part.text
     if isinstance(part, ToolResult):
         pictures = (_describe(item) for item in part.parts if isinstance(item, Media))
-        return brief(part.text, REDACTED) or next(pictures, "")
-    if isinstance(part, ToolCall):
-        return _arguments(part.arguments).replace("\n", ", ")
+        plain = read_tool_output(part)
+        return brief(plain.text if plain.value is None else part.text, REDACTED) or next(pictures, "")
     return _describe(part) if isinstance(part, Media) else part.body if isinstance(part, Opaque) else ""
 
 
@@ -274,3 +348,36 @@ def _arguments(text: str) -> str:
 
 def _json(value: object) -> str:
     return jsonio.encode(value).decode("utf-8", "replace")
+
+
+def compare_handoffs(old: str, new: str, seq: int) -> HandoffComparison:
+    """The lines that came and went under each heading, whatever their order; `seq` wrote the old one."""
+    before, after = _lines(old), _lines(new)
+    sections: list[HandoffSection] = []
+    for heading in dict.fromkeys((*after, *before)):
+        was, now = before.get(heading, {}), after.get(heading, {})
+        came, went = (tuple(line for line in one if line not in other) for one, other in ((now, was), (was, now)))
+        if came or went:
+            sections.append(HandoffSection(heading=heading, new=came, gone=went))
+    came_in_all = sum(len(one.new) for one in sections)
+    return HandoffComparison(
+        seq=seq,
+        new=came_in_all,
+        gone=sum(len(one.gone) for one in sections),
+        same=sum(map(len, after.values())) - came_in_all,
+        sections=tuple(sections),
+    )
+
+
+def _lines(text: str) -> dict[str, dict[str, None]]:
+    """The lines under each heading, each once, without the mark or number of a list."""
+    made: dict[str, dict[str, None]] = {}
+    heading = ""
+    for line in text.split("\n"):
+        said = line.strip()
+        if line.startswith("## "):
+            heading = said.removeprefix("## ")
+        elif said:
+            counted = _COUNTED.match(said)
+            made.setdefault(heading, {})[said[counted.end() :] if counted else said] = None
+    return made

@@ -32,7 +32,7 @@ from midfold.pages.api_types import (
     Size,
     SizeBasis,
 )
-from midfold.pages.formatting import key_of, percent
+from midfold.pages.formatting import client_of, key_of, owner_of, percent
 from midfold.pages.messages import MessagePlace, MessageReader, MessageRuns, StoredMessage
 from midfold.pages.savings import (
     PriceList,
@@ -45,7 +45,7 @@ from midfold.pages.savings import (
 )
 from midfold.recall import NAMES
 from midfold.recall.words import parse_query
-from midfold.service import Sessions
+from midfold.service import OPENING, Sessions
 from midfold.session import memory_of
 from midfold.store.intake import values_of
 from midfold.store.protocol import CompactionRecord, SessionInfo
@@ -102,6 +102,18 @@ class Statistics:
         self.kept: LRU[int, SessionStatistics] = LRU(
             MOST_SESSIONS, most_bytes=MOST_KEPT, size=lambda known: known.weight
         )
+        self.titles: LRU[tuple[int, int, int], str] = LRU(MOST_SESSIONS)
+
+    def title(self, info: SessionInfo) -> str:
+        """What a session is about; read once, and again only while it has very few messages."""
+        if not info.count:
+            return ""
+        key = (info.id, info.created, min(info.count, OPENING))
+        known = self.titles.get(key)
+        if known is None:
+            known = self.sessions.title(info)
+            self.titles.put(key, known)
+        return known
 
     def of(self, infos: Sequence[SessionInfo]) -> list[SessionStatistics]:
         if len(infos) < 2:
@@ -129,7 +141,7 @@ class Statistics:
     def _refresh(self, known: SessionStatistics, info: SessionInfo) -> SessionStatistics:
         """Cooldowns end by themselves."""
         facts = known.facts
-        found = findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes, self._now())
+        found = self._findings(info, known.records, facts.size, facts.saved, facts.cache, facts.causes)
         if found == facts.findings:
             return known
         return known._replace(facts=msgspec.structs.replace(facts, findings=found))
@@ -149,7 +161,9 @@ class Statistics:
         facts = SessionFacts(
             key=key_of(info.name),
             name=info.name,
-            title=self.sessions.title(info) if info.count else "",
+            title=self.title(info),
+            client=client_of(info.name),
+            owner=owner_of(info.name),
             kind=info.kind,
             parent=info.parent,
             model=info.model,
@@ -165,9 +179,21 @@ class Statistics:
             saved=comparison.saved,
             cache=cache,
             causes=why,
-            findings=findings(info, records, size, comparison.saved, cache, why, self._now()),
+            findings=self._findings(info, records, size, comparison.saved, cache, why),
         )
         return SessionStatistics(version, facts, tuple(records), tuple(turns), comparison.without)
+
+    def _findings(
+        self,
+        info: SessionInfo,
+        records: Sequence[CompactionRecord],
+        size: Size,
+        saved: Saved,
+        cache: CacheUse,
+        causes: Sequence[CauseFacts],
+    ) -> tuple[Finding, ...]:
+        found = findings(info, records, size, saved, cache, causes, int(self.clock() * 1000))
+        return tuple(msgspec.structs.replace(one, title=self.title(info)) for one in found)
 
     def retrievals(self, reader: MessageReader) -> list[Retrieval]:
         """Answers of the tools that bring originals back; the search index knows where they were called."""
@@ -187,9 +213,6 @@ class Statistics:
                         position = found.place.position or 0
                         made[position] = Retrieval(position, meter.tokens(meter.units(found.message), 1))
         return sorted(made.values())
-
-    def _now(self) -> int:
-        return int(self.clock() * 1000)
 
 
 def _prompt_prices(config: Config, model: str | None) -> Prices | None:

@@ -35,7 +35,7 @@ from midfold.pages import api_types as api
 from midfold.pages.api_types import ApiAnswer, ErrorAnswer
 from midfold.pages.formatting import name_of
 from midfold.pages.html import ICON, ICON_PATH, STYLE, STYLE_PATH, Templates
-from midfold.pages.lookup import AFTER, FATES, Lookup, Sees
+from midfold.pages.lookup import AFTER, FATES, SORTS, Lookup, Sees, SessionFilter
 from midfold.service import Sessions
 from midfold.store.bodies import ROLES
 from midfold.transcript import jsonio
@@ -177,7 +177,14 @@ START = Param("start", "query", "the first entry of the page, from 0 on", number
 PAGE = Param("page", "query", "the page, from 0 on", number=True)
 SHOWN = Param("show", "query", "only messages with this fate, or those there were afterwards", choices=(*FATES, AFTER))
 QUERY = Param("q", "query", 'words that must all occur; "in quotes" literally, begin* as a beginning')
-NAME = Param("q", "query", "a part of the names of sessions")
+NAME = Param("q", "query", "a part of the names or titles of sessions")
+MODEL = Param("model", "query", "only sessions of this model")
+CLIENT = Param("client", "query", "only sessions of this client, such as claude-code")
+OWNER = Param(
+    "owner", "query", "only sessions with this before the last slash of their name: a gateway's key, a project"
+)
+SORT = Param("sort", "query", "what they are put in order by; those used last first without it", choices=tuple(SORTS))
+ORDER = Param("order", "query", "from the smallest up, or from the largest down", choices=("up", "down"))
 SESSION = Param("session", "query", "only in the session of this name")
 ROLE = Param("role", "query", "only messages of this role", choices=tuple(ROLES))
 
@@ -223,10 +230,12 @@ def _overview(lookup: Lookup, asked: RequestParameters) -> api.Overview:
     return lookup.overview(asked.sees)
 
 
-@_endpoint("/sessions", NAME, PAGE, template="sessions.html")
+@_endpoint("/sessions", NAME, MODEL, CLIENT, OWNER, SORT, ORDER, PAGE, template="sessions.html")
 def _sessions(lookup: Lookup, asked: RequestParameters) -> api.SessionList:
-    """Sessions, those used last first."""
-    return lookup.sessions_like(asked.text("q"), asked.number("page") or 0, asked.sees)
+    """Sessions, those used last first unless another order is asked for; by name, title, model, client and key."""
+    choice = SessionFilter(*(asked.text(name) for name in ("q", "model", "client", "owner")))
+    sort, order = asked.text("sort") or "used", asked.text("order")
+    return lookup.sessions_like(choice, asked.number("page") or 0, asked.sees, sort=sort, order=order)
 
 
 @_endpoint("/sessions/{key}", KEY, START, template="session.html")

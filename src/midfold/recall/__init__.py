@@ -19,6 +19,8 @@ from midfold.recall.tool_answers import (
     NOTHING_FOLDED,
     PAGE,
     TOOLS,
+    UNBOUNDED,
+    AnswerBounds,
     Recall,
     ToolAnswer,
 )
@@ -35,6 +37,8 @@ __all__ = [
     "NOTHING_FOLDED",
     "PAGE",
     "TOOLS",
+    "UNBOUNDED",
+    "AnswerBounds",
     "Candidate",
     "Filters",
     "Hit",

@@ -1,7 +1,8 @@
 """Where the words of a query stand in a text, and what is shown of it.
 
 Rules of this file:
-1. A word is there as it was typed, in another form, as the beginning of a longer word, or inside one: each counts less.
+1. A word is there in the query as it was typed, alone, in another form, as the beginning of a longer word, or inside
+   one: each counts less.
 2. What is shown are whole lines around the passage with most of the words, cut only where a line is too long. Blank
    lines and bare fences are left out. The place of what is shown is a place in the original.
 3. What is shown is redacted before it is cut: half a credential is not recognised as one.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from midfold.recall.words import Query, Term, fold, stem
 
 Redact = Callable[[str], str]
-SAME, FORM, BEGINS, INSIDE = 1.0, 0.9, 0.55, 0.25
+TYPED, SAME, FORM, BEGINS, INSIDE = 1.1, 1.0, 0.9, 0.55, 0.25
 MOST_OCCURRENCES = 1_000
 """Of one word in one text."""
 SHORTEST_NAME = 6
@@ -76,13 +77,22 @@ class Matcher:
             for place, fit in _places(term, text, small)
         ]
         found.sort()
-        return found
+        return self._raise_typed(found, text)
+
+    def _raise_typed(self, found: list[Occurrence], text: str) -> list[Occurrence]:
+        """Words that stand there as in the query count a little more: that is the passage that is looked for."""
+        size = len(self.query.typed)
+        starts = islice(_places_alone(self.query.typed, text), MOST_OCCURRENCES) if size > 1 else ()
+        typed = {one for place in starts for one in range(place, place + size)}
+        if not typed:
+            return found
+        return [one._replace(fit=TYPED) if one.place in typed and one.fit >= FORM else one for one in found]
 
     def literal_share(self, texts: Sequence[str], small: Sequence[str]) -> float:
         """2 for a text that has the query as it was typed, 1 with other letters or spaces, 0 without it."""
         if len(self.query.typed) < 2:
             return 0.0
-        if any(_stands_alone(self.query.typed, text) for text in texts):
+        if any(any(True for _ in _places_alone(self.query.typed, text)) for text in texts):
             return 2.0
         return 1.0 if any(map(self._has_literal, small)) else 0.0
 
@@ -163,14 +173,18 @@ def _fit(term: Term, text: str, small: str, place: int, size: int) -> float:
     return FORM if stem(word) == term.text else BEGINS
 
 
-def _stands_alone(words: str, text: str) -> bool:
-    place = text.find(words)
+def _places_alone(words: str, text: str) -> Iterator[int]:
+    """Where these words stand and are no part of longer ones."""
+    place = text.find(words) if words else -1
     while place >= 0:
         before, after = text[place - 1 : place], text[place + len(words) : place + len(words) + 1]
-        if not (before.isalnum() and words[0].isalnum()) and not (after.isalnum() and words[-1].isalnum()):
-            return True
+        if not (_is_of_name(before) and _is_of_name(words[0])) and not (_is_of_name(after) and _is_of_name(words[-1])):
+            yield place
         place = text.find(words, place + len(words))
-    return False
+
+
+def _is_of_name(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"
 
 
 def best_passage(found: Sequence[Occurrence], weights: Sequence[float], known: frozenset[int] = frozenset()) -> Passage:

@@ -13,7 +13,7 @@ from midfold.fold.digest.digest import is_digest
 from midfold.fold.handoff import recognise
 from midfold.recall.excerpts import Redact
 from midfold.recall.ranking import Positions
-from midfold.recall.tool_answers import Recall
+from midfold.recall.tool_answers import UNBOUNDED, AnswerBounds, Recall
 from midfold.recall.units import Candidate, original
 from midfold.recall.words import Term, search_tokens
 from midfold.transcript.message import Message, ToolResult, Transcript
@@ -101,6 +101,6 @@ class Memory:
         digests = {message.digest for message in self.unfold(handle)}
         return "", next((one.position for one in self._candidates if one.digest in digests), 0)
 
-    def recall(self, redact: Redact) -> Recall:
+    def recall(self, redact: Redact, bounds: AnswerBounds = UNBOUNDED) -> Recall:
         """The tools over these originals."""
-        return Recall(self, redact)
+        return Recall(self, redact, bounds=bounds)

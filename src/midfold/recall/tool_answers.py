@@ -31,6 +31,10 @@ MOST_CHARACTERS = 6_000
 """Of the hits a model is told of; several queries have twice as much together."""
 PAGE = 20_000
 """Characters of originals in one answer."""
+OF_THRESHOLD, PAGE_OF_THRESHOLD = 0.025, 0.25
+"""Of the size at which a conversation is folded: what an answer of hits may take, and one of originals."""
+CHARACTERS_PER_TOKEN = 4
+LEAST_CHARACTERS = 800
 AROUND = 3_000
 """Characters shown around a text that is looked for in an original."""
 SHORT_LINE = 12
@@ -110,14 +114,35 @@ class ToolAnswer(NamedTuple):
     is_error: bool = False
 
 
+class AnswerBounds(NamedTuple):
+    """Characters that an answer may have: hits, and originals."""
+
+    hits: int = MOST_CHARACTERS
+    page: int = PAGE
+
+    @classmethod
+    def of(cls, threshold_tokens: int) -> AnswerBounds:
+        """What a conversation bears that is folded at so many tokens: a dozen answers must not push each other out."""
+        characters = threshold_tokens * CHARACTERS_PER_TOKEN
+        hits, page = int(characters * OF_THRESHOLD), int(characters * PAGE_OF_THRESHOLD)
+        return cls(min(max(hits, LEAST_CHARACTERS), MOST_CHARACTERS), min(max(page, LEAST_CHARACTERS), PAGE))
+
+
+UNBOUNDED = AnswerBounds()
+"""Where the window is not known."""
+
+
 class Recall:
     """The tools of one conversation: `tools` are offered to its model, `run` answers a call."""
 
     tools = TOOLS
 
-    def __init__(self, past: Past, redact: Redact, *, seen: Collection[bytes] = (), page: int = PAGE) -> None:
+    def __init__(
+        self, past: Past, redact: Redact, *, seen: Collection[bytes] = (), bounds: AnswerBounds = UNBOUNDED
+    ) -> None:
         """`seen` are digests of the messages that the model still sees."""
-        self._past, self._redact, self._seen, self._page = past, redact, seen, page
+        self._past, self._redact, self._seen = past, redact, seen
+        self._bounds, self._page = bounds, bounds.page
 
     def run(self, name: str, given: Any) -> ToolAnswer:
         """Runs a call; an error is an answer, too."""
@@ -144,7 +169,7 @@ class Recall:
 
     def hits(self, query: str, filters: Filters | None = None, limit: int = MOST_HITS) -> list[Hit]:
         """What a search brings, before it is put into words."""
-        return self._rank(query, filters or Filters(), limit, MOST_CHARACTERS)[1]
+        return self._rank(query, filters or Filters(), limit, self._bounds.hits)[1]
 
     def _rank(self, query: str, filters: Filters, limit: int, room: int) -> tuple[RankedSearch, list[Hit]]:
         asked = RankedSearch(self._past, query, filters, wanted=_is_not_own, seen=self._seen)
@@ -196,7 +221,7 @@ class Recall:
         return ToolAnswer("\n\n".join(told))
 
     def _answer(self, query: str, filters: Filters, count: int) -> str:
-        room = MOST_CHARACTERS if count == 1 else 2 * MOST_CHARACTERS // count
+        room = self._bounds.hits if count == 1 else 2 * self._bounds.hits // count
         asked, hits = self._rank(query, filters, max(MOST_HITS // count, 2), room)
         if not hits:
             return ""
@@ -226,7 +251,7 @@ class Recall:
         if not lines:
             return ToolAnswer(self._nothing())
         more = f"\n[looked at messages from {end} on; go on with before={end}]" if end > 0 else ""
-        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[:MOST_CHARACTERS] + more)
+        return ToolAnswer("\n".join([FOUND, *lines[: MOST_HITS * 3]])[: self._bounds.hits] + more)
 
     def _nothing(self, *queries: str) -> str:
         """That nothing was found, and what there is."""

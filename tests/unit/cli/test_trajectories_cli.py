@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from midfold.cli.main import main
+from midfold.drawing import page_style
 from midfold.testing.answers import error, openai_json
 from midfold.testing.doubles import ScriptedProvider
 from support.trajectories import lines
@@ -51,6 +52,8 @@ def test_metrics_records_and_page_are_written_and_agree(source: Path, tmp_path: 
     page = (tmp_path / "out.jsonl.report.html").read_text()
     assert "in.jsonl, line 6" in page
     assert "prefers-color-scheme: dark" in page
+    assert page_style() in page
+    assert "style=" not in page
     assert "<script" not in page
     assert "http" not in page
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import markupsafe
+import msgspec
 import pytest
 
 from midfold.drawing import tag, ticks
@@ -113,6 +115,41 @@ def test_the_chart_of_a_session_is_bounded_however_long_it_is(count: int, marks:
         assert len(list(root.iter("a"))) == marks
 
 
+def labels_on_lines(root: ElementTree.Element) -> list[str]:
+    """Labels whose box, at seven points a letter, a line runs through; numbers stand on a disc of their own."""
+    lines = [[float(item.get(name) or 0) for name in ("x1", "y1", "x2", "y2")] for item in root.iter("line")]
+    found = []
+    for item in root.iter("text"):
+        words, x, y = item.text or "", float(item.get("x") or 0), float(item.get("y") or 0)
+        wide = 7.0 * len(words)
+        left = x - {"end": wide, "middle": wide / 2}.get(item.get("text-anchor") or "", 0)
+        if item.get("class") != "number" and any(
+            x1 < left + wide and left < x2 + 0.1 and min(y1, y2) < y + 2 and y - 9 < max(y1, y2) + 0.1
+            for x1, y1, x2, y2 in lines
+        ):
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("threshold", [500, 5_000, 8_500, 9_900, 10_000])
+@pytest.mark.parametrize("width", [960.0, 400.0])
+def test_no_label_of_a_chart_lies_on_a_line_or_on_another(threshold: int, width: float) -> None:
+    facts = session()
+    facts = msgspec.structs.replace(facts, size=msgspec.structs.replace(facts.size, threshold=threshold))
+    root = parsed(charts.usage(facts, turns(250), folds(12), width=width))
+    assert labels_on_lines(root) == []
+    heights = sorted(float(item.get("y") or 0) for item in root.iter("text") if "on-" in (item.get("class") or ""))
+    assert len(heights) == (2 if threshold == 10_000 else 4)
+    assert all(after - before >= 12 for before, after in pairwise(heights))
+    some = [Day(day=f"2026-11-{day:02}", requests=1, tokens_sent=day * 900, tokens_not_sent=9) for day in range(1, 15)]
+    assert labels_on_lines(parsed(charts.days(some, width=width))) == []
+
+
+def test_the_check_of_labels_can_fail() -> None:
+    root = ElementTree.fromstring('<svg><line x1="0" y1="50" x2="90" y2="50"/><text x="10" y="54">folds</text></svg>')
+    assert labels_on_lines(root) == ["folds"]
+
+
 def test_charts_of_days_gauges_strips_and_caches() -> None:
     days = [
         Day(day=f"2026-11-{day:02}", requests=day, tokens_sent=day * 9, tokens_not_sent=day) for day in range(1, 15)
@@ -178,3 +215,4 @@ def test_a_handoff_is_shown_by_its_headings_and_hits_by_their_words() -> None:
     assert told == [("p", ["intro"]), ("h3", ["Goal"]), ("ul", ["a", "b"]), ("h4", ["Next"]), ("p", ["c", "  d"])]
     assert mark_words("<b> Git git", "git") == "&lt;b&gt; <mark>Git</mark> <mark>git</mark>"
     assert mark_words("a <", "") == "a &lt;"
+    assert mark_words("contest ListTests a_test", "test") == "contest List<mark>Tests</mark> a_<mark>test</mark>"

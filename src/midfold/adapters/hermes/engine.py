@@ -32,7 +32,7 @@ from midfold.fold.redact import redact
 from midfold.fold.request import SummaryAnswer, SummaryAsk
 from midfold.host import EngineHost
 from midfold.model import local_summarizer
-from midfold.recall import NOTHING_FOLDED, TOOLS, Memory
+from midfold.recall import NOTHING_FOLDED, TOOLS, AnswerBounds, Memory
 from midfold.transcript.document import read
 from midfold.transcript.jsonio import text_of
 from midfold.transcript.message import Message
@@ -247,7 +247,11 @@ class HermesEngine(HermesNumbers):
         self._load()
         if not self._host.archive:
             return text_of({"result": NOTHING_FOLDED})
-        answer = Memory(self._host.archive).recall(self._host.conversation.setup.redactor or redact).run(name, args)
+        setup = self._host.conversation.setup
+        recall = Memory(self._host.archive).recall(
+            setup.redactor or redact, AnswerBounds.of(setup.budget.threshold_tokens)
+        )
+        answer = recall.run(name, args)
         return text_of({"error" if answer.is_error else "result": answer.text})
 
     def is_available(self) -> bool:

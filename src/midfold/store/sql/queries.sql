@@ -25,6 +25,9 @@ FROM sessions s LEFT JOIN sessions p ON p.id = s.parent
 WHERE s.updated < :before
 ORDER BY s.updated DESC, s.id DESC LIMIT :most
 
+-- name: session_models
+SELECT name, model FROM sessions ORDER BY updated DESC, id DESC LIMIT :most
+
 -- name: unused_sessions
 SELECT name FROM sessions WHERE updated < {now} - :age ORDER BY updated, id
 
