@@ -51,7 +51,7 @@ _MODULES = {
     """,
     "fold.trail": "CheckRun FileRead RunningTask TrackedFile Trail WorldAct",
     "host": "EngineHost",
-    "model.drive": "Summarizer drive local_summarizer",
+    "model.drive": "Preparation Summarizer drive local_summarizer",
     "model.endpoint": "Endpoint",
     "model.summaries": "ModelSummarizer SummaryProgress",
     "models": "Belief Model ModelOverride ModelSettings=ModelOverride learn_limit look_up_model=look_up",

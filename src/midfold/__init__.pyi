@@ -22,7 +22,7 @@ from midfold.fold.redact import is_sensitive_key as is_sensitive_key, redact as 
 from midfold.fold.request import CompactionRequest as CompactionRequest, CompactionState as CompactionState, Flow as Flow, Options as Options, Outcome as Outcome, PrefixRequest as PrefixRequest, Redactor as Redactor, SummaryAnswer as SummaryAnswer, SummaryAsk as SummaryAsk
 from midfold.fold.trail import CheckRun as CheckRun, FileRead as FileRead, RunningTask as RunningTask, TrackedFile as TrackedFile, Trail as Trail, WorldAct as WorldAct
 from midfold.host import EngineHost as EngineHost
-from midfold.model.drive import Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
+from midfold.model.drive import Preparation as Preparation, Summarizer as Summarizer, drive as drive, local_summarizer as local_summarizer
 from midfold.model.endpoint import Endpoint as Endpoint
 from midfold.model.summaries import ModelSummarizer as ModelSummarizer, SummaryProgress as SummaryProgress
 from midfold.models import Belief as Belief, Model as Model, ModelOverride as ModelOverride, ModelOverride as ModelSettings, learn_limit as learn_limit, look_up as look_up_model
@@ -117,6 +117,7 @@ __all__ = [
     "PluginError",
     "Prefix",
     "PrefixRequest",
+    "Preparation",
     "PreparedFold",
     "Pressure",
     "Preview",

@@ -17,7 +17,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -34,10 +33,19 @@ from midfold.engine.guard import ask_engine, carry_out
 from midfold.engine.job import Job, with_size
 from midfold.engine.planner import plan_whole
 from midfold.fold.archive import Archive
-from midfold.fold.receipt import Receipt, Status
+from midfold.fold.handoff import Keeper
+from midfold.fold.receipt import Readiness, Receipt, Status
 from midfold.fold.request import CompactionRequest, CompactionState, Outcome, SummaryAnswer, SummaryAsk
 from midfold.model import advance
-from midfold.model.drive import CooldownGuard, Question, clear_failures, run, run_async, with_pause_of
+from midfold.model.drive import (
+    CooldownGuard,
+    Preparation,
+    Question,
+    clear_failures,
+    run,
+    run_async,
+    with_pause_of,
+)
 from midfold.model.endpoint import Wire
 from midfold.setup import PLAINEST, Setup
 from midfold.store.intake import of_messages
@@ -139,7 +147,9 @@ class Snapshot:
 
     def goes_on(self, made: Snapshot, tally: Tally) -> bool:
         """Whether nothing but new messages came since `made`, when the messages were these."""
-        return self.memory.state.count == made.memory.state.count and self.running.starts_with(tally)
+        then, now = made.memory, self.memory
+        same = (then.state.count, then.state.folds, then.undone) == (now.state.count, now.state.folds, now.undone)
+        return same and self.running.starts_with(tally)
 
 
 N = TypeVar("N", bound=Snapshot)
@@ -152,6 +162,14 @@ class PreparedFold(NamedTuple):
     tally: Tally
     request: CompactionRequest
     outcome: Outcome
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its summary failed: then only that is kept of it."""
+        return bool(self.outcome.receipt.summary.failure)
+
+    def with_readiness(self, readiness: Readiness) -> PreparedFold:
+        return self._replace(outcome=self.outcome.with_readiness(readiness))
 
 
 class Compacted(NamedTuple, Generic[T]):
@@ -330,8 +348,12 @@ class Conversation(ABC, Generic[N]):
 
     def _request(self, now: N, asked: CompactArguments) -> CompactionRequest:
         """What the engine is asked for, with the size of the request in it."""
-        request = msgspec.structs.replace(self.setup.request(now.document, now.memory.state), **asked)
         memory = now.memory
+        request = msgspec.structs.replace(
+            self.setup.request(now.document, memory.state),
+            cached_price=self.setup.price_of_cached(memory.health),
+            **asked,
+        )
         if request.prompt_tokens is None and (now.is_counted or memory.samples or memory.anchor is not None):
             size = self._size(now)
             return msgspec.structs.replace(request, prompt_tokens=size.tokens, token_basis=size.basis)
@@ -349,11 +371,12 @@ class Conversation(ABC, Generic[N]):
         return await run_async(self._compaction(self._now(), asked))
 
     def _compaction(
-        self, now: N, asked: CompactArguments, *, health: Health | None = None
+        self, now: N, asked: CompactArguments, *, health: Health | None = None, local: bool = False
     ) -> Generator[Question, SummaryAnswer, Compacted[Self]]:
         request = self._request(now, asked)
         decision = decide(self._situation(now, request, health=health))
-        guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
+        local = local and not decision.pause
+        guard = CooldownGuard(self.setup.writer(local=decision.local or local), decision, self.setup.clock)
         flow = carry_out(self.setup.engine, request, decision)
         step = advance(flow)
         if isinstance(step, SummaryAsk) and decision.pause:
@@ -366,7 +389,7 @@ class Conversation(ABC, Generic[N]):
             while isinstance(step, SummaryAsk):
                 step = advance(flow, (yield Question(guard, step)))
             outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
-            return self._finish(now, request, outcome, hold)
+            return self._finish(now, request, outcome.with_readiness("local") if local else outcome, hold)
 
     def _finish(self, now: N, request: CompactionRequest, outcome: Outcome, hold: Any) -> Compacted[Self]:
         if not outcome.changed:
@@ -395,38 +418,53 @@ class Conversation(ABC, Generic[N]):
         self.last = msgspec.structs.replace(leave(Job(request), refusal.reason).receipt, status=refusal.status)
         return Compacted(self.last, self)
 
-    def prepare(self, prompt_tokens: int | None = None) -> Callable[[], PreparedFold] | None:
+    def prepare(
+        self,
+        prompt_tokens: int | None = None,
+        *,
+        token_basis: Basis = "reported",
+        force: bool = False,
+        overflowed: bool = False,
+    ) -> Preparation[PreparedFold] | None:
         """Work for another thread: a compaction of the view as it is now, for `swap`. It changes nothing here.
         None where no compaction would be made, and in a pause after a failure: what asks no model can wait.
         """
         now = self._now()
-        request = self._request(now, {"prompt_tokens": prompt_tokens})
-        decision = decide(msgspec.structs.replace(self._situation(now, request), ahead=True))
+        asked: CompactArguments = {"prompt_tokens": prompt_tokens, "token_basis": token_basis}
+        request = self._request(now, {**asked, "force": force, "overflowed": overflowed})
+        situation = self._situation(now, request)
+        is_early = situation.prompt_tokens < situation.threshold_tokens
+        decision = decide(msgspec.structs.replace(situation, ahead=is_early))
         if not decision.fold or decision.pause or not now.messages:
             return None
+        return Preparation(self._steps_ahead(now, now.running.now, request, decision))
+
+    def _steps_ahead(
+        self, now: N, tally: Tally, request: CompactionRequest, decision: Decision
+    ) -> Generator[Question, SummaryAnswer, PreparedFold]:
         guard = CooldownGuard(self.setup.writer(local=decision.local), decision, self.setup.clock)
-        engine, tally = self.setup.engine, now.running.now
-
-        def make() -> PreparedFold:
-            flow = carry_out(engine, request, decision)
-            step = advance(flow)
-            while isinstance(step, SummaryAsk):
-                step = advance(flow, guard(step))
-            outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
-            return PreparedFold(now, tally, decision.apply(request), outcome)
-
-        return make
+        flow = carry_out(self.setup.engine, request, decision)
+        step = advance(flow)
+        while isinstance(step, SummaryAsk):
+            step = advance(flow, (yield Question(guard, step)))
+        outcome = msgspec.structs.replace(step, state=guard.settle(step.state))
+        return PreparedFold(now, tally, decision.apply(request), outcome.with_readiness("prepared"))
 
     def swap(self, ready: PreparedFold) -> Compacted[Self] | None:
         """The conversation with a prepared fold in it, and everything that was said since; None if it does not fit.
-        Of one whose summary failed only that is kept: until its pause is over no model is asked again.
+
+        Of one whose summary failed only that is kept: until its pause is over no model is asked again. One that came to
+        nothing is a strike.
         """
         now = self._now()
-        failed = ready.outcome.state if ready.outcome.receipt.summary.failure else None
+        failed = ready.outcome.state if ready.has_failed else None
         if failed is not None:
             state = with_pause_of(now.memory.state, failed)
             self._learn(now, msgspec.structs.replace(now.memory, state=state))
-        if failed is not None or not ready.outcome.changed or not now.goes_on(ready.now, ready.tally):
+        if failed is not None or not now.goes_on(ready.now, ready.tally):
+            return None
+        if not ready.outcome.changed:
+            self._leave(now, ready.outcome)
             return None
         since = now.messages[ready.tally.count :]
         outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
@@ -459,11 +497,19 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     health: Health = Health()
 
 
+def resume_in_memory(setup: Setup, memory: ConversationMemory, keeper: Keeper) -> MemoryConversation:
+    """A conversation of which a store knows more: what it has learnt, and who has its originals."""
+    conversation = MemoryConversation(setup)
+    conversation._memory, conversation._keeper = memory, keeper
+    return conversation
+
+
 class MemoryConversation(Conversation[Snapshot]):
     """A conversation in this process. It belongs to one thread."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
+        self._keeper: Keeper | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -471,6 +517,9 @@ class MemoryConversation(Conversation[Snapshot]):
         self.last = None
         self._memory = ConversationMemory()
         self._replace((), PLAINEST)
+
+    def _request(self, now: Snapshot, asked: CompactArguments) -> CompactionRequest:
+        return msgspec.structs.replace(super()._request(now, asked), keeper=self._keeper)
 
     def _replace(self, messages: Transcript, dialect: type[Dialect]) -> None:
         self._messages, self._dialect = list(messages), dialect
@@ -542,59 +591,3 @@ class MemoryConversation(Conversation[Snapshot]):
         memory = ConversationMemory(state=known.state, ratio=known.ratio, samples=known.samples, health=known.health)
         self._memory = msgspec.structs.replace(memory, noted=known.state.count > 0)
         self.archive = {handle: read(messages).messages for handle, messages in known.archive.items()}
-
-
-class _FoldThread(threading.Thread):
-    """Ends with the program: a fold that nobody waits for is no loss."""
-
-    def __init__(self, make: Callable[[], PreparedFold]) -> None:
-        super().__init__(name="midfold-ahead", daemon=True)
-        self._make = make
-        self.ready: PreparedFold | None = None
-
-    def run(self) -> None:
-        try:
-            self.ready = self._make()
-        except Exception:  # noqa: BLE001 - whatever went wrong ahead of time, the compaction now may still succeed
-            self.ready = None
-
-
-class BackgroundFold:
-    """A fold made in a thread while the agent goes on: at most one at a time."""
-
-    def __init__(self) -> None:
-        self._work: _FoldThread | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        return self._work is not None
-
-    @property
-    def in_flight(self) -> bool:
-        return self._work is not None and self._work.is_alive()
-
-    def start(self, conversation: Conversation[Any], prompt_tokens: int | None = None) -> bool:
-        """Begins a fold of the view as it is now; says whether it did."""
-        make = None if self.has_begun else conversation.prepare(prompt_tokens)
-        if make is None:
-            return False
-        self._work = _FoldThread(make)
-        self._work.start()
-        return True
-
-    def take(self) -> PreparedFold | None:
-        """The fold, waited for; None if there is none, or if making it came to nothing."""
-        work, self._work = self._work, None
-        if work is None:
-            return None
-        work.join()
-        return work.ready
-
-    def take_failed(self) -> PreparedFold | None:
-        """A fold that is made already, and whose summary failed."""
-        ready = None if self._work is None or self._work.is_alive() else self._work.ready
-        return self.take() if ready is not None and ready.outcome.receipt.summary.failure else None
-
-    def drop(self) -> None:
-        """Forgets the fold: what it was made from is gone."""
-        self._work = None

@@ -20,6 +20,7 @@ Rules of this file. Whoever holds a conversation gathers the situation and acts;
 6. After a failed summary no automatic fold asks a model before the pause is over. Failures after which the local
    summary may stand in fold all the same; after the others the conversation stays as it was.
 7. A fold that was undone stays undone: until somebody asks for one, or the window is `FULL`.
+8. A fold that stands is replaced by another one of the same messages only where fewer calls pay for it than there were.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import math
 import msgspec
 
 from midfold.cache.health import Health
-from midfold.cache.schedule import Schedule
+from midfold.cache.prices import Prices
+from midfold.cache.schedule import Schedule, break_even
 from midfold.errors import FailureKind
 from midfold.fold.budget import Pressure, pressure_of
 from midfold.fold.receipt import KEEPS_HISTORY, RecallCost, Timing
@@ -110,17 +112,15 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def deep_landing(self) -> int | None:
         """The size that leaves room for the next requests; None where a usual fold does."""
-        small, scheduled = self.prompt_tokens < self.threshold_tokens, self.schedule is not None
-        if (
-            not self.leaves_room
-            or small
-            or scheduled
-            or self.usual_tokens + self.growth_tokens <= self.threshold_tokens
-        ):
+        ahead, scheduled = self.ahead, self.schedule is not None
+        if not self.leaves_room or scheduled or (self.prompt_tokens < self.threshold_tokens and not ahead):
             return None
+        # What is said before a fold that was made ahead is swapped in comes on top of it.
+        limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
         least = self.fixed_tokens + int((self.threshold_tokens - self.fixed_tokens) * DEEPEST)
-        target = max(self.threshold_tokens - self.growth_tokens, least)
-        return target if self.fixed_tokens < target < self.usual_tokens else None
+        target = max(limit - self.growth_tokens, least)
+        roomy = self.usual_tokens + self.growth_tokens <= limit
+        return target if not roomy and self.fixed_tokens < target < self.usual_tokens else None
 
     @property
     def tightness(self) -> str:
@@ -286,7 +286,9 @@ def _occasion(situation: Situation, landing: int | None) -> str:
     """Why there is a fold now, where it is not that the threshold is reached, or not that alone."""
     size, threshold = f"{situation.prompt_tokens:,} tokens", f"the threshold of {situation.threshold_tokens:,}"
     if landing is not None:
-        return f"{size} reached {threshold}; below {landing:,} there is room for what comes next"
+        near = situation.prompt_tokens < situation.threshold_tokens
+        reached = f"made ahead, at {size}: {threshold} was near" if near else f"{size} reached {threshold}"
+        return f"{reached}; below {landing:,} there is room for what comes next"
     if situation.prompt_tokens >= situation.threshold_tokens:
         return f"{size} reached {threshold}" if situation.ahead else ""
     if situation.ahead:
@@ -316,6 +318,21 @@ def _pause(situation: Situation) -> str:
 def paused_words(failure: FailureKind, seconds: float) -> str:
     """What a receipt says where a pause kept a model from being asked."""
     return f"no model was asked: {math.ceil(seconds):,} s of the pause after a failure ({failure}) are left"
+
+
+def calls_to_replace(
+    *, size_tokens: int, new_tokens: int, fixed_tokens: int, idle: float, prices: Prices
+) -> float | None:
+    """After how many calls it has paid to put another fold in the place of the newest one; None if it never does.
+
+    Its summary is paid for. While the cache is warm all behind what is fixed is written again; after a pause that is
+    written anyway.
+    """
+    removed = size_tokens - new_tokens
+    if removed <= 0:
+        return None
+    rewritten = 0 if idle >= prices.ttl_seconds else max(new_tokens - fixed_tokens, 0)
+    return break_even(rewritten=rewritten, removed=removed, read=prices.read, write=prices.write)
 
 
 def is_asked(request: CompactionRequest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from midfold.cache.health import Health
 from midfold.conversation import (
-    BackgroundFold,
     CompactArguments,
     Compacted,
     Conversation,
@@ -34,6 +34,62 @@ if TYPE_CHECKING:
     from midfold.config import Config
 
 T = TypeVar("T")
+
+
+class _FoldThread(threading.Thread):
+    """Ends with the program: a fold that nobody waits for is no loss."""
+
+    def __init__(self, make: Callable[[], PreparedFold]) -> None:
+        super().__init__(name="midfold-ahead", daemon=True)
+        self._make = make
+        self.ready: PreparedFold | None = None
+
+    def run(self) -> None:
+        try:
+            self.ready = self._make()
+        except Exception:  # noqa: BLE001 - whatever went wrong ahead of time, the compaction now may still succeed
+            self.ready = None
+
+
+class BackgroundFold:
+    """A fold made in a thread while the agent goes on: at most one at a time."""
+
+    def __init__(self) -> None:
+        self._work: _FoldThread | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._work is not None
+
+    @property
+    def in_flight(self) -> bool:
+        return self._work is not None and self._work.is_alive()
+
+    def start(self, conversation: Conversation[Any], prompt_tokens: int | None = None) -> bool:
+        """Begins a fold of the view as it is now; says whether it did."""
+        make = None if self.has_begun else conversation.prepare(prompt_tokens)
+        if make is None:
+            return False
+        self._work = _FoldThread(make)
+        self._work.start()
+        return True
+
+    def take(self) -> PreparedFold | None:
+        """The fold, waited for; None if there is none, or if making it came to nothing."""
+        work, self._work = self._work, None
+        if work is None:
+            return None
+        work.join()
+        return work.ready
+
+    def take_failed(self) -> PreparedFold | None:
+        """A fold that is made already, and whose summary failed."""
+        ready = None if self._work is None or self._work.is_alive() else self._work.ready
+        return self.take() if ready is not None and ready.has_failed else None
+
+    def drop(self) -> None:
+        """Forgets the fold: what it was made from is gone."""
+        self._work = None
 
 
 class _Of(Generic[T]):

@@ -57,7 +57,7 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, tool_of
 from midfold.transcript.message import Message, Usage, read_usage
 from midfold.transcript.splice import message_value
-from midfold.transcript.tokens import RunningTally, Tally
+from midfold.transcript.tokens import RunningTally
 
 IN_FLIGHT = "a compaction of this session is already in flight"
 LOST = "the lease was lost while the summary was made"
@@ -96,6 +96,11 @@ def pass_pause_on(session: Session, name: str) -> None:
         session._other(name)._keep_pause(memory_of(info).state)
 
 
+def keep_pause(session: Session, state: CompactionState) -> None:
+    """A failure that was met elsewhere: until its pause is over this session asks no model either."""
+    session._keep_pause(state)
+
+
 class CachedView(NamedTuple):
     """The view as it was last seen."""
 
@@ -114,13 +119,6 @@ class StoredSnapshot(Snapshot):
         self.live, self.items = live, items
         self.child: str | None = None
         """The name under which a compaction lets the session go on, if not under its own."""
-
-    def goes_on(self, made: Snapshot, tally: Tally) -> bool:
-        """The very items: a commit says of every message where it is from."""
-        if self.live is None or not isinstance(made, StoredSnapshot) or made.live is None:
-            return False
-        same = self.live.info.compaction == made.live.info.compaction and len(self.items) >= len(made.items)
-        return same and all(one is other for one, other in zip(self.items, made.items, strict=False))
 
 
 class ViewCopy:
@@ -370,6 +368,7 @@ class Session(Conversation[StoredSnapshot]):
         ahead: PreparedFold | None = None,
         measured_at: int | None = None,
         health: Health | None = None,
+        local: bool = False,
         persistence: Literal["in_place", "child"] = "in_place",
         child: str | None = None,
         **asked: Unpack[CompactArguments],
@@ -379,7 +378,8 @@ class Session(Conversation[StoredSnapshot]):
         In place, the session goes on under its name. As a child, it ends, and a new session begins with the view; it is
         called `child`, or after its parent. `prompt_tokens` is the size of the view where the caller knows it better,
         `health` what the provider's cache did, `measured_at` the number of the compaction both were measured under:
-        those of another view tell nothing. A fold made `ahead` is swapped in if it still fits.
+        those of another view tell nothing. A fold made `ahead` is swapped in if it still fits. A `local` one asks no
+        model, because nobody may wait for one.
         """
         done = None if ahead is None else self.swap(ahead)
         if done is not None:
@@ -390,7 +390,12 @@ class Session(Conversation[StoredSnapshot]):
                 asked["prompt_tokens"], health = None, None
             name = child or f"{self.name}+{now.live.info.compactions + 1}"
             now.child = name if persistence == "child" else None
-        return run(self._compaction(now, asked, health=health))
+        return run(self._compaction(now, asked, health=health, local=local))
+
+    def _items_before(self, info: SessionInfo, base: CompactionRecord | None) -> tuple[Item, ...]:
+        """The view as it would be if `base` were the newest compaction."""
+        kept = () if base is None else self.store.view(info, base.seq)
+        return (*kept, *self.store.tail(info, 0 if base is None else base.upto))
 
     @contextmanager
     def _lease(self, now: StoredSnapshot) -> Iterator[tuple[Lease, Renewal] | Refusal]:
@@ -477,10 +482,46 @@ class Session(Conversation[StoredSnapshot]):
         raise StoreError(f"session {self.name} is stored: open another session for another conversation")
 
 
+def replace_fold(session: Session, ready: PreparedFold) -> Compacted[Session] | None:
+    """Puts a fold that was ready too late in the place of the newest one, which was made of the same messages.
+
+    None if it does not fit, or stands for fewer of them. It is a compaction of its own: an undo takes it back.
+    """
+    live, made = session._copy.view(), ready.outcome.receipt.boundary
+    records = {one.seq: one for one in session.receipts()} if live is not None else {}
+    record = None if live is None else records.get(live.info.compaction)
+    if live is None or record is None or made is None or ready.has_failed:
+        return None
+    newest = record.receipt.boundary
+    if newest is None or made.end < newest.end:
+        return None
+    before = live._replace(items=session._items_before(live.info, records.get(record.base)))
+    now = StoredSnapshot(before, session._dialect_of(live), lambda: _tally_of(before.items, session.setup))
+    same = live.memory.state.folds[:-1] == ready.now.memory.state.folds
+    if not same or not ready.outcome.changed or not now.running.starts_with(ready.tally):
+        return None
+    since = now.messages[ready.tally.count :]
+    outcome = msgspec.structs.replace(ready.outcome, messages=(*ready.outcome.messages, *since))
+    with session._hold(now) as hold:
+        if isinstance(hold, Refusal):
+            return session._refuse(ready.request, hold)
+        return session._finish(now, ready.request, outcome, hold)
+
+
+def _tally_of(items: tuple[Item, ...], setup: Setup) -> RunningTally:
+    running = RunningTally(setup.meter)
+    running.extend(item.message for item in items)
+    return running
+
+
 def commit_of(live: CachedView, request: CompactionRequest, outcome: Outcome, child: str | None) -> Commit:
-    """An engine's outcome as rows: every message of the new view by where it is from."""
-    known = {id(item.message): item for item in live.items}
-    sources = {id(item.message.wire): item for item in live.items}
+    """An engine's outcome as rows: every message of the new view by where it is from.
+
+    The messages of the request are the first ones of the view, or were read from the same bytes elsewhere.
+    """
+    pairs = [*zip(request.messages, live.items, strict=False), *((item.message, item) for item in live.items)]
+    known = {id(message): item for message, item in pairs}
+    sources = {id(message.wire): item for message, item in pairs}
 
     def item(message: Message) -> Item:
         found = known.get(id(message))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from midfold.api import believe, budget_for, meter_for, request_for
+from midfold.cache.health import Health
 from midfold.cache.prices import Prices, prices_for
 from midfold.cache.schedule import Schedule, Writer
 from midfold.decide import Situation
@@ -19,7 +20,7 @@ from midfold.fold.budget import Budget
 from midfold.fold.handoff import MARKER
 from midfold.fold.media import MediaReducer
 from midfold.fold.receipt import RecallCost
-from midfold.fold.request import CompactionRequest, CompactionState, Redactor
+from midfold.fold.request import CachedPrefix, CompactionRequest, CompactionState, Redactor
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.endpoint import Endpoint
 from midfold.model.summaries import summarizer_for
@@ -80,6 +81,10 @@ class Setup:
         """Tools that the next fold brings along: those for looking back."""
         self.recall = RecallCost()
         """What looking back has cost so far, where somebody counts it."""
+        self.cached_prefix: CachedPrefix | None = None
+        """Writes the request that the provider has cached, where somebody has the very bytes; see `request`."""
+        self.cached_price: float | None = None
+        """What a token of it costs, as a share of a new one's price; None: as the cache's health tells."""
         self.update_model(model, context_length)
 
     def copy(self) -> Setup:
@@ -159,7 +164,12 @@ class Setup:
             protection=self.protection,
         )
         late = tuple(map(tool_of, self.late_tools))
-        return msgspec.structs.replace(request, late_tools=late, has_unfold_tool=self.has_unfold_tool)
+        return msgspec.structs.replace(
+            request,
+            late_tools=late,
+            has_unfold_tool=self.has_unfold_tool,
+            cached_prefix=self.cached_prefix or request.cached_prefix,
+        )
 
     def bare_request(self, state: CompactionState) -> CompactionRequest:
         """The same without messages, for who decides by size; it is made once."""
@@ -192,6 +202,16 @@ class Setup:
         if self._chosen is None:
             self._chosen = summarizer_for(self.given_config, self.model)
         return self._chosen
+
+    def price_of_cached(self, health: Health) -> float:
+        """What a token of the cached request costs, as a share of a new one's price; 0: it is used at any price."""
+        if self.config.auxiliary.compression.reuse_prefix:
+            return 0.0
+        if self.cached_price is not None:
+            return self.cached_price
+        last = health.last
+        is_warm = last is not None and self.clock() - last.at < self.prices.ttl_seconds
+        return self.prices.read if is_warm else self.prices.write
 
     @property
     def prices(self) -> Prices:

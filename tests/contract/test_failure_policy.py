@@ -212,7 +212,7 @@ def test_endpoints_and_requests_show_no_key_however_they_are_printed() -> None:
 
     from midfold.model.client import ModelClient
     from midfold.model.endpoint import Endpoint
-    from midfold.model.summaries import SummaryCall
+    from midfold.model.summary_call import SummaryCall
 
     base = f"https://user:{KEY}@example.com/v1"
     for wire in ("openai", "anthropic"):

@@ -9,7 +9,8 @@ import pytest
 import midfold
 from midfold.errors import FailureKind
 from midfold.fold.summary import MOST_CHUNKS
-from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryCall, SummaryProgress
+from midfold.model.summaries import CONTINUE, CUT_NOTE, MOST_CONTINUATIONS, SummaryProgress
+from midfold.model.summary_call import SummaryCall
 from midfold.testing import Request, ScriptedProvider
 from midfold.testing.answers import Answer, error, openai_json, summary, tool_call
 from midfold.testing.engines import long_conversation
@@ -370,3 +371,22 @@ def test_another_wire_than_the_conversations_does_not_get_its_prefix() -> None:
 
 def test_the_ask_of_these_tests_has_something_to_say() -> None:
     assert len(ASK.messages) > 10
+
+
+def test_the_cached_prefix_is_used_by_itself_while_it_is_cached_and_costs_less() -> None:
+    from midfold.model.summaries import ModelSummarizer
+    from midfold.testing import FakeClock
+
+    talk = long_conversation("openai-chat", 12)
+    for pause, is_prefix in ((10.0, True), (400.0, False)):
+        clock = FakeClock()
+        with ScriptedProvider(then=summary("openai", GOOD, cached=900)) as provider:
+            endpoint = provider.endpoint("openai", model="gpt-4o", reuse_prefix=True)
+            writer = ModelSummarizer(endpoint, sleep=clock.sleep)
+            sessions = midfold.open("memory:", summarizer=writer, clock=clock)
+            session = sessions.session("s", model="gpt-4o", context_length=20_000)
+            session.append(talk)
+            session.observe({"prompt_tokens": session.size.tokens, "completion_tokens": 5})
+            clock.advance(pause)
+            assert session.compact(force=True).changed
+        assert ("Stop working on the task" in provider.requests[0].text) is is_prefix

@@ -52,7 +52,9 @@ CASES = [
 def configured(case: Case, summaries: ScriptedProvider, upstream: ScriptedProvider | None = None) -> Config:
     task = AuxiliaryTask(provider="lab", model="small", timeout=case.timeout, context_length=WINDOW * 4)
     return Config(
-        gateway=GatewaySettings(upstream=None if upstream is None else upstream.url, mode="manage", recall="off"),
+        gateway=GatewaySettings(
+            upstream=None if upstream is None else upstream.url, mode="manage", recall="off", summary_wait=60.0
+        ),
         auxiliary=Auxiliary(compression=task),
         providers={"lab": Provider(base_url=f"{summaries.url}/v1")},
         models={"*": ModelOverride(context_window=WINDOW)},

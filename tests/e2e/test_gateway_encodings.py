@@ -77,6 +77,19 @@ def test_a_request_that_asks_to_be_left_alone_stays_compressed() -> None:
     assert provider.requests[0].raw == body and provider.requests[0].headers["content-encoding"] == "gzip"
 
 
+@pytest.mark.parametrize(("encoding", "compress"), WAYS[:-1])
+def test_a_body_that_breaks_off_or_goes_on_behind_its_end_is_refused(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    whole = compress(json.dumps(long()).encode())
+    for broken in (whole[:-3], whole[: len(whole) // 2], whole[:5]):
+        with pytest.raises(TranscriptError):
+            decode_request(broken, encoding.lower(), 2_000_000)
+    if encoding not in ("deflate", "br"):
+        with pytest.raises(TranscriptError):
+            decode_request(whole + b"more", encoding.lower(), 2_000_000)
+
+
 @pytest.mark.parametrize(
     ("encoding", "body", "status"),
     [

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +25,15 @@ from midfold.service import Sessions
 from midfold.testing.doubles import served
 
 WINDOW = 32_768
+STORY_SUMMARY = (
+    "## Goal\nTell a story.\n\n## Progress\n### Done\n- most of it was told\n"
+    + "".join(
+        f"- the sentences of part {number} of the story that has no end were told, no tool in it\n"
+        for number in range(25)
+    )
+    + "\n## Active State\n- the story goes on\n\n## Next Steps\n- the end"
+)
+"""What a summary model writes about a story of many sentences."""
 
 
 class Running:
@@ -76,3 +90,30 @@ def call(url: str, method: str, path: str, body: Any = b"", **headers: str) -> t
         return answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read()
     finally:
         connection.close()
+
+
+@contextmanager
+def serving(config: Path, port: int, told: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A gateway in a process of its own, which is killed at the end; what it says goes into the file `told`."""
+    command = [sys.executable, "-m", "midfold", "serve", "--config", str(config), "--port", str(port)]
+    with (told or Path(os.devnull)).open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "SUMMARY_KEY": "k"})
+    try:
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            try:
+                call(f"http://127.0.0.1:{port}", "GET", "/healthz")
+                break
+            except ConnectionError:
+                time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -56,7 +56,8 @@ compression: {enabled: false, threshold: 0.6, target_ratio: 0.3, protect_last_n:
   orphan_calls: strip, lossy_fallback: false, verify: false, output_reservation: 4096, minimum_context_floor: 64000}
 context: {engine: lcm}
 auxiliary: {compression: {model: m, provider: lab, base_url: "http://localhost:8080/v1", api_key_env: K, timeout: 9.5,
-  context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true}}
+  context_length: 8000, extra_body: "{}", reasoning_effort: low, reuse_prefix: true,
+  subscriptions: true}}
 providers: {lab: {base_url: "https://lab.example/v1", api_key_env: LAB_KEY, model: big, wire: anthropic}}
 prompt_caching: {enabled: "off", strategy: system_and_3, cache_ttl: 1h, schedule: cheapest,
   schedule_summary: local}
@@ -66,7 +67,8 @@ models: {gpt-4.1*: {context_window: 1000, max_output: 10, max_input: 900, tokeni
 gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, key_header: bearer, routes: all,
   mode: manage, recall: "on", host: 0.0.0.0, port: 80,
   hygiene_hard_message_limit: 10, retries: 0, connect_timeout: 1.5, timeout: 9.5, largest_body: 1000,
-  largest_total: 2000, body_seconds: 5.5, log: requests, record: folded,
+  largest_total: 2000, body_seconds: 5.5, log: requests, record: folded, summary_wait: 1.5,
+  defer_to_client: true,
   hosts: "a.example, b.example", origins: "https://c.example"}
 agent: {model: big, provider: lab, longest_answer: 9, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
   output_characters: 300, background: false, behind_gateway: true,

@@ -12,7 +12,7 @@ from midfold.api import compact
 from midfold.cache.health import Health, Turn
 from midfold.cache.prices import Prices
 from midfold.cache.schedule import Schedule
-from midfold.decide import Decision, Situation, decide, is_relieved
+from midfold.decide import Decision, Situation, calls_to_replace, decide, is_relieved
 from midfold.fold.budget import Pressure
 from support import data
 
@@ -153,6 +153,30 @@ def test_where_what_is_fixed_leaves_no_room_there_is_no_fold_unless_somebody_ask
     assert decide(roomy(fixed_tokens=45_001, crowded=True)).fold
     assert decide(roomy(fixed_tokens=45_001, asked=True)).fold
     assert decide(roomy(fixed_tokens=45_001, leaves_room=False)).fold
+
+
+def test_another_fold_takes_the_place_of_one_that_stands_only_where_calls_pay_for_it() -> None:
+    prices = Prices(read=0.1, write=1.25, ttl_seconds=300.0)
+    sizes = {"size_tokens": 10_000, "new_tokens": 8_000, "fixed_tokens": 3_000}
+    warm = calls_to_replace(**sizes, idle=10.0, prices=prices)
+    assert warm == pytest.approx((1.25 - 0.1) * 5_000 / (0.1 * 2_000))
+    assert calls_to_replace(**sizes, idle=300.0, prices=prices) == 0.0, "everything is written anyway"
+    for new in (10_000, 11_000):
+        assert calls_to_replace(**{**sizes, "new_tokens": new}, idle=300.0, prices=prices) is None
+
+
+def test_a_fold_that_is_made_ahead_leaves_room_for_what_comes_before_it_is_used() -> None:
+    now = Situation(
+        prompt_tokens=8_000,
+        threshold_tokens=10_000,
+        leaves_room=True,
+        usual_tokens=6_500,
+        growth_tokens=2_500,
+        ahead=True,
+    )
+    assert now.deep_landing == 5_500
+    assert msgspec.structs.replace(now, ahead=False).deep_landing is None, "it is not time"
+    assert msgspec.structs.replace(now, prompt_tokens=10_000, ahead=False).deep_landing is None, "there is room"
 
 
 def test_what_nobody_asked_for_does_not_say_so() -> None:

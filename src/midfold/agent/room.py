@@ -17,10 +17,11 @@ from typing import Unpack
 from midfold.agent import shapes
 from midfold.agent.events import EngineFault, Folded, Overflowed, Preparing, Watch
 from midfold.agent.tools import base as plan
-from midfold.conversation import BackgroundFold, CompactArguments, Compacted, PreparedFold
+from midfold.conversation import CompactArguments, Compacted, PreparedFold
 from midfold.decide import Decision
 from midfold.errors import ModelFailed
 from midfold.fold.budget import Pressure
+from midfold.host import BackgroundFold
 from midfold.session import Session
 from midfold.transcript.message import ToolCall, read_usage
 from midfold.transcript.replies import ModelAnswer

@@ -78,7 +78,7 @@ def _bare(parts: tuple[Part, ...]) -> Iterator[Part]:
             yield msgspec.structs.replace(part, wire=None)
 
 
-WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in WIRE_DIALECTS.items()}
+WIRES: dict[str, Wire] = {dialect: wire for wire, dialect in WIRE_DIALECTS.items() if wire != "responses"}
 LONGEST_ANSWER = 32_000
 
 

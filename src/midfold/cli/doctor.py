@@ -132,6 +132,13 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
         found = resolve(config, os.environ, model)
     except ConfigError as problem:
         return [Check("summaries", "problem", str(problem))]
+    if (
+        found.missing
+        and config.auxiliary.compression.provider == "main"
+        and (config.gateway.upstream or config.upstreams)
+    ):
+        told = "in the gateway the model of each conversation, with the key of its requests"
+        return [Check("summaries", "ok", f"{told}; elsewhere {found.description}")]
     if found.endpoint is None:
         status = "problem" if found.missing else "note" if found.unused else "ok"
         return [Check("summaries", status, found.description)]
@@ -146,7 +153,8 @@ def _summaries(config: Any, model: str | None, *, probe: bool) -> list[Check]:
 
 def _probe(endpoint: Any) -> Check:
     from midfold.errors import ModelFailed
-    from midfold.model.summaries import ModelSummarizer, SummaryCall
+    from midfold.model.summaries import ModelSummarizer
+    from midfold.model.summary_call import SummaryCall
 
     question = SummaryCall(endpoint=endpoint, messages=(("user", "Answer with the word ready."),), max_tokens=64)
     try:

@@ -15,7 +15,7 @@ from midfold.cli.terminal import console, emit_json, make_table, notice, progres
 from midfold.lab.reading import KINDS, METHODS, AnswerFolder, MethodScore, ReadingRun, Waiting, load_probes
 from midfold.model.client import ModelClient
 from midfold.model.endpoint import Endpoint, endpoint_for
-from midfold.model.summaries import SummaryCall
+from midfold.model.summary_call import SummaryCall
 
 LONGEST_ANSWER = 16_000
 """Tokens."""

@@ -142,7 +142,18 @@ class AuxiliaryTask(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Line | None, doc("how hard a reasoning model should think about a summary; null leaves it out")
     ] = None
     reuse_prefix: Annotated[
-        bool, doc("ask the conversation's own model with the prefix it has cached instead of sending turns anew")
+        bool | None,
+        doc(
+            "ask the conversation's own model with the prefix it has cached instead of sending turns anew; null: where "
+            "that costs less and whoever is asked has had these very messages from here (chat, agent and gateway)"
+        ),
+    ] = None
+    subscriptions: Annotated[
+        bool,
+        doc(
+            "whether the gateway, with provider main, may ask for summaries with the token of a client's subscription "
+            "(Claude and ChatGPT accounts); API keys are used either way"
+        ),
     ] = False
 
 
@@ -266,6 +277,22 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             "of a conversation on where its client has tools (auto), from its first turn on (on), or never"
         ),
     ] = "auto"
+    summary_wait: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=3600.0,
+            description="seconds a request waits at most for a summary that a model has not finished; then its fold is "
+            "made without a model",
+        ),
+    ] = 2.0
+    defer_to_client: Annotated[
+        bool,
+        doc(
+            "leave Claude Code, Codex and opencode to their own compaction where it comes before the model's limit: "
+            "their conversations are folded only when the window is nearly full"
+        ),
+    ] = False
     record: Annotated[
         Literal["all", "folded"],
         doc(

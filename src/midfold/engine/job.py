@@ -402,10 +402,14 @@ class Job:
 
     def _prefix(self, plan: Plan) -> PrefixRequest | None:
         write = self.request.cached_prefix
-        if write is None:
+        if write is None or self._prefix_price(plan) > self._folded_tokens(plan):
             return None
         shown = self.messages[: plan.tail_start]
         return lambda instruction, wire: write(shown, instruction, wire)
+
+    def _prefix_price(self, plan: Plan) -> float:
+        """What a summary with the cached prefix costs to read, in new tokens."""
+        return self.request.cached_price * (self.fixed_tokens * self.scale + sum(self.sizes[: plan.tail_start]))
 
     def total(self, messages: Transcript) -> int:
         """The size of a request with these messages."""

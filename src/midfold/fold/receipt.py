@@ -13,6 +13,7 @@ from midfold.transcript.laws import Repair
 from midfold.transcript.tokens import Basis
 
 Status = Literal["compacted", "pruned", "unchanged", "aborted", "already_in_flight"]
+Readiness = Literal["", "prepared", "waited", "local", "late"]
 PersistenceRecommendation = Literal["in_place_archive", "child_continuation", "no_persistence_change"]
 
 
@@ -55,6 +56,9 @@ class SummaryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What happens next, and what a person can do about it."""
     recovered_from: str = ""
     """What the summary model failed with before the conversation's own model wrote this."""
+    readiness: Readiness = ""
+    """Made ahead of time; while a request waited for it; without a model, because none was ready within the time that a
+    request waits; too late, and put in the place of such a local one. Empty where the fold was made when needed."""
     updated_previous: bool = False
     unverified: int = 0
     """Identifiers marked because the source does not know them, and lines because it is not certain of them."""

@@ -13,7 +13,7 @@ from midfold.fold.boundary import Protection
 from midfold.fold.budget import Budget
 from midfold.fold.handoff import Keeper
 from midfold.fold.media import MediaReducer
-from midfold.fold.receipt import Receipt
+from midfold.fold.receipt import Readiness, Receipt
 from midfold.fold.summary import WHOLE, StayingText, TextRoom, build_prompt, sections_text, serialize_turns, turn_text
 from midfold.fold.trail import Trail, without_trail
 from midfold.transcript.laws import OrphanCalls
@@ -29,6 +29,9 @@ Redactor = Callable[[str], str]
 Prune = Literal["digest", "placeholder", "off"]
 PrefixRequest = Callable[[str, str], "Mapping[str, Any] | None"]
 """An instruction and a wire's name -> the request the provider has in its cache, with that instruction at its end."""
+
+CachedPrefix = Callable[[Transcript, str, str], "Mapping[str, Any] | None"]
+"""The same of any messages: those that are to be shown, an instruction and a wire's name."""
 
 
 class CompactionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +99,11 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     keep_last_exchanges: int | None = None
     window_source: str = "given"
     model: str | None = None
-    cached_prefix: Callable[[Transcript, str, str], Mapping[str, Any] | None] | None = None
+    cached_prefix: CachedPrefix | None = None
     """Messages, an instruction and a wire's name -> the request the provider has cached, with the instruction."""
+    cached_price: float = 0.0
+    """What a token of that request costs, as a share of a new one's price: where that is more than a summary without
+    the cache, it is not used. 0: whatever it costs."""
     media_reducer: MediaReducer | None = None
     """Makes old pictures smaller, or says what they show; without one a line stands for each."""
     keeper: Keeper | None = None
@@ -227,6 +233,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def changed(self) -> bool:
         return self.receipt.status in ("compacted", "pruned")
+
+    def with_readiness(self, readiness: Readiness) -> Outcome:
+        """The outcome whose receipt says when its summary was made."""
+        if not self.changed:
+            return self
+        summary = msgspec.structs.replace(self.receipt.summary, readiness=readiness)
+        return msgspec.structs.replace(self, receipt=msgspec.structs.replace(self.receipt, summary=summary))
 
     def with_recovery(self, messages: Transcript) -> Outcome:
         """The outcome whose receipt says whether every one of these originals is in the view or behind a handle."""

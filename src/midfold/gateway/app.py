@@ -28,6 +28,7 @@ from midfold.gateway.encodings import BodyTooLarge, decode_body, decode_request
 from midfold.gateway.exchange import JSON, ClientGone, Exchange, Receive, RequestAccount, Scope, Send, TooLarge
 from midfold.gateway.ids import RouteAccess
 from midfold.gateway.measuring import MeasuredRequest, PreparedRequest
+from midfold.gateway.own_model import OwnModels
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
 from midfold.gateway.prepare import CROWDED, LARGE, RequestPreparer
 from midfold.gateway.rounds import RecallRounds
@@ -139,6 +140,7 @@ class Gateway:
         self.client = Client(connect_timeout=self.settings.connect_timeout, retries=self.settings.retries)
         self.sessions = sessions
         self.preparer = RequestPreparer(config, sessions)
+        self.preparer.own_models = OwnModels(config, self.client)
         self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
         self.recall = RecallRounds(self) if self.settings.recall != "off" and sessions is not None else None
         self._decoded = 0
@@ -279,16 +281,20 @@ class Gateway:
         prepared = await self.preparer.prepare(exchange)
         if self.recall is not None and self.recall.applies(exchange):
             await self.recall.relay(exchange, prepared)
-            return
+        else:
+            await self._ask(exchange, prepared)
+        if exchange.route.kind == "generate":
+            self.preparer.prepare_ahead(exchange, prepared)
+
+    async def _ask(self, exchange: Exchange, prepared: PreparedRequest) -> None:
         prepared, answer = await self.fetch(exchange, prepared)
         if exchange.route.kind == "count" and answer.status in UNCOUNTED and exchange.peek is not None:
             answer.close()
             await answer_count(exchange, self.preparer)
-            return
-        if self.recall is not None and self.recall.applies(exchange):
+        elif self.recall is not None and self.recall.applies(exchange):
             await self.recall.relay(exchange, prepared, answer)
-            return
-        await self._relay(exchange, prepared, answer)
+        else:
+            await self._relay(exchange, prepared, answer)
 
     async def fetch(self, exchange: Exchange, prepared: PreparedRequest) -> tuple[PreparedRequest, UpstreamAnswer]:
         """The answer to a request, from its first byte on. One that is too large is made smaller and sent once more."""
@@ -361,8 +367,8 @@ class Gateway:
                 watcher(answered)
 
     async def close(self) -> None:
-        await self.client.close()
         await self.preparer.close()
+        await self.client.close()
 
 
 def _target(exchange: Exchange) -> UpstreamTarget:

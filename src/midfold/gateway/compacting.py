@@ -120,7 +120,7 @@ async def answer_compaction(exchange: Exchange, preparer: RequestPreparer) -> No
     limits = preparer.policy.limits_of(exchange)
     measured = await preparer.in_thread(_measure, exchange, preparer, limits)
     before = measured.came
-    again = await preparer.fold(exchange, measured, force=True)
+    again = await preparer.fold(exchange, measured, force=True, is_patient=True)
     if again.checkpoint is None:
         exchange.account.action = "unchanged"
     preparer.tell(exchange, again)

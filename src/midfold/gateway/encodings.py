@@ -101,7 +101,15 @@ def _decode_zstd(data: bytes, most: int) -> bytes:
     try:
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(data, read_across_frames=True) as reader:
             decoded: bytes = reader.read(most + 1)
-            return decoded
+        # A reader takes the end of the data for the end of a frame. What is known to be small can be read once more.
+        left = data if len(decoded) <= most else b""
+        while left:
+            frame = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+            frame.decompress(left)
+            if not frame.eof:
+                raise TranscriptError(NOT_READABLE)
+            left = frame.unused_data
+        return decoded
     except (zstandard.ZstdError, MemoryError):
         raise TranscriptError(NOT_READABLE) from None
 

@@ -111,6 +111,10 @@ class RequestAccount(msgspec.Struct):
     receipt: str | None = None
     hidden: RecallCost = RecallCost()
     """The rounds before the client's own in which the gateway ran its tools; they are not in `usage`."""
+    readiness: str = ""
+    """Of a fold that was made now: whether its summary was prepared, waited for, or made without a model."""
+    fold_wait: float = 0.0
+    """Seconds that the request waited for a summary model."""
     fault: str = ""
     """The kind of error because of which the request was not looked at; one of ours, or of the store's."""
 

@@ -15,6 +15,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import floor
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,10 +26,10 @@ from midfold.config import Config
 from midfold.errors import MidfoldError
 from midfold.fold.request import Redactor
 from midfold.gateway.exchange import Exchange
-from midfold.gateway.routes import betas
+from midfold.gateway.routes import betas, compacts_itself
 from midfold.lru import LRU
 from midfold.model.refusals import overflow_phrases
-from midfold.models import SMALLEST_LIMIT, Belief, learn_limit
+from midfold.models import SMALLEST_LIMIT, Belief, learn_limit, look_up
 from midfold.store import SqlStore
 from midfold.store.usage import MOST_WINDOWS, LearnedWindows, WindowBounds
 from midfold.transcript import jsonio
@@ -55,6 +56,8 @@ REFRESHED_EVERY = 60.0
 """Seconds after which the store is asked again."""
 DOUBT = 1.25
 """A size that was refused is an estimate: a larger prompt that was answered contradicts it from so much on."""
+SMALLEST_REFUSED = 1_024
+"""Tokens: who refuses a smaller request as too large means something else."""
 WORTH_SAVING = 1.02
 """Times the lower bound: a larger answer is written down from so much on."""
 MOST_PHRASES = 8
@@ -118,7 +121,7 @@ class LearnedLimits:
     def refuse(self, whose: LimitKey, tokens: int) -> bool:
         """A request of this size was refused without a word on what would fit; says whether that is believed."""
         seen, answered = self._bounds_of(whose), self._largest(whose)
-        if answered.prompt > tokens * DOUBT:
+        if answered.prompt > tokens * DOUBT or tokens < SMALLEST_REFUSED:
             return False
         refused = max(min(tokens, seen.refused or tokens), answered.prompt + 1)
         fitted = max((size for size in (*answered, seen.fitted) if size < refused), default=0)
@@ -295,6 +298,8 @@ def _essence(text: str) -> str:
 
 
 HYGIENE_RATIO = 0.85
+AHEAD_FROM = 0.75
+"""Of the trigger: from here on the next fold is prepared, where a model writes its summary."""
 LEAST_MESSAGES = 4
 BYTES_PER_TOKEN = 2
 SHORTEST_MESSAGE = 20
@@ -322,11 +327,22 @@ class ModelLimits(NamedTuple):
     """Tokens from which a request may be folded at a cheap moment; 0: from the trigger."""
     ratio: float = 0.0
     """The share of the window at which a crowded request is folded; 0: as the settings say."""
+    output: int = 0
+    """Tokens of the window that the answer takes."""
+    is_deferred: bool = False
+    """Whether the client is left to compact by itself."""
 
     @property
     def floor(self) -> int:
         """Bytes of a body below which nothing is looked at."""
         return (self.looked_at or self.trigger) * BYTES_PER_TOKEN
+
+    def after_client(self) -> ModelLimits:
+        """The same where the client compacts by itself: folds begin when hardly anything else fits."""
+        left = 1.0 - self.output / self.window if self.output < self.window else 1.0
+        ratio = floor(min(BESIDE_ANSWER, left) * 100) / 100
+        later = self._replace(trigger=int(self.window * ratio), reservation=0, ratio=ratio)
+        return (later if later.trigger > self.trigger else self)._replace(looked_at=0, is_deferred=True)
 
     def beside(self, fixed: int) -> ModelLimits:
         """The same where the system prompt and tools take so much that hardly a conversation fits below the trigger.
@@ -373,6 +389,8 @@ class Policy:
         """What originals go through before they are hashed and stored, where the store asks for it."""
         self.asks_engine = False
         """Whether an engine decides by something else than the size: then every request is looked at in `manage`."""
+        self.prepares = False
+        """Whether folds are prepared before they are needed: then requests are looked at earlier."""
         self.enabled = config.compression.enabled and self.mode != "passthrough"
         self._meters: LRU[tuple[float, int], Meter] = LRU(MOST_METERS)
         self._known: LRU[tuple[str | None, int, int], ModelLimits] = LRU(MOST_REMEMBERED)
@@ -395,7 +413,16 @@ class Policy:
         model = exchange.peek.name
         if model is not None and any(beta.startswith(LONG_CONTEXT) for beta in betas(exchange.headers)):
             model = f"{model}[1m]"
-        return self.limits(model, exchange.peek.output, learned)
+        limits = self.limits(model, exchange.peek.output, learned)
+        return limits.after_client() if self._is_left_to_client(exchange, model, limits) else limits
+
+    def _is_left_to_client(self, exchange: Exchange, model: str | None, limits: ModelLimits) -> bool:
+        """Whether a client compacts by itself before the limit: it goes by what vendors document, so of a model that
+        nobody knows, or with a smaller window than it believes, it does not know when."""
+        if not self.config.gateway.defer_to_client or not compacts_itself(exchange.headers):
+            return False
+        documented = look_up(model)
+        return documented.known and limits.window >= documented.model.context_window
 
     def limits(self, model: str | None, output: int, learned: int = 0) -> ModelLimits:
         """The numbers; `learned` is what is known better than the table, if anything."""
@@ -411,10 +438,17 @@ class Policy:
             reservation = self.config.compression.output_reservation or output
             trigger = budget_for(window, reservation, self.config).threshold_tokens
             looked_at = 1 if self.asks_engine else least_fold_tokens(self.config, trigger)
-            return ModelLimits(window, trigger, reservation, meter, looked_at)
+            looked_at = self._first_look(trigger, looked_at)
+            return ModelLimits(window, trigger, reservation, meter, looked_at, output=output)
         trigger = int(window * HYGIENE_RATIO)
         beside = int((window - output) * BESIDE_ANSWER) if output < window else trigger
-        return ModelLimits(window, min(trigger, beside), output if beside < trigger else 0, meter)
+        lower = min(trigger, beside)
+        kept = output if beside < trigger else 0
+        return ModelLimits(window, lower, kept, meter, self._first_look(lower, 0), output=output)
+
+    def _first_look(self, trigger: int, otherwise: int) -> int:
+        soon = int(trigger * AHEAD_FROM)
+        return min(soon, otherwise or soon) if self.prepares else otherwise
 
     def meter(self, belief: Belief) -> Meter:
         """What counts for a model; models that count alike share it, and what it remembers."""

@@ -222,6 +222,11 @@ def _bare(message: Message, dialect: type[Dialect], redactor: Redactor | None) -
     return message if kept is data else Message.over(Raw(kept), dialect.read)
 
 
+def bare_of_markers(message: Message, dialect: type[Dialect]) -> Message:
+    """A message without its cache markers."""
+    return _bare(message, dialect, None)
+
+
 def without_markers(data: bytes) -> bytes:
     """A message without its cache markers, and without the commas that stood between them and their neighbours.
 

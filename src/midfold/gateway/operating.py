@@ -153,6 +153,9 @@ class Metrics:
         self.unmanaged = Counter(
             "midfold_unmanaged_requests_total", "Requests not looked at because of a fault of the gateway's.", "error"
         )
+        self.fold_wait = Histogram(
+            "midfold_fold_wait_seconds", "What requests that were folded waited for a summary model.", "readiness"
+        )
         self._gauges: list[Measure] = []
 
     def gauge(self, name: str, told: str, read: Callable[[], float]) -> None:
@@ -168,6 +171,8 @@ class Metrics:
         self.bytes.add("in", by=account.received)
         self.bytes.add("out", by=account.sent)
         self.saved.add(by=max((account.tokens_before or 0) - (account.tokens_after or 0), 0))
+        if account.readiness or account.fold_wait:
+            self.fold_wait.observe(account.fold_wait, account.readiness or "none")
         self._count_hidden(account.hidden)
         if account.usage is not None:
             usage = account.usage
@@ -193,7 +198,7 @@ class Metrics:
     def page(self) -> str:
         measures: list[Measure] = [self.requests, self.refused, self.seconds, self.first, self.bytes]
         recall: list[Measure] = [self.hidden_rounds, self.hidden_tokens]
-        return page([*measures, self.tokens, *recall, self.saved, self.unmanaged, *self._gauges])
+        return page([*measures, self.tokens, *recall, self.saved, self.fold_wait, self.unmanaged, *self._gauges])
 
 
 READY_WITHIN = 3.0
@@ -235,6 +240,8 @@ class Operations:
         keys = GatewayKeys({name: key.hash for name, key in self.config.keys.items()})
         door = Admission(app, keys, limits, self.figures.refuse, Browsers.of(self.config))
         self.figures.gauge("midfold_held_bytes", "Bytes of requests that are not over.", lambda: door.held)
+        if (ahead := app.gateway.preparer.ahead) is not None:
+            self.figures.gauge("midfold_folds_in_preparation", "Folds being made ahead of time.", lambda: ahead.count)
         if importlib.util.find_spec("resource") is not None:
             self.figures.gauge("midfold_resident_bytes", "Most memory the process has had.", _memory)
         return door

@@ -2,13 +2,15 @@
 
     too small to matter? -> as it is
     read -> checkpoint that fits -> size -> below the trigger? -> as it is, or with the checkpoint
-    else, one at a time per conversation: look again -> fold -> with the new checkpoint
+    else, one at a time per conversation: look again -> prepared fold, or a local one -> with the new checkpoint
 
 Rules of this file:
 1. What fails here never fails the request: a store that does not answer, a summary that cannot be made, a body nobody
    can read leave the request as it was, and a header says so.
 2. Two requests of one conversation never fold twice: in this process they wait for each other, and elsewhere for the
    checkpoint of whoever holds the lease.
+3. Nobody waits for a summary model longer than `gateway.summary_wait`: a fold is prepared before it is needed (see
+   `ahead`), and one that is not ready is made without a model.
 """
 
 from __future__ import annotations
@@ -20,22 +22,22 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Raw
 
-from midfold.cache.health import Health
 from midfold.config import Config
-from midfold.decide import TIGHT, Decision, Situation, decide
+from midfold.config.schema import AuxiliaryTask
+from midfold.conversation import PreparedFold
+from midfold.decide import TIGHT, calls_to_replace
 from midfold.engine import Compressor
-from midfold.engine.guard import ENGINE_FAILED, ask_engine
-from midfold.fold.receipt import RecallCost, Receipt
-from midfold.fold.request import CompactionState
+from midfold.gateway.ahead import REST, WORTH_ANOTHER_TRY, BackgroundFolds
 from midfold.gateway.caching import Caching
 from midfold.gateway.exchange import Exchange
+from midfold.gateway.folding import NOTHING, FoldOrder, FoldResult, HistoryFolder, larger, names_of, receipt_id
 from midfold.gateway.limits import (
+    AHEAD_FROM,
     LearnedLimits,
     ModelLimits,
     Policy,
@@ -47,250 +49,28 @@ from midfold.gateway.limits import (
 from midfold.gateway.measuring import (
     CacheHealths,
     Checkpoints,
-    ClientHistory,
     MeasuredRequest,
     PreparedRequest,
     RequestMeasurer,
-    space_of,
-    tool_values,
 )
 from midfold.gateway.overflows import Overflow, without_old_media
+from midfold.gateway.own_model import OwnModels, SentPrefix
 from midfold.gateway.peek import MOST_MESSAGES
 from midfold.lru import LRU
+from midfold.model import local_summarizer
 from midfold.service import Sessions
-from midfold.session import Session, pass_pause_on
-from midfold.setup import Setup
-from midfold.store.intake import of_messages
-from midfold.store.sync import Checkpoint
-from midfold.transcript.document import tool_of
-from midfold.transcript.jsonio import elements, entries, first_byte
 from midfold.transcript.message import Transcript, Usage
 from midfold.transcript.tokens import Count
 
-# Folding a client's history: brought into the store, compacted under a lease, kept as a checkpoint.
-#
-# Rules:
-# 1. All of it happens in a thread: the store is synchronous, and a summary takes its time.
-# 2. A client that has less than the store (it went back, and goes on differently) gets a session of its own: what is
-#    stored stays as it is.
-# 3. Whoever finds the lease taken has nothing to do: the checkpoint of the other one will fit.
-
-
-MOST_SETUPS = 1_000
-NOTHING = Count(0, "estimated")
-
-
-class FoldResult(NamedTuple):
-    """What became of it."""
-
-    receipt: Receipt
-    checkpoint: Checkpoint | None
-
-    @property
-    def is_made(self) -> bool:
-        return self.receipt.status in ("compacted", "pruned")
-
-    @property
-    def is_in_flight(self) -> bool:
-        return self.receipt.status == "already_in_flight"
-
-    @property
-    def was_not_worth_it(self) -> bool:
-        """Whether the engine declined; a summariser that has failed is no reason to ask again."""
-        return self.receipt.status == "unchanged"
-
-
-class HistoryFolder:
-    """Decides about the conversations of requests, and compacts them."""
-
-    def __init__(self, sessions: Sessions, policy: Policy) -> None:
-        self.store, self.policy = sessions.store, policy
-        self._given = sessions
-        self._sessions: dict[float, Sessions] = {}
-        self._setups: LRU[tuple[str | None, int, int, float], Setup] = LRU(MOST_SETUPS)
-        self._logged: LRU[str, bool] = LRU(MOST_SETUPS)
-
-    def _sessions_at(self, ratio: float) -> Sessions:
-        """The sessions under the settings of a mode, or of requests that are folded at a share of the window."""
-        given = self._given
-        if ratio not in self._sessions:
-            self._sessions[ratio] = Sessions(
-                given.store,
-                config=self.policy.engine_config(ratio),
-                engine=given.engine,
-                summarizer=given.summarizer,
-                redactor=given.redactor,
-                media_reducer=given.media_reducer,
-                redacts=given.redacts,
-                clock=given.clock,
-            )
-        return self._sessions[ratio]
-
-    def decide(self, measured: MeasuredRequest, health: Health | None) -> Decision:
-        """Whether a request is folded, by what it tells. What its session remembers is asked when it comes to that."""
-        setup = self._setup(measured)
-        size, manages = measured.size, self.policy.mode == "manage" and not measured.limits.ratio
-        situation = Situation(
-            prompt_tokens=size.tokens,
-            threshold_tokens=measured.limits.trigger,
-            enabled=self.policy.enabled and measured.conversation.is_long_enough,
-            crowded=len(measured.view) >= self.policy.most_messages,
-            schedule=setup.schedule if manages and health is not None else None,
-            health=health or Health(),
-            now=setup.clock(),
-            fixed_tokens=measured.fixed,
-            leaves_room=not manages or setup.schedule is None,
-            recall=self._recall_cost(measured, setup),
-            model=setup.model,
-        )
-        decision = decide(self._ask_engine(measured, setup, situation) if manages else situation)
-        self._log_faults(decision.fault)
-        return decision
-
-    def _log_faults(self, *told: str) -> None:
-        """What an engine did wrong, each once."""
-        for text in told:
-            if text.startswith(ENGINE_FAILED) and self._logged.get(text) is None:
-                self._logged.put(text, True)
-                _log.error(text)
-
-    def _recall_cost(self, measured: MeasuredRequest, setup: Setup) -> RecallCost:
-        """Tools that the fold would bring along are written, and everything behind them."""
-        offer, conversation = measured.conversation.offer, measured.conversation
-        if measured.tools or not offer.new:
-            return conversation.recall
-        tokens = setup.meter.tokens(*conversation.fixed_size(setup.meter, offer.new))
-        return msgspec.structs.replace(conversation.recall, introduced_tokens=tokens)
-
-    def _ask_engine(self, measured: MeasuredRequest, setup: Setup, situation: Situation) -> Situation:
-        """The situation with what the engine says about a request as it came."""
-        state = CompactionState()
-        if setup.engine.reads_messages:
-            request = setup.request(of_messages(measured.view, measured.conversation.dialect), state)
-        else:
-            request = setup.bare_request(state)
-        tokens, basis = measured.size
-        request = msgspec.structs.replace(request, prompt_tokens=tokens, token_basis=basis)
-        return ask_engine(setup.engine, request, situation)
-
-    def _setup(self, measured: MeasuredRequest) -> Setup:
-        model, limits = measured.conversation.document.model, measured.limits
-        sessions = self._sessions_at(limits.ratio)
-        return self._setups.get_or_make(
-            (model, limits.window, limits.reservation, limits.ratio),
-            lambda: Setup(
-                sessions.engine,
-                model=model,
-                context_length=limits.window,
-                output_reservation=limits.reservation or None,
-                config=sessions.config,
-                summarizer=sessions.summarizer,
-                clock=sessions.clock,
-            ),
-        )
-
-    def fold(
-        self,
-        measured: MeasuredRequest,
-        *,
-        at_least: Count = NOTHING,
-        force: bool = False,
-        overflowed: bool = False,
-        health: Health | None = None,
-    ) -> FoldResult:
-        """Compacts if the session decides so; `at_least` is what a provider let us know about the size."""
-        conversation, size = measured.conversation, larger(measured.size, at_least)
-        session = self.sync(conversation, measured.name, measured.limits)
-        receipt = session.compact(
-            prompt_tokens=size.tokens,
-            token_basis=size.basis,
-            measured_at=measured.checkpoint.seq if measured.checkpoint else 0,
-            force=force,
-            overflowed=overflowed,
-            health=health,
-        ).receipt
-        self._log_faults(*receipt.notices)
-        if receipt.summary.failure:
-            pass_pause_on(session, measured.name)
-        folded = FoldResult(receipt, None)
-        if not folded.is_made:
-            return folded
-        return folded._replace(checkpoint=self.store.checkpoints.find(session.name, conversation.lengths))
-
-    def sync(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
-        """The session that holds exactly this history."""
-        named = self._session(conversation, name, limits)
-        done = named.sync(list(conversation.bare))
-        if not done.ahead:
-            return done.session
-        own = self._session(conversation, f"{name}.{conversation.chains[-1].hex()[:12]}", limits)
-        session = own.sync(list(conversation.bare)).session
-        pass_pause_on(named, session.name)
-        return session
-
-    def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
-        offer = conversation.offer
-        session = self._sessions_at(limits.ratio).session(
-            name,
-            model=conversation.document.model,
-            context_length=limits.window,
-            output_reservation=limits.reservation or None,
-            system=_system_of(conversation),
-            tools=[*_tools_of(conversation), *tool_values(offer.kept)],
-            dialect=conversation.dialect.name,
-            owner=space_of(name),
-            most_messages=self.policy.most_messages,
-            leaves_room=True,
-        )
-        session.setup.late_tools = tool_values(b"" if offer.kept else offer.new)
-        session.setup.recall = conversation.recall
-        return session
-
-
-def larger(one: Count, other: Count) -> Count:
-    """The larger size, with what it rests on."""
-    return other if other.tokens > one.tokens else one
-
-
-def _system_of(conversation: ClientHistory) -> Any:
-    """The system prompt, as the bytes it came as."""
-    system = conversation.system
-    if system is None or conversation.preamble is None or not isinstance(system.wire, Raw):
-        return None if system is None else system.wire
-    return entries(bytes(system.wire)).get("content")
-
-
-def _tools_of(conversation: ClientHistory) -> list[Any]:
-    """Tools, each as the bytes it came as."""
-    body = conversation.document.body
-    tools = None if body is None else body.get("tools")
-    if isinstance(tools, Raw):
-        return list(elements(tools)) if first_byte(tools) == b"[" else []
-    return tools if isinstance(tools, list) else []
-
-
-@lru_cache(1_000)
-def names_of(definitions: bytes) -> frozenset[str]:
-    """What tools are called."""
-    return frozenset(tool_of(value).name for value in tool_values(definitions))
-
-
-def receipt_id(checkpoint: Checkpoint) -> str:
-    """How a receipt is named in a header: `midfold sessions` finds it."""
-    return f"{checkpoint.session}#{checkpoint.seq}"
-
-
 T = TypeVar("T")
 THREADS, SLOW_THREADS = 8, 32
-"""For what takes milliseconds, and for folds, which may wait for a model: neither keeps the other from its turn."""
-LONGEST_WAIT = 60.0
-"""Seconds a request waits for another gateway that folds the same conversation."""
+"""For what takes milliseconds, and for folds and summarizers that wait in a thread: neither keeps the other from its
+turn."""
+LONGEST_WAIT = 10.0
+"""Seconds a request waits for whoever else folds the same conversation at this moment."""
 PAUSE = 0.25
-REST = 30.0
-"""Seconds in which a conversation that was not worth folding is not looked at again, unless it has grown."""
 MOST_NAMED = 10_000
 MUCH_SMALLER = 2
-WORTH_ANOTHER_TRY = 1.05
 LARGE = 400_000
 """Bytes of a body that is worth a thread."""
 
@@ -328,6 +108,13 @@ class RequestPreparer:
             self.policy.asks_engine = type(sessions.engine).should_compress is not Compressor.should_compress
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="midfold-gateway")
         self._slow_threads = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="midfold-fold")
+        self.own_models: OwnModels | None = None
+        """Who writes summaries where the settings leave them to the model of each conversation."""
+        self.ahead: BackgroundFolds | None = None
+        if sessions is not None and self.folder is not None:
+            task = config.auxiliary.compression
+            self.policy.prepares = sessions.summarizer is not None or task != AuxiliaryTask()
+            self.ahead = BackgroundFolds(self.folder, self._in_slow_thread, self._clock, task.timeout)
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         self._resting: LRU[str, FoldPause] = LRU(MOST_NAMED)
         self._lengths: LRU[str, int] = LRU(MOST_NAMED)
@@ -364,6 +151,8 @@ class RequestPreparer:
             if prepared is None:
                 measured = await self._fold_in_turn(exchange, measured)
                 prepared = await self.in_thread(measured.prepare)
+            elif (later := await self._replace_late(exchange, measured)) is not None:
+                measured, prepared = later, await self.in_thread(later.prepare)
             self.tell(exchange, measured)
             return prepared
         except Exception as error:  # noqa: BLE001 - a broken store, engine or plugin must not cost the client its request
@@ -463,20 +252,38 @@ class RequestPreparer:
         at_least: Count = NOTHING,
         force: bool = False,
         overflowed: bool = False,
+        is_patient: bool = False,
     ) -> MeasuredRequest:
-        """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size."""
+        """Folds, or waits for whoever does. `at_least` is what a provider let us know about the size; who `is_patient`
+        has asked for the fold, and waits for its summary."""
+        order = FoldOrder(at_least, force, overflowed, local_summarizer if self._has_own_models else None)
+        ready, local = None, False
+        if self.ahead is not None and self._takes_time(exchange, measured):
+            must_wait = at_least.tokens > 0 and not self.policy.config.compression.lossy_fallback
+            ready = await self._prepared_fold(exchange, measured, order, is_patient=is_patient or must_wait)
+            local = True
+            if ready is None and not self.policy.config.compression.lossy_fallback:
+                exchange.account.reason = "not folded: the summary is not ready"
+                return measured
+        again = await self._fold_with(exchange, measured, order, ready, local=local)
+        if self.ahead is not None:
+            self.ahead.use_up(measured, again)
+        return again
+
+    async def _fold_with(
+        self,
+        exchange: Exchange,
+        measured: MeasuredRequest,
+        order: FoldOrder,
+        ready: PreparedFold | None,
+        *,
+        local: bool,
+    ) -> MeasuredRequest:
         ends = time.monotonic() + LONGEST_WAIT
         while True:
-            loop = asyncio.get_running_loop()
-            folded = await loop.run_in_executor(self._slow_threads, self._fold, measured, at_least, force, overflowed)
+            folded = await self._in_slow_thread(self._fold, measured, order, ready, local)
             if folded.checkpoint is not None:
-                self.checkpoints.remember(folded.checkpoint)
-                if folded.is_made:
-                    exchange.account.action = folded.receipt.status
-                    notices = [one for one in folded.receipt.notices if one.startswith(TIGHT)]
-                    exchange.account.reason = "".join(notices[:1]) or exchange.account.reason
-                known = (measured.conversation, measured.name, measured.limits)
-                return await self.in_thread(self.measurer.measure_with, folded.checkpoint, *known)
+                return await self._use(exchange, measured, folded, order)
             if not folded.is_in_flight or time.monotonic() >= ends:
                 break
             await asyncio.sleep(PAUSE)
@@ -487,18 +294,122 @@ class RequestPreparer:
         exchange.account.reason = f"not folded: {folded.receipt.summary.failure or folded.receipt.reason}"
         return measured
 
-    def _fold(self, measured: MeasuredRequest, at_least: Count, force: bool, overflowed: bool) -> FoldResult:
+    async def _use(
+        self, exchange: Exchange, measured: MeasuredRequest, folded: FoldResult, order: FoldOrder
+    ) -> MeasuredRequest:
+        """The request with a new checkpoint. A prepared fold that came too late to be enough is followed by another."""
+        assert folded.checkpoint is not None
+        self.checkpoints.remember(folded.checkpoint)
+        if folded.is_made:
+            exchange.account.action = folded.receipt.status
+            exchange.account.readiness = folded.receipt.summary.readiness
+            notices = [one for one in folded.receipt.notices if one.startswith(TIGHT)]
+            exchange.account.reason = "".join(notices[:1]) or exchange.account.reason
+        known = (measured.conversation, measured.name, measured.limits)
+        again = await self.in_thread(self.measurer.measure_with, folded.checkpoint, *known)
+        was_ahead = folded.is_made and folded.receipt.summary.readiness in ("prepared", "waited")
+        if was_ahead and not order.force and self.must_fold(again):
+            return await self._fold_with(exchange, again, order._replace(at_least=NOTHING), None, local=True)
+        return again
+
+    @property
+    def _has_own_models(self) -> bool:
+        """Whether summaries are left to the model of each conversation."""
+        given = self.sessions is not None and self.sessions.summarizer is not None
+        return self.own_models is not None and self.own_models.is_on and not given
+
+    def _takes_time(self, exchange: Exchange, measured: MeasuredRequest) -> bool:
+        """Whether a summary is somebody's work, and not done in a moment."""
+        if self._has_own_models and self.own_models is not None:
+            return self.own_models.may_ask(exchange)
+        return self.folder is not None and self.folder.asks_model(measured)
+
+    def _with_writer(self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder) -> FoldOrder:
+        """An order for the background, with the credential of this request where its own model is asked."""
+        own = self.own_models
+        if not self._has_own_models or own is None:
+            return order
+        price = own.price_of_cached(measured, exchange.account.usage)
+        prefix = SentPrefix(measured, self.policy.config)
+        return order._replace(summarizer=own.summarizer(exchange, measured), prefix=prefix, price=price)
+
+    async def _replace_late(self, exchange: Exchange, measured: MeasuredRequest) -> MeasuredRequest | None:
+        """The request with the fold that a model was too late for, in place of the local one; None where it stays."""
+        late = None if self.ahead is None or self.folder is None else self.ahead.find_late(measured)
+        if late is None or late.ready is None or self.ahead is None or self.folder is None:
+            return None
+        now, seen = self._clock(), late.seen_at or self._clock()
+        late.seen_at = now
+        calls = calls_to_replace(
+            size_tokens=measured.size.tokens,
+            new_tokens=late.new_size(measured),
+            fixed_tokens=measured.fixed,
+            idle=now - seen,
+            prices=self.folder.prices(measured),
+        )
+        so_far = sum(message.role == "assistant" for message in measured.conversation.talk)
+        if calls is None or calls > so_far:
+            return None
+        async with self._turn(measured.identity):
+            folded = await self._in_slow_thread(self.folder.replace, measured, late.ready.with_readiness("late"))
+            self.ahead.drop(measured)
+        return None if folded is None else await self._use(exchange, measured, folded, FoldOrder(force=True))
+
+    def prepare_ahead(self, exchange: Exchange, prepared: PreparedRequest) -> None:
+        """Beside a request that was answered: begins the next fold, if it will soon be needed."""
+        measured, usage = prepared.measured, exchange.account.usage
+        if measured is None or self.ahead is None or measured.limits.is_deferred:
+            return
+        if exchange.account.status != 200 or exchange.account.action == "recovered":
+            return
+        if usage is not None and is_telling(usage.prompt_tokens):
+            measured = measured._replace(size=Count(usage.prompt_tokens, "reported"))
+        soon = measured.size.tokens >= AHEAD_FROM * measured.limits.trigger
+        if not soon or not measured.conversation.is_long_enough:
+            return
+        if self._takes_time(exchange, measured):
+            make = partial(self._with_writer, exchange, measured, FoldOrder())
+            self.ahead.begin(measured, make, len(exchange.body))
+
+    async def _prepared_fold(
+        self, exchange: Exchange, measured: MeasuredRequest, order: FoldOrder, *, is_patient: bool
+    ) -> PreparedFold | None:
+        """The fold that a model has written the summary of; None if it is not ready within the time there is."""
+        assert self.ahead is not None
+        began, account = time.perf_counter(), exchange.account
+        found = None if order.force else self.ahead.find(measured)
+        was_ready = found is not None and not found.is_in_flight
+        make = partial(self._with_writer, exchange, measured, order)
+        pending = self.ahead.begin(measured, make, len(exchange.body), is_due=True, force=order.force)
+        if pending is None:
+            return None
+        seconds = self.policy.config.gateway.summary_wait
+        ready = await self.ahead.wait(pending, None if is_patient else seconds)
+        if pending.is_made_elsewhere:
+            await self._await_other(measured, began + seconds)
+        account.fold_wait += 0.0 if was_ready else time.perf_counter() - began
+        return ready if ready is None or was_ready else ready.with_readiness("waited")
+
+    async def _await_other(self, measured: MeasuredRequest, ends: float) -> None:
+        """Until another gateway has folded what it prepares, or until the time is over."""
+        while time.perf_counter() < ends:
+            await asyncio.sleep(min(PAUSE, max(ends - time.perf_counter(), 0.0)))
+            if not self.must_fold(await self.in_thread(self._again, measured)):
+                return
+
+    def _fold(
+        self, measured: MeasuredRequest, order: FoldOrder, ready: PreparedFold | None = None, local: bool = False
+    ) -> FoldResult:
         assert self.folder is not None
-        fold = partial(self.folder.fold, measured, at_least=at_least, overflowed=overflowed)
-        folded = fold(force=force, health=self.measurer.health(measured))
+        folded = self.folder.fold(measured, order, health=self.measurer.health(measured), ahead=ready, local=local)
         if folded.checkpoint is None:
             newest = self.checkpoints.find_in_store(measured.conversation, measured.name)
             if newest is not None and newest != measured.checkpoint:
                 # Somebody else has folded it in the meantime.
                 return folded._replace(checkpoint=newest)
-        if at_least.tokens and folded.was_not_worth_it:
+        if order.at_least.tokens and folded.was_not_worth_it:
             # The provider has refused the request: a small gain is better than none.
-            return fold(force=True)
+            return self.folder.fold(measured, order._replace(force=True), local=local)
         return folded
 
     def _rest(self, measured: MeasuredRequest, folded: FoldResult) -> None:
@@ -594,6 +505,11 @@ class RequestPreparer:
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
+    async def _in_slow_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._slow_threads, work, *arguments)
+
     async def close(self) -> None:
+        if self.ahead is not None:
+            await self.ahead.close()
         for threads in (self._threads, self._slow_threads):
             threads.shutdown(wait=False, cancel_futures=True)

@@ -31,6 +31,7 @@ from midfold.fold.archive import Archive
 from midfold.fold.receipt import RecallCost
 from midfold.gateway.encodings import decode_body
 from midfold.gateway.exchange import Exchange, Owner
+from midfold.gateway.folding import names_of
 from midfold.gateway.hidden import (
     JOINED,
     BesideCalls,
@@ -43,7 +44,7 @@ from midfold.gateway.hidden import (
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest, ToolOffer
 from midfold.gateway.overflows import MOST_OF_ERRORS
 from midfold.gateway.peek import MOST_VALUES, structural_values
-from midfold.gateway.prepare import LARGE, names_of
+from midfold.gateway.prepare import LARGE
 from midfold.gateway.routes import encoding_of, to_client
 from midfold.gateway.upstream import MOST_READ
 from midfold.lru import LRU

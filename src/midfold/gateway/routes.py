@@ -161,6 +161,15 @@ def _label(client: str, given: str) -> str:
     return f"{client}-{given}" if _SESSION_ID.fullmatch(given) else ""
 
 
+_COMPACTING = re.compile(rb"claude-cli/|codex[_-][a-z_-]+/|opencode/")
+"""How the `user-agent` of Claude Code, Codex and opencode begins: they compact their conversations themselves."""
+
+
+def compacts_itself(headers: Iterable[Raw]) -> bool:
+    """Whether a request is of a client with a compaction of its own."""
+    return any(name == b"user-agent" and _COMPACTING.match(value) for name, value in headers)
+
+
 def betas(headers: Iterable[Raw]) -> list[str]:
     """The features of a provider that a client asks for by name, in one order."""
     lines = [value.decode("latin-1") for name, value in headers if name in (b"anthropic-beta", b"openai-beta")]

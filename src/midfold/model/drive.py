@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +16,8 @@ from midfold.fold.receipt import cooldown
 from midfold.fold.request import CompactionState, Flow, Outcome, SummaryAnswer, SummaryAsk
 
 T = TypeVar("T")
+InThread = Callable[..., Awaitable[Any]]
+"""Runs a function with its arguments in a thread, as `asyncio.to_thread` does."""
 Summarizer = Callable[[SummaryAsk], "str | SummaryAnswer"]
 
 
@@ -85,11 +87,12 @@ class CooldownGuard:
         self._asked = answer_of(self._summarize, ask, self._clock)
         return self._asked
 
-    async def later(self, ask: SummaryAsk) -> SummaryAnswer:
+    async def later(self, ask: SummaryAsk, in_thread: InThread = asyncio.to_thread) -> SummaryAnswer:
         """The same, awaited: by the summarizer's own `later` if it has one, else in a thread."""
         awaited = getattr(self._summarize, "later", None)
         if self._decision.pause or awaited is None:
-            return await asyncio.to_thread(self, ask)
+            answer: SummaryAnswer = await in_thread(self, ask)
+            return answer
         try:
             self._asked = as_answer(await awaited(ask), self._summarize)
         except Exception as error:  # noqa: BLE001 - whatever a caller's summarizer raises must not lose the conversation
@@ -130,24 +133,40 @@ def run(steps: Generator[Question, SummaryAnswer, T]) -> T:
     return step.value  # type: ignore[return-value]
 
 
-async def run_async(steps: Generator[Question, SummaryAnswer, T]) -> T:
+class Preparation(Generic[T]):
+    """Work that is still to be done: call it in another thread, or await `later`."""
+
+    def __init__(self, steps: Generator[Any, Any, T]) -> None:
+        self.steps = steps
+        """Asks for summaries, and gives what comes of them."""
+
+    def __call__(self) -> T:
+        return run(self.steps)
+
+    async def later(self, in_thread: InThread = asyncio.to_thread) -> T:
+        """The same for an event loop."""
+        return await run_async(self.steps, in_thread)
+
+
+async def run_async(steps: Generator[Question, SummaryAnswer, T], in_thread: InThread = asyncio.to_thread) -> T:
     """The same for an event loop: what takes time happens in a thread, summaries are awaited."""
     try:
-        step = await _next_in_thread(steps, None)
+        step = await _next_in_thread(steps, None, in_thread)
         while isinstance(step, Question):
-            step = await _next_in_thread(steps, await step.guard.later(step.ask))
+            step = await _next_in_thread(steps, await step.guard.later(step.ask, in_thread), in_thread)
     finally:
-        await asyncio.to_thread(steps.close)
+        await in_thread(steps.close)
     return step.value  # type: ignore[return-value]
 
 
 async def _next_in_thread(
-    steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None
+    steps: Generator[Question, SummaryAnswer, T], answer: SummaryAnswer | None, in_thread: InThread
 ) -> Question | _FlowResult:
     """Who is cancelled waits for the step: a thread cannot be stopped, and nothing may be left half done."""
-    work = asyncio.ensure_future(asyncio.to_thread(_next, steps, answer))
+    work = asyncio.ensure_future(in_thread(_next, steps, answer))
     try:
-        return await asyncio.shield(work)
+        step: Question | _FlowResult = await asyncio.shield(work)
+        return step
     except asyncio.CancelledError:
         await asyncio.wait({work})
         raise

@@ -21,8 +21,8 @@ from midfold.errors import ConfigError, ModelFailed
 from midfold.models import Belief, ModelOverride, look_up
 from midfold.transcript import jsonio
 
-Wire = Literal["openai", "anthropic"]
-DIALECTS: dict[Wire, str] = {"openai": "openai-chat", "anthropic": "anthropic"}
+Wire = Literal["openai", "responses", "anthropic"]
+DIALECTS: dict[Wire, str] = {"openai": "openai-chat", "responses": "openai-responses", "anthropic": "anthropic"}
 DEFAULT_TIMEOUT = 120.0
 DEFAULT_WINDOW = 128_000
 NOWHERE = "(an address that cannot be called)"
@@ -73,7 +73,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         base = self.base_url.rstrip("/")
         if self.wire == "anthropic":
             return f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
-        return f"{base}/chat/completions"
+        return f"{base}/responses" if self.wire == "responses" else f"{base}/chat/completions"
 
     def headers(self) -> dict[str, str]:
         """The headers of every request to it; raises ModelFailed where none can be made."""
@@ -298,8 +298,15 @@ class _EndpointChoice:
             timeout=self.task.timeout,
             extra_body=_object(self.task.extra_body),
             reasoning_effort=self.task.reasoning_effort,
-            reuse_prefix=self.task.reuse_prefix and model == self.model,
+            reuse_prefix=self._reuses_prefix(endpoint, model),
         )
+
+    def _reuses_prefix(self, endpoint: Endpoint, model: str) -> bool:
+        """By itself only where the conversation is held: at the address and with the key that have had every word."""
+        asked, held = self.task.reuse_prefix, self.talking_to
+        if asked is None:
+            asked = held is not None and (held.base_url, held.key) == (endpoint.base_url, endpoint.key)
+        return asked and model == self.model
 
     def _variable(self, known: KnownProvider) -> str:
         return self.task.api_key_env or known.key_variable

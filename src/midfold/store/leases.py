@@ -70,6 +70,10 @@ class StoredLeases:
     def release(self, lease: Lease) -> None:
         self.database.write(lambda tx: tx.run("lease_release", **lease._asdict()))
 
+    def forget(self, session_id: str) -> None:
+        """Takes away what a released lease leaves: of one under which nothing is committed, nobody needs the fence."""
+        self.database.write(lambda tx: tx.run("lease_forget", session=session_id))
+
 
 class Renewal:
     """Renews a lease in the background until it is stopped or lost."""

@@ -501,4 +501,16 @@ def prefix_request(
         if document.body is not None and document.body.get(key) is not None:
             body[key] = document.setting(key)
     values = [message_value(message, document.dialect) for message in messages]
-    return {**body, "messages": [*values, {"role": "user", "content": instruction}]}
+    return {**body, "messages": with_instruction(values, instruction, document.dialect.name)}
+
+
+def with_instruction(values: list[Any], instruction: str, dialect: str) -> list[Any]:
+    """Messages as plain values, and what the user says behind them; where two of a role must not follow each other, as
+    a part of the last one."""
+    typed = {"type": "message"} if dialect == "openai-responses" else {}
+    last = values[-1] if values else None
+    if dialect != "anthropic" or not isinstance(last, dict) or last.get("role") != "user":
+        return [*values, {**typed, "role": "user", "content": instruction}]
+    content = last.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    return [*values[:-1], {**last, "content": [*blocks, {"type": "text", "text": instruction}]}]

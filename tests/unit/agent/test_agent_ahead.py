@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import midfold
-from midfold.conversation import BackgroundFold
 from midfold.errors import SummaryFailed
 from midfold.fold.handoff import recognise
+from midfold.host import BackgroundFold
 from midfold.session import Session
 from midfold.testing import ScriptedSummarizer
 from midfold.transcript.laws import violations

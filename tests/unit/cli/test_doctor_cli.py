@@ -65,6 +65,16 @@ def test_a_provider_without_its_key_is_a_problem_with_exit_code_1(tmp_path: Path
     assert "OPENAI_API_KEY is not set" in result.output
 
 
+def test_the_models_of_conversations_need_no_key_of_the_gateways(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        'gateway: {upstream: "http://127.0.0.1:9"}\nauxiliary: {compression: {provider: main}}\n'
+        f'store: {{url: "sqlite:///{tmp_path}/s.db"}}\n'
+    )
+    found = told(run("--config", str(file), "--json"), "summaries")
+    assert found["status"] == "ok" and found["told"].startswith("in the gateway the model of each conversation")
+
+
 def test_a_probe_that_cannot_connect_names_the_failure(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text('auxiliary: {compression: {base_url: "http://127.0.0.1:9/v1", model: small}}\n')

@@ -13,9 +13,10 @@ import midfold
 from midfold.fold.handoff import SYSTEM_NOTE
 from midfold.fold.request import SummaryAsk
 from midfold.gateway.exchange import Exchange
+from midfold.gateway.folding import NOTHING, FoldOrder
 from midfold.gateway.measuring import ClientHistory, MeasuredRequest
 from midfold.gateway.peek import peek
-from midfold.gateway.prepare import NOTHING, RequestPreparer
+from midfold.gateway.prepare import RequestPreparer
 from midfold.gateway.routes import route_of
 from midfold.testing.answers import anthropic_json
 from midfold.testing.doubles import ScriptedProvider
@@ -56,10 +57,10 @@ def test_who_knew_only_the_whole_history_gets_the_fold_that_was_made_of_it() -> 
         one, two = (RequestPreparer(settings("http://127.0.0.1:1", window=WINDOW), sessions) for _ in range(2))
         first, second = measured(one), measured(two)
         assert one.must_fold(first) and first.checkpoint is second.checkpoint is None
-        made = one._fold(first, NOTHING, False)
+        made = one._fold(first, FoldOrder())
         assert made.is_made and made.checkpoint is not None
         for at_least in (NOTHING, Count(WINDOW + 1, "reported")):
-            found = two._fold(second, at_least, False)
+            found = two._fold(second, FoldOrder(at_least))
             assert (found.is_made, found.checkpoint, len(asked)) == (False, made.checkpoint, 1)
 
 
@@ -71,7 +72,7 @@ def test_a_size_that_was_measured_before_a_compaction_says_nothing_after_it() ->
         session = preparer.folder.sync(one.conversation, one.name, one.limits)
         assert session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
         assert not session.compact(prompt_tokens=one.size.tokens, measured_at=0).changed
-        assert not preparer.folder.fold(one).is_made
+        assert not preparer.folder.fold(one, FoldOrder()).is_made
 
 
 def test_a_fold_asks_for_the_checkpoint_twice_and_reads_no_message_that_is_in_hand() -> None:

@@ -179,6 +179,26 @@ def test_reuse_of_the_prefix_is_for_the_same_model_only() -> None:
     assert not other.reuse_prefix
 
 
+def test_by_itself_the_prefix_goes_only_where_the_conversation_is_held() -> None:
+    held = Endpoint(name="lab", wire="openai", base_url="http://lab:1/v1", model="big", key=KEY)
+    main = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="main")))
+    own = resolve(main, {}, "big", held).endpoint
+    assert own is not None and own.reuse_prefix
+    small = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="main", model="small")))
+    other = resolve(small, {}, "big", held).endpoint
+    assert other is not None and not other.reuse_prefix
+    unheld = resolve(main, {"OPENAI_API_KEY": KEY}, "gpt-4o").endpoint
+    assert unheld is not None and not unheld.reuse_prefix
+    sections = {"lab": Provider(base_url="http://lab:1/v1", api_key_env="LAB_KEY", model="big")}
+    lab = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="lab")), providers=sections)
+    for key, reuses in ((KEY, True), (OTHER, False)):
+        found = resolve(lab, {"LAB_KEY": key}, "big", held).endpoint
+        assert found is not None and found.reuse_prefix is reuses
+    never = Config(auxiliary=Auxiliary(compression=AuxiliaryTask(provider="main", reuse_prefix=False)))
+    asked = resolve(never, {}, "big", held).endpoint
+    assert asked is not None and not asked.reuse_prefix
+
+
 def test_a_section_of_ones_own_is_an_endpoint() -> None:
     sections = {
         "lab": Provider(base_url="http://lab:1/v1", api_key_env="LAB_KEY", model="big"),

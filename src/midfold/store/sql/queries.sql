@@ -300,6 +300,9 @@ WHERE session = :session AND holder = :holder AND fence = :fence AND expires > {
 -- name: lease_release
 UPDATE leases SET expires = 0 WHERE session = :session AND holder = :holder AND fence = :fence
 
+-- name: lease_forget
+DELETE FROM leases WHERE session = :session AND expires = 0
+
 -- name: lease_held
 SELECT 1 FROM leases
 WHERE session = :session AND holder = :holder AND fence = :fence AND expires > {now} {lock}
