@@ -470,7 +470,7 @@ class Session(Conversation[StoredSnapshot]):
         record = self.store.undo(self.name)
         self._copy.forget()
         now = self._now()
-        self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner))
+        self._learn(now, msgspec.structs.replace(now.memory, undone=True, partner=before.partner, host=before.host))
         self._keep_pause(before.state)
         return record
 

@@ -238,7 +238,7 @@ class Recall:
         while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
             start = max(end - STEPS * 4, 0)
             found = self._past.messages({session: set(range(max(start - MOST_AT_ONCE, 0), end))})
-            chosen, batch = _chosen(found, filters), [one for one in found if one.position >= start]
+            chosen, batch = _choices(found, filters), [one for one in found if one.position >= start]
             for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
                 whole = original(one.message)
                 left -= len(whole)
@@ -264,7 +264,7 @@ class Recall:
         asked = [term.typed for query in queries for term in parse_query(query).terms if len(term.typed) > 2]
         if not asked or self._past.size() > MOST_LOOKED_THROUGH:
             return []
-        every = self._past.words("")
+        every = sorted(self._past.words(""), key=lambda word: (len(word), word))
         near = dict.fromkeys(word for typed in asked[:MOST_QUERIES] for word in words_like(typed, every)[:MOST_LIKE])
         terms = [Term(word, typed=word) for word in [*near][:MOST_LIKE]]
         return [term.typed for term, places in zip(terms, self._past.places(terms), strict=True) if places]
@@ -400,7 +400,7 @@ def _is_own(found: Candidate) -> bool:
     return bool(calls) and not found.message.text and NAMES.issuperset(calls)
 
 
-def _chosen(batch: Sequence[Candidate], filters: Filters) -> set[int]:
+def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
     """The positions of messages that filters allow, less our own."""
     allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
     return {
