@@ -3,7 +3,7 @@ VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all soak check mutants bench e2e-model lock clean help
+.PHONY: demo test test-all clients soak check mutants bench e2e-model lock clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,6 +41,10 @@ test: check  ## everything that must hold, in a few minutes
 test-all: $(VENV)/.all  ## as test, with the shared transcripts, Hermes, Ray and a browser installed and required
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
 	HYPOTHESIS_PROFILE=all MIDFOLD_REQUIRE_ALL=1 $(MAKE) test
+
+clients: $(VENV)/.dev  ## released clients through midfold run, installed under .bench; writes docs/reference/clients.md
+	MIDFOLD_REQUIRE_ALL=1 $(BIN)/pytest -v tests/e2e/test_real_clients.py
+	$(BIN)/python tools/gen_clients_doc.py
 
 soak: $(VENV)/.dev  ## the long runs at full size
 	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property

@@ -1,6 +1,6 @@
 """Runs the benchmarks: all of them, or those named.
 
-python -m bench [wire] [tokens] [redact] [compact] [store] [recall] [gateway] [trajectories] [longtask]
+python -m bench [wire] [tokens] [redact] [compact] [store] [recall] [gateway] [trajectories] [longtask] [frameworks]
 """
 
 from __future__ import annotations
@@ -8,7 +8,18 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ("wire", "tokens", "redact", "compact", "store", "recall", "gateway", "trajectories", "longtask")
+BENCHMARKS = (
+    "wire",
+    "tokens",
+    "redact",
+    "compact",
+    "store",
+    "recall",
+    "gateway",
+    "trajectories",
+    "longtask",
+    "frameworks",
+)
 
 
 def main() -> None:

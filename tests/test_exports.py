@@ -23,7 +23,8 @@ from midfold import transcript as wire
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md")), ROOT / "README.md"]
-ROOMS = ("adapters.hermes", "adapters.langchain", "agent", "cache", "gateway", "lab", "pages", "testing")
+ADAPTERS = ("google_adk", "hermes", "langchain", "litellm", "openai_agents", "pydantic_ai", "strands")
+ROOMS = (*(f"adapters.{name}" for name in ADAPTERS), "agent", "cache", "gateway", "lab", "pages", "testing")
 """Programs of their own beside the library; what they offer is importable from the room itself."""
 
 INNER = {

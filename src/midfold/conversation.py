@@ -98,6 +98,8 @@ class ConversationMemory(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """What the provider's cache did, turn by turn."""
     partner: ChatPartner | None = None
     """Whom an agent talked to, for who goes on with it."""
+    host: dict[str, Any] = {}
+    """What the host keeps with the conversation."""
 
     @property
     def calibration(self) -> Calibration:
@@ -573,13 +575,9 @@ class MemoryConversation(Conversation[Snapshot]):
         return Compacted(outcome.receipt, self)
 
     def save(self) -> dict[str, Any]:
-        memory, shelf = self._memory, Archive(self.archive)
+        memory, shelf, window = self._memory, Archive(self.archive), self.setup.context_length
         saved = SavedConversation(
-            state=memory.state,
-            ratio=memory.ratio,
-            samples=memory.samples,
-            context_length=self.setup.context_length,
-            health=memory.health,
+            state=memory.state, ratio=memory.ratio, samples=memory.samples, context_length=window, health=memory.health
         )
         value: dict[str, Any] = msgspec.to_builtins(saved)
         value["archive"] = {handle: [plain(item) for item in shelf.originals(handle)] for handle in shelf}

@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from midfold.engine import ContextEngine
 from midfold.errors import StoreError
 from midfold.fold.handoff import recognise
 from midfold.fold.redact import redact
 from midfold.recall import Filters, Hit, search
-from midfold.session import Session
+from midfold.session import Session, memory_of
 from midfold.setup import PLAINEST, Setup
 from midfold.store import CompactionLease, SqlStore, open_database
 from midfold.store.database import CONNECTIONS
@@ -134,6 +136,19 @@ class Sessions:
         """What a session is about: the first words that a person typed in it."""
         opening = (row.message for row in self.store.history(info, 0, min(OPENING, info.count)))
         return title_of((message for message in opening if recognise(message) is None), self.redactor)
+
+    def host_state(self, name: str) -> dict[str, Any]:
+        """What a host keeps with a session, in plain JSON; empty where it has kept nothing."""
+        known = self.store.info(name)
+        return {} if known is None else memory_of(known).host
+
+    def set_host_state(self, name: str, state: dict[str, Any]) -> bool:
+        """Says whether it is kept: not before the first message, nor while a compaction is being written."""
+        known = self.store.info(name)
+        if known is None:
+            return False
+        memory = msgspec.structs.replace(memory_of(known), host=state)
+        return self.store.remember(known, msgspec.json.encode(memory))
 
     def search(
         self,

@@ -37,7 +37,7 @@ from support.fixtures import free
 from support.gateways import running
 from support.timing import assert_in_proportion
 
-CLIENTS = ["claude_code_reminders", "claude_code_system", "codex"]
+CLIENTS = ["claude_code_parts", "claude_code_reminders", "claude_code_system", "codex"]
 PATHS = {"anthropic": "/v1/messages", "openai-responses": "/v1/responses", "openai-chat": "/v1/chat/completions"}
 RESULT = re.compile("tool_result|function_call_output")
 CODEX = "openai-responses"

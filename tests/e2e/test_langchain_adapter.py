@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from support.frameworks import run_in
+from support.frameworks import LANGCHAIN, run_in
 from support.provider_replies import Turn
+from support.reading_model import SUMMARY
 from support.rules_provider import RulesProvider
 
-LANGCHAIN = ("langchain==1.4.7", "langchain-openai==1.7.3")
 WINDOW = 16_000
 FILES = 36
 
@@ -24,7 +24,7 @@ def reader(request: Any) -> Turn:
     """Reads one file after the other, looks one of the first up, and says what it saw."""
     body = request.body
     if "tools" not in body:
-        return Turn("## Goal\nRead the files\n\n## Progress\n### Done\n- read some of them: WRITTEN BY THE MODEL")
+        return Turn(SUMMARY)
     messages = body["messages"]
     last = messages[-1]
     offered = [tool["function"]["name"] for tool in body["tools"]]
@@ -155,7 +155,7 @@ def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
         messages = [message for message in body["messages"] if message["role"] != "system"]
         assert 1 <= same <= ids <= len(messages)
     assert run["same"][:8] == [1 + 2 * number for number in range(8)]
-    assert min(run["same"][10:]) > 5
+    assert min(run["same"][10:]) >= 3
 
 
 def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,15 @@ import pytest
 from click.testing import CliRunner
 
 import midfold
-from midfold.adapters.claude_code import answer, keep
+from midfold.adapters.claude_code import EVENTS, answer, keep
 from midfold.adapters.mcp_server import SPECS, SessionTools, project_prefix
 from midfold.cli.main import main
 from midfold.errors import ConfigError
 from midfold.gateway.admission import hash_key, new_key
+from support.data import need
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "tests" / "data" / "clients" / "claude_code_hooks.json"
 CODING = ROOT / "examples" / "coding-session.json"
 SESSION = "0442a060-edc3-4307-bddb-11a2951fd1a1"
 
@@ -87,6 +91,22 @@ def test_after_a_compaction_the_words_of_the_user_and_the_trail_are_given_back(h
     assert "never touch legacy.py" in said["additionalContext"]
     assert "ports.py" in said["additionalContext"]
     assert answer(event("SessionStart", log_of(home), source="startup"), project) == b""
+
+
+def test_what_the_real_claude_code_tells_its_hooks_is_understood(home: Path, project: Path) -> None:
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    log = home / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in recorded["log"]), encoding="utf-8")
+    events = [{**told, "transcript_path": str(log)} for told in recorded["events"]]
+    assert set(EVENTS) <= {told["hook_event_name"] for told in events}
+    said = [answer(told, project) for told in events if told["hook_event_name"] == "SessionStart"]
+    [context] = [json.loads(one)["hookSpecificOutput"]["additionalContext"] for one in said if one]
+    assert "- Make ports for zebrafish, and never touch legacy.py\n- And a test for it, please.\n" in context
+    assert "/home/ann/shop/ports.py" in context
+    [compacts] = [told for told in events if told["hook_event_name"] == "PreCompact"]
+    (home / "data" / "midfold").mkdir(parents=True)
+    keep(project, log, log.stat().st_size, compacts["session_id"])
+    assert "zebrafish" in kept(home, project).run("search", {"query": "zebrafish"}).text
 
 
 def test_what_is_given_back_is_bounded_and_has_no_secrets(home: Path, project: Path) -> None:
@@ -239,7 +259,8 @@ def test_what_was_compacted_can_be_unfolded(project: Path) -> None:
 
 
 def client() -> Any:
-    return pytest.importorskip("mcp", reason="the extra mcp is not installed")
+    need(find_spec("mcp"), "the extra mcp is not installed (make test-all does it)")
+    return import_module("mcp")
 
 
 async def talk(transport: Any) -> None:

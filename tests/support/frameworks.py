@@ -12,6 +12,14 @@ from typing import Any
 from bench.peers import HOME, environment
 from support.data import ROOT, need
 
+ADK = ("google-adk==2.13.0", "litellm==1.106.2", "mcp>=1.20")
+AGENTS = ("openai-agents==0.24.0",)
+CREWAI = ("crewai==1.15.30",)
+LANGCHAIN = ("langchain==1.4.7", "langchain-openai==1.7.3")
+LITELLM = ("litellm[proxy]==1.106.2",)
+PYDANTIC_AI = ("pydantic-ai-slim[openai]==2.66.0",)
+SMOLAGENTS = ("smolagents[openai]==1.26.0",)
+STRANDS = ("strands-agents[openai]==1.62.0",)
 MIDFOLD_NEEDS = ("msgspec>=0.19", "PyYAML>=6.0.1", "click>=8.1", "rich>=13.7")
 
 

@@ -96,7 +96,8 @@ def _block_events(index: int, block: Event) -> list[Event]:
     ]
 
 
-def responses(turn: Turn, number: int, model: str, usage: Mapping[str, Any], stream: bool) -> Answer:
+def output_items(turn: Turn, number: int) -> list[Event]:
+    """A turn as the items of a response."""
     output: list[Event] = []
     if turn.text:
         part = {"type": "output_text", "text": turn.text, "annotations": []}
@@ -106,6 +107,11 @@ def responses(turn: Turn, number: int, model: str, usage: Mapping[str, Any], str
     for call, name, arguments in turn.calls:
         made = {"type": "function_call", "id": f"fc_{call}", "call_id": call, "name": name, "status": "completed"}
         output.append({**made, "arguments": json.dumps(arguments)})
+    return output
+
+
+def responses(turn: Turn, number: int, model: str, usage: Mapping[str, Any], stream: bool) -> Answer:
+    output = output_items(turn, number)
     whole = {
         "id": f"resp_{number}",
         "object": "response",

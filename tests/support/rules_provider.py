@@ -7,6 +7,7 @@
 `model` is a function from a request to the turn it gets. Both of OpenAI's wires and Anthropic's are served, whole and
 streaming, with `GET /v1/models` and `count_tokens`. Nothing leaves the machine. With `in_stream` an overflow of a
 streaming request is told inside a stream that began with 200; without `names_limit` nobody is told the window's size.
+Responses and conversations are kept, and a request that goes on from one is checked and billed with all that is in it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from midfold.testing.answers import Answer, value
 from midfold.testing.doubles import Request, ScriptedProvider
 from support.prefix_cache import Bill, PrefixCache, Refused
-from support.provider_replies import Turn, anthropic, chat, refused_stream, responses
+from support.provider_replies import Turn, anthropic, chat, output_items, refused_stream, responses
 from support.provider_rules import Problem, check, prompt_tokens, text_tokens, tokens
 
 Model = Callable[[Request], Turn]
@@ -40,6 +41,43 @@ class Served(NamedTuple):
     wire: str
     prompt: int
     bill: Bill
+    body: Mapping[str, Any]
+    """The whole request, with what it goes on from."""
+
+
+class KeptItems:
+    """What a provider keeps of responses and conversations: the items of each, by its id."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, list[Any]] = {}
+
+    def add(self, given: str, items: list[Any]) -> None:
+        self._items[given] = [*self._items.get(given, ()), *items]
+
+    def whole(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The request with what it goes on from; raises LookupError for an id that is not known."""
+        asked = body.get("previous_response_id") or _id_of(body.get("conversation"))
+        if not asked:
+            return body
+        if asked not in self._items:
+            raise LookupError(asked)
+        return {**body, "input": [*self._items[asked], *_listed(body.get("input"))]}
+
+    def keep(self, body: Mapping[str, Any], given: str, output: list[Any]) -> None:
+        """After an answer; `body` is the whole request."""
+        if body.get("store") is False:
+            return
+        self._items[given] = [*_listed(body.get("input")), *output]
+        if conversation := _id_of(body.get("conversation")):
+            self._items[conversation] = self._items[given]
+
+
+def _id_of(value: Any) -> str | None:
+    return value.get("id") if isinstance(value, Mapping) else value
+
+
+def _listed(items: Any) -> list[Any]:
+    return [{"role": "user", "content": items}] if isinstance(items, str) else list(items or ())
 
 
 class SentPrefixes:
@@ -85,6 +123,7 @@ class RulesProvider:
         self.served: list[Served] = []
         self._marked = PrefixCache(minimum=minimum, count=tokens)
         self._automatic = SentPrefixes()
+        self._kept = KeptItems()
         self._lock = threading.Lock()
         self._server = ScriptedProvider(then=self._answer)
 
@@ -111,6 +150,8 @@ class RulesProvider:
 
     def _answer(self, request: Request) -> Answer:
         path = request.path.partition("?")[0].removeprefix("/v1")
+        if request.method == "POST" and path.startswith("/conversations"):
+            return self._conversation(path, (request.body or {}).get("items") or [])
         if request.method == "GET" and path == "/models":
             return value({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
         counting = path == "/messages/count_tokens"
@@ -126,9 +167,13 @@ class RulesProvider:
             if problem is None:
                 return value({"input_tokens": prompt_tokens(wire, body)})
             return self._refuse(wire, problem)
+        try:
+            body = self._kept.whole(body) if wire == "responses" and isinstance(body, Mapping) else body
+        except LookupError as missing:
+            return self._refuse(wire, Problem(400, f"Previous response with id {missing} not found."))
         problem = check(wire, body, self.window)
         if problem is None:
-            return self._served(wire, request)
+            return self._reply(wire, request, body)
         if problem.is_overflow and not self.names_limit:
             problem = problem._replace(message=UNNAMED[wire])
         if problem.is_overflow and self.in_stream and body.get("stream") is True:
@@ -136,18 +181,27 @@ class RulesProvider:
             return refused_stream(wire, body["model"], problem.message)
         return self._refuse(wire, problem)
 
-    def _served(self, wire: str, request: Request) -> Answer:
-        body: Mapping[str, Any] = request.body
+    def _conversation(self, path: str, items: list[Any]) -> Answer:
+        """A new one, or items that are put into one."""
+        given = path.split("/")[2] if path.endswith("/items") else f"conv_{len(self.requests)}"
+        self._kept.add(given, items)
+        if path.endswith("/items"):
+            return value({"object": "list", "data": items, "has_more": False})
+        return value({"id": given, "object": "conversation", "created_at": 1_700_000_000, "metadata": {}})
+
+    def _reply(self, wire: str, request: Request, body: Mapping[str, Any]) -> Answer:
         with self._lock:
             number = len(self.served)
             try:
                 bill = self._bill(wire, body)
             except Refused as refused:
                 return self._refuse(wire, Problem(400, str(refused)))
-            self.served.append(Served(wire, prompt_tokens(wire, body), bill))
+            self.served.append(Served(wire, prompt_tokens(wire, body), bill, body))
         turn = self.model(request)
         written = text_tokens(turn.text + turn.thinking) + sum(tokens([name, given]) for _, name, given in turn.calls)
         make = {"chat": chat, "responses": responses, "anthropic": anthropic}[wire]
+        if wire == "responses":
+            self._kept.keep(body, f"resp_{number}", output_items(turn, number))
         return make(turn, number, body["model"], _usage(wire, bill, written), body.get("stream") is True)
 
     def _bill(self, wire: str, body: Mapping[str, Any]) -> Bill:

@@ -68,7 +68,7 @@ gateway: {upstream: "https://llm.example", api_key_env: GW_KEY, key_header: bear
   mode: manage, recall: "on", host: 0.0.0.0, port: 80,
   hygiene_hard_message_limit: 10, retries: 0, connect_timeout: 1.5, timeout: 9.5, largest_body: 1000,
   largest_total: 2000, body_seconds: 5.5, log: requests, record: folded, summary_wait: 1.5,
-  defer_to_client: true,
+  defer_to_client: true, keep_turns: 9,
   hosts: "a.example, b.example", origins: "https://c.example"}
 agent: {model: big, provider: lab, longest_answer: 9, timeout: 9.5, max_steps: 3, command_timeout: 1.5,
   output_characters: 300, background: false, behind_gateway: true,

@@ -482,3 +482,18 @@ def test_a_session_with_half_a_character_in_it_is_compacted(place: str) -> None:
     session.append(messages)
     assert session.compact(force=True).receipt.status in ("compacted", "pruned")
     assert json.loads(session.view().json())
+
+
+def test_what_a_host_keeps_with_a_session_outlives_folds_undo_and_the_process(connect: Open) -> None:
+    sessions = connect()
+    assert sessions.host_state("s") == {}
+    assert not sessions.set_host_state("s", {"a": 1}), "there is no session yet"
+    session = begun(sessions)
+    assert sessions.set_host_state("s", {"a": [1, {"b": "c"}]})
+    session.observe({"prompt_tokens": 40_000, "completion_tokens": 10})
+    assert session.compact().changed
+    assert connect().host_state("s") == {"a": [1, {"b": "c"}]}
+    session.undo()
+    assert connect().host_state("s") == {"a": [1, {"b": "c"}]}
+    sessions.delete("s")
+    assert sessions.host_state("s") == {}

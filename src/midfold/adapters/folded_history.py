@@ -2,8 +2,8 @@
 
 A framework keeps everything that was said and hands all of it over with every call. What midfold must remember between
 two calls is plain JSON: which messages the view has (by their place in the history) and which stand for others (as
-values), what the conversation has learnt, and originals by handle. It is kept where the framework keeps state. It is
-believed only if the history still begins as it did; else the history is folded anew.
+values), what is behind each handle (the same way), and what the conversation has learnt. It is kept where the framework
+keeps state. It is believed only if the history still begins as it did; else the history is folded anew.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 from midfold import Memory, MemoryConversation, MidfoldError, Recall, Receipt, Setup, ToolAnswer, learn_limit, read
 from midfold import redact as redact_text
@@ -30,6 +30,7 @@ class FoldedHistory:
     """One call's history. `wires` has a plain message for each of the framework's, None for one of unknown kind.
 
     `pieces` is what to send. Messages of unknown kind are always among them, and midfold reads nothing of them.
+    `recall` says when the model has the tools for looking back: never, always, or once something was folded.
     """
 
     def __init__(
@@ -39,23 +40,24 @@ class FoldedHistory:
         kept: Mapping[str, Any] | None = None,
         *,
         dialect: str = "openai-chat",
-        recall: bool = True,
+        recall: Literal["never", "always", "folded"] = "folded",
     ) -> None:
         self.wires, self.dialect = wires, dialect
         self._given = [setup.model, setup.context_length]
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
         self.pieces: list[Piece] = list(range(len(wires)))
-        kept = kept or {}
-        if kept.get("plan") and kept["plan"]["mark"] == self._mark(kept["plan"]["upto"]):
-            self._plan = kept["plan"]
-            self.pieces = [*self._plan["view"], *range(self._plan["upto"], len(wires))]
+        plan = (kept or {}).get("plan")
+        if plan and plan["mark"] == self._mark(plan["upto"]):
+            self._plan = plan
+            self.pieces = [*plan["view"], *range(plan["upto"], len(wires))]
+        if kept:
             self.conversation.restore(self._memory(kept))
-        if recall:
+        if recall != "never":
             setup.has_unfold_tool = True
             tools = [spec.definition(dialect) for spec in RECALL_TOOLS]
-            setup.late_tools = [] if self.is_folded else tools
-            if self.is_folded:
+            setup.late_tools = [] if self.is_folded or recall == "always" else tools
+            if not setup.late_tools:
                 setup.update_prompt(setup.system, [*setup.tools, *tools])
         self._sync()
 
@@ -70,9 +72,9 @@ class FoldedHistory:
 
     @property
     def originals(self) -> dict[str, list[Any]]:
-        """What this call has folded away, by handle: to be kept with what earlier calls have."""
-        saved: dict[str, list[Any]] = self.conversation.save()["archive"]
-        return saved
+        """What was folded away, by handle: of the fold that is believed, and of all before it."""
+        folded: dict[str, list[Piece]] = self._plan.get("folded", {})
+        return {handle: [self._wire(piece) for piece in pieces] for handle, pieces in folded.items()}
 
     def fold(self, *, force: bool = False) -> Receipt | None:
         """Folds if it is time, or by `force` after a refusal; the receipt of a fold."""
@@ -95,12 +97,18 @@ class FoldedHistory:
         self.conversation.observe(usage)
 
     def keep(self) -> dict[str, Any]:
-        """What the next call must be given, without the originals."""
-        return {"plan": self._plan, "given": self._given, "memory": {**self.conversation.save(), "archive": {}}}
+        """What the next call must be given: equal to what comes back from JSON."""
+        memory = json.loads(json.dumps({**self.conversation.save(), "archive": {}}))
+        return {"plan": self._plan, "given": self._given, "memory": memory}
 
     def _memory(self, kept: Mapping[str, Any]) -> dict[str, Any]:
-        """What was learnt about another model, or under another window, says nothing about this one."""
+        """What was learnt about another model, or under another window, says nothing about this one.
+
+        Of a fold that no longer fits only this is kept: until its pause is over no model is asked for a summary.
+        """
         memory: dict[str, Any] = dict(kept["memory"])
+        if kept["plan"] and not self._plan:
+            memory["state"] = {name: memory["state"][name] for name in ("failure", "cooldown_until")}
         if kept["given"] == self._given:
             return memory
         return {"state": memory["state"], "context_length": self._given[1]}
@@ -122,7 +130,12 @@ class FoldedHistory:
         places = {id(self.wires[piece]): piece for piece in self.pieces if isinstance(piece, int)}
         view: list[Piece] = [places.get(id(value), value) for value in self.conversation.view().messages]
         self.pieces = self._with_unknown(view)
-        self._plan = {"upto": len(self.wires), "mark": self._mark(len(self.wires)), "view": self.pieces}
+        folded = dict(self._plan.get("folded", {}))
+        for handle in self.conversation.archive:
+            folded[handle] = [places.get(id(value), value) for value in self.conversation.unfold(handle)]
+        upto = len(self.wires)
+        self._plan = {"upto": upto, "mark": self._mark(upto), "view": self.pieces, "folded": folded}
+        self._sync()
         return self.conversation.last
 
     def _with_unknown(self, view: list[Piece]) -> list[Piece]:
@@ -144,7 +157,12 @@ def _is_result(wire: Mapping[str, Any] | None) -> bool:
 def answer_recall(
     name: str, arguments: Any, originals: Mapping[str, Any] | None, dialect: str = "openai-chat"
 ) -> ToolAnswer:
-    """The answer to a call of a recall tool, from the originals that were kept."""
+    """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            return ToolAnswer("the arguments are not JSON", is_error=True)
     try:
         archive = {handle: read(messages, dialect=dialect).messages for handle, messages in (originals or {}).items()}
     except MidfoldError as error:

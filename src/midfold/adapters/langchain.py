@@ -148,7 +148,7 @@ class MidfoldMiddleware(AgentMiddleware[FoldingState, Any, Any]):
             tools=[convert_to_openai_tool(tool) for tool in _others(request.tools)],
         )
         state: Mapping[str, Any] = request.state
-        return FoldedHistory(setup, wires, state.get("midfold"), recall=self._recall)
+        return FoldedHistory(setup, wires, state.get("midfold"), recall="folded" if self._recall else "never")
 
 
 def _kind(message: Any) -> str:
@@ -216,8 +216,8 @@ def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> Extende
                 }
             )
     update: dict[str, Any] = {"midfold": history.keep()}
-    if originals := history.originals:
-        update["midfold_originals"] = originals
+    if history.conversation.archive:
+        update["midfold_originals"] = history.originals
     return ExtendedModelResponse(model_response=response, command=Command(update=update))
 
 

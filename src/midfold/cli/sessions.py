@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -16,6 +18,15 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from midfold.adapters.client_files import (
+    TARGETS,
+    Target,
+    claude_code_file,
+    client_folder,
+    codex_file,
+    request_of,
+    resume_command,
+)
 from midfold.cache.health import Health
 from midfold.cli.fold_picture import BASES
 from midfold.cli.groups import HelpfulGroup
@@ -41,6 +52,7 @@ from midfold.fold.render import brief
 from midfold.recall import Hit
 from midfold.service import Sessions
 from midfold.store.protocol import CompactionRecord, SessionInfo, View
+from midfold.transcript import jsonio
 from midfold.transcript.message import RESULT, Message, ToolCall
 from midfold.transcript.tokens import Meter
 
@@ -193,17 +205,42 @@ def receipts(sessions: Sessions, name: str, as_json: bool) -> None:
 @command.command()
 @with_name
 @with_store
-@click.option("-o", "--output", metavar="OUT", default=STANDARD, help="Write here instead of standard output.")
+@click.option("--for", "target", type=click.Choice(TARGETS), help="For whoever goes on without midfold; see above.")
+@click.option("-o", "--output", metavar="OUT", help="Write here; default: standard output, or where the client looks.")
 @with_overwrite
-def export(sessions: Sessions, name: str, output: str, overwrite: bool) -> None:
-    """Write a session as JSON lines: messages byte for byte, compactions, state."""
+def export(sessions: Sessions, name: str, target: Target | None, output: str | None, overwrite: bool) -> None:
+    """Write a session as JSON lines: messages byte for byte, compactions, state.
+
+    With --for it is what the model sees, for going on without midfold: as the body of a request (anthropic, openai), or
+    as a new file among the client's own sessions of this folder (claude-code, codex), with the command that resumes it.
+    """
     name = full_name(sessions, name)
-    if output == STANDARD:
-        for line in sessions.export(name):
+    lines: Iterable[bytes] = sessions.export(name) if target is None else ()
+    if target in ("anthropic", "openai"):
+        lines = [jsonio.encode(request_of(stored_session(sessions, name).view(), target))]
+    elif target is not None:
+        lines, output = _client_lines(sessions, name, target, output)
+    if output in (None, STANDARD):
+        for line in lines:
             emit_exact(line)
         return
-    target = check_output(output, overwrite=overwrite)
-    write_output(target, (line + b"\n" for line in sessions.export(name)))
+    file = check_output(output or "", overwrite=overwrite)
+    write_output(file, (line + b"\n" for line in lines))
+
+
+def _client_lines(sessions: Sessions, name: str, target: Target, output: str | None) -> tuple[list[bytes], str]:
+    """The lines of a client's own file, and where it is written."""
+    view, folder = stored_session(sessions, name).view(), Path.cwd()
+    if target == "claude-code":
+        found = claude_code_file(view, sessions.store.must(name).model, folder, sessions.clock())
+    else:
+        found = codex_file(view, folder, sessions.clock())
+    if output is None:
+        file = client_folder(target, os.environ) / found.place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        notice(f"{file}; in this folder, `{' '.join(resume_command(target, found.id))}` goes on with it")
+        return found.lines, str(file)
+    return found.lines, output
 
 
 @command.command(name="import")

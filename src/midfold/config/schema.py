@@ -300,6 +300,15 @@ class GatewaySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             "what is said is stored when a conversation is folded, either way"
         ),
     ] = "all"
+    keep_turns: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3_650,
+            description="days for which turns of conversations that the provider keeps (previous_response_id, "
+            "conversation) are stored before they are folded, so that these can be folded after a restart; 0: never",
+        ),
+    ] = 0
     hygiene_hard_message_limit: Annotated[
         Positive, doc("messages from which a conversation is compacted whatever its size")
     ] = 5_000

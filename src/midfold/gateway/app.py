@@ -27,6 +27,7 @@ from midfold.gateway.compacting import answer_compaction, expand_compactions, ha
 from midfold.gateway.encodings import BodyTooLarge, decode_body, decode_request
 from midfold.gateway.exchange import JSON, ClientGone, Exchange, Receive, RequestAccount, Scope, Send, TooLarge
 from midfold.gateway.ids import RouteAccess
+from midfold.gateway.kept_turns import KeptTurns
 from midfold.gateway.measuring import MeasuredRequest, PreparedRequest
 from midfold.gateway.own_model import OwnModels
 from midfold.gateway.peek import LONGEST_MODEL, is_crowded, peek, peek_slowly
@@ -142,6 +143,7 @@ class Gateway:
         self.preparer = RequestPreparer(config, sessions)
         self.preparer.own_models = OwnModels(config, self.client)
         self.reach = RouteAccess(sessions, is_everything_open=self.settings.routes == "all")
+        self.turns = KeptTurns(self.preparer, self.settings.keep_turns)
         self.recall = RecallRounds(self) if self.settings.recall != "off" and sessions is not None else None
         self._decoded = 0
         """Bytes of requests in flight that came compressed."""
@@ -276,9 +278,10 @@ class Gateway:
         if lists_models(exchange, self.upstreams):
             await models(exchange, self.upstreams, self.client)
             return
+        await self.turns.read(exchange)
         if self.recall is not None:
             await self.recall.go_on_from_last(exchange)
-        prepared = await self.preparer.prepare(exchange)
+        prepared = await self.turns.fold(exchange) or await self.preparer.prepare(exchange)
         if self.recall is not None and self.recall.applies(exchange):
             await self.recall.relay(exchange, prepared)
         else:
@@ -299,12 +302,13 @@ class Gateway:
     async def fetch(self, exchange: Exchange, prepared: PreparedRequest) -> tuple[PreparedRequest, UpstreamAnswer]:
         """The answer to a request, from its first byte on. One that is too large is made smaller and sent once more."""
         answer = await self.send(exchange, prepared.body)
+        is_kept = self.turns.is_known(exchange)
         small = len(prepared.body) < overflows.SMALLEST and answer.status == 200
-        if small or exchange.route.kind != "generate" or not self.preparer.looks_at(exchange):
+        if not is_kept and (small or exchange.route.kind != "generate" or not self.preparer.looks_at(exchange)):
             return prepared, answer
         try:
             found = await overflows.find_overflow(answer)
-            smaller = None if found is None else await self.preparer.recover(exchange, prepared, found)
+            smaller = None if found is None else await self._recover(exchange, prepared, found, is_kept)
         except BaseException:  # of a client that goes away, too: the connection must not stay open
             answer.close()
             raise
@@ -312,6 +316,13 @@ class Gateway:
             return prepared, answer
         answer.close()
         return smaller, await self.send(exchange, smaller.body)
+
+    async def _recover(
+        self, exchange: Exchange, prepared: PreparedRequest, found: overflows.Overflow, is_kept: bool
+    ) -> PreparedRequest | None:
+        if is_kept:
+            return await self.turns.recover(exchange, found)
+        return await self.preparer.recover(exchange, prepared, found)
 
     async def send(self, exchange: Exchange, body: bytes) -> UpstreamAnswer:
         """The request, with this body, to its upstream."""
@@ -333,7 +344,10 @@ class Gateway:
         try:
             await exchange.begin(answer.status, to_client(answer.headers))
             left = answer.length if answer.length is not None else -1
-            async for chunk in answer.chunks():
+            chunks = answer.chunks()
+            if exchange.turn is not None and answer.status == 200:
+                chunks = self.turns.through(exchange, answer, chunks)
+            async for chunk in chunks:
                 tap.feed(chunk)
                 left -= len(chunk)
                 await exchange.write(chunk, more=left != 0)

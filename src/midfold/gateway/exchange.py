@@ -18,6 +18,7 @@ from midfold.transcript.document import Document
 from midfold.transcript.message import Usage
 
 if TYPE_CHECKING:
+    from midfold.gateway.kept_turns import ContinuedTurn
     from midfold.gateway.measuring import ClientHistory
     from midfold.gateway.upstream import Upstream
 
@@ -146,6 +147,8 @@ class Exchange:
         """As the door has found."""
         self.own_tools: frozenset[str] = frozenset()
         """Names of the tools that the gateway offered, and runs itself."""
+        self.turn: ContinuedTurn | None = None
+        """Which turn it is of something that its provider keeps."""
         self.begun = False
         self.started = time.perf_counter()
         self.account = RequestAccount(self.method, self.path, owner=self.owner.name, route=route.name)

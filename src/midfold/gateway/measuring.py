@@ -481,7 +481,7 @@ class RequestMeasurer:
         conversation = ClientHistory(document, self.policy.redactor, exchange.owner.id)
         if not conversation.talk:
             return None
-        if self.put_back is not None:
+        if self.put_back is not None and (exchange.turn is None or not exchange.turn.asked):
             conversation = self.put_back(exchange.owner, conversation)
             conversation.offer = conversation.offer.within(limits)
         return self.look_up(conversation, self.name(exchange, conversation), limits)

@@ -368,7 +368,7 @@ class RecallRounds:
         session, store, count = checkpoint.session, self.sessions.store, checkpoint.count
         past = StoredPast(store, session, at=checkpoint.seq, stop=count)
         bounds = AnswerBounds.of(prepared.measured.limits.trigger) if prepared.measured else UNBOUNDED
-        return Recall(past, self.sessions.redactor, seen=_digests_in_view(prepared), bounds=bounds), checkpoint
+        return Recall(past, self.sessions.redactor, seen=_visible_digests(prepared), bounds=bounds), checkpoint
 
     def _answers(
         self,
@@ -409,7 +409,7 @@ class RecallRounds:
             return f"error: {error}"
 
 
-def _digests_in_view(prepared: PreparedRequest) -> set[bytes]:
+def _visible_digests(prepared: PreparedRequest) -> set[bytes]:
     """Digests of stored messages that the model still sees."""
     measured = prepared.measured
     if measured is None or measured.checkpoint is None:

@@ -238,7 +238,7 @@ class Recall:
         while end > 0 and left > 0 and len(lines) < MOST_HITS * 3:
             start = max(end - STEPS * 4, 0)
             found = self._past.messages({session: set(range(max(start - MOST_AT_ONCE, 0), end))})
-            chosen, batch = _positions_for(found, filters), [one for one in found if one.position >= start]
+            chosen, batch = _choices(found, filters), [one for one in found if one.position >= start]
             for one, handle in reversed([*zip(batch, self._past.shorten(batch), strict=True)]):
                 whole = original(one.message)
                 left -= len(whole)
@@ -400,7 +400,7 @@ def _is_own(found: Candidate) -> bool:
     return bool(calls) and not found.message.text and NAMES.issuperset(calls)
 
 
-def _positions_for(batch: Sequence[Candidate], filters: Filters) -> set[int]:
+def _choices(batch: Sequence[Candidate], filters: Filters) -> set[int]:
     """The positions of messages that filters allow, less our own."""
     allowed = {piece.found.position for unit in units(batch) if filters.allows(unit) for piece in unit.pieces}
     return {

@@ -64,6 +64,11 @@ class HiddenTurns:
         """Deletes what was not used for so many milliseconds; says how many records that were."""
         return self._database.write(lambda tx: tx.run("delete_unused_hidden_turns", age=age))
 
+    def delete_ended(self, places: str, age: int) -> int:
+        """The same for places whose names begin so."""
+        begins = {"places": places, "length": len(places)}
+        return self._database.write(lambda tx: tx.run("delete_ended_turns", **begins, age=age))
+
 
 def problems(tx: Tx) -> Iterator[str]:
     """Records that are not what was stored."""

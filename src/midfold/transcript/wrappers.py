@@ -55,6 +55,11 @@ def _reminder(begins: str, items: re.Pattern[str] | None = None, *, only_first: 
 
 WRAPPERS = (
     _reminder("As you answer the user's questions, you can use the following context:", only_first=True),
+    _reminder("Codebase and user instructions are shown below.", only_first=True),
+    _reminder("# Environment", only_first=True),
+    _reminder("You are powered by the model named", only_first=True),
+    _reminder("Today's date is"),
+    _reminder("Attribution for git commits and pull requests"),
     _reminder("Contents of /", _FILES),
     _reminder("SessionStart:"),
     _reminder("# MCP Server Instructions"),

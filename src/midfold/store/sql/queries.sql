@@ -330,6 +330,9 @@ DELETE FROM hidden_turns WHERE session = :name
 -- name: delete_unused_hidden_turns
 DELETE FROM hidden_turns WHERE used < {now} - :age
 
+-- name: delete_ended_turns
+DELETE FROM hidden_turns WHERE used < {now} - :age AND substr(place, 1, :length) = :places
+
 -- name: old_hidden_sessions
 SELECT name FROM sessions WHERE substr(name, 1, 10) = 'gw-hidden-'
 

@@ -1,0 +1,1 @@
+"""The sessions of `bench.frameworks`, one program for each framework."""

@@ -1,0 +1,217 @@
+"""midfold as a plugin of Google ADK: `pip install 'midfold[adk]'`.
+
+    plugin = MidfoldPlugin()
+    agent = LlmAgent(name="helper", model=..., tools=[..., *plugin.tools])
+    runner = Runner(app=App(name="app", root_agent=agent, plugins=[plugin]), session_service=...)
+
+The session's events are never changed: what the model is sent of them is. Contents that stay are the very objects. What
+midfold remembers is in the session's state, under `midfold:` and the agent's name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_tool import BaseTool
+from google.genai import types
+
+from midfold import Config, Protection, Setup, Summarizer, ToolSpec, learn_limit
+from midfold.adapters.folded_history import (
+    RECALL_NAMES,
+    RECALL_TOOLS,
+    FoldedHistory,
+    Report,
+    answer_recall,
+    log_report,
+    report_unknown,
+)
+
+DIALECT = "anthropic"
+Wire = dict[str, Any]
+
+
+class MidfoldPlugin(BasePlugin):
+    """Keeps every agent's requests inside the window of its model.
+
+    `context_length` is needed where midfold does not know the model's window. `tools` are for agents: with them they
+    search and unfold what was folded. `report` is told what a log would be: it is the log unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        report: Report = log_report,
+    ) -> None:
+        super().__init__(name="midfold")
+        self._context_length, self._summarizer = context_length, summarizer
+        self._config, self._protection = config, protection
+        self._report, self._reported = report, set[str]()
+        self._windows: dict[str, int] = {}
+        self._running: dict[str, FoldedHistory] = {}
+        self.tools = [RecallTool(spec, self._running) for spec in RECALL_TOOLS]
+
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
+        contents = llm_request.contents
+        wires = list(_wires(contents))
+        unknown = (_kind(content) for content, wire in zip(contents, wires, strict=True) if wire is None)
+        report_unknown(unknown, self._reported, self._report)
+        recall: Any = "always" if RECALL_NAMES & set(llm_request.tools_dict) else "never"
+        kept = callback_context.state.get(_place(callback_context))
+        history = FoldedHistory(self._setup(llm_request), wires, kept, dialect=DIALECT, recall=recall)
+        await history.fold_async()
+        self._running[_run(callback_context)] = history
+        _keep(callback_context, history)
+        if history.is_folded:
+            sent = (contents[one] if isinstance(one, int) else _content(one, contents, wires) for one in history.pieces)
+            llm_request.contents = list(sent)
+            if isinstance(llm_request.config.system_instruction, str):
+                llm_request.config.system_instruction = history.system
+
+    async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
+        history, used = self._running.get(_run(callback_context)), llm_response.usage_metadata
+        if history is not None and used is not None and used.prompt_token_count:
+            cached = used.cached_content_token_count or 0
+            counts = {"prompt_tokens": used.prompt_token_count, "completion_tokens": used.candidates_token_count or 0}
+            history.observe({**counts, "prompt_tokens_details": {"cached_tokens": cached}})
+            _keep(callback_context, history)
+
+    async def on_model_error_callback(self, *, callback_context: Any, llm_request: Any, error: Exception) -> None:
+        """The next request knows the window that a refusal names; ADK lets nobody send this one again."""
+        limit = learn_limit(str(error))
+        if limit is not None:
+            self._windows[str(llm_request.model)] = limit
+
+    async def after_run_callback(self, *, invocation_context: Any) -> None:
+        begins = f"{invocation_context.invocation_id}:"
+        for key in [key for key in self._running if key.startswith(begins)]:
+            del self._running[key]
+
+    def _setup(self, llm_request: Any) -> Setup:
+        model = str(llm_request.model or "")
+        system = llm_request.config.system_instruction
+        return Setup(
+            model=model.rpartition("/")[2] or None,
+            context_length=self._windows.get(model) or self._context_length,
+            config=self._config,
+            summarizer=self._summarizer,
+            protection=self._protection,
+            system=system if isinstance(system, str) else None,
+            tools=[
+                ToolSpec(tool.name, tool.description or "", _schema(tool)).definition(DIALECT)
+                for tool in llm_request.tools_dict.values()
+                if tool.name not in RECALL_NAMES
+            ],
+        )
+
+
+class RecallTool(BaseTool):
+    """One of the tools for looking back."""
+
+    def __init__(self, spec: Any, running: Mapping[str, FoldedHistory]) -> None:
+        super().__init__(name=spec.name, description=spec.description)
+        self._spec, self._running = spec, running
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        told = {"name": self.name, "description": self.description}
+        return types.FunctionDeclaration(**told, parameters_json_schema=dict(self._spec.parameters))
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
+        history = self._running.get(_run(tool_context))
+        originals = {} if history is None else history.originals
+        return {"result": answer_recall(self.name, args, originals, DIALECT).text}
+
+
+def _run(context: Any) -> str:
+    return f"{context.invocation_id}:{context.agent_name}"
+
+
+def _place(context: Any) -> str:
+    return f"midfold:{context.agent_name}"
+
+
+def _keep(context: Any, history: FoldedHistory) -> None:
+    kept = history.keep()
+    if context.state.get(_place(context)) != kept:
+        context.state[_place(context)] = kept
+
+
+def _schema(tool: Any) -> dict[str, Any]:
+    declared = tool._get_declaration()
+    if declared is None:
+        return {}
+    found = declared.parameters_json_schema or declared.parameters or {}
+    return dict(found) if isinstance(found, Mapping) else dict(found.model_dump(exclude_none=True, mode="json"))
+
+
+def _kind(content: Any) -> str:
+    return "with " + ", ".join(sorted({name for part in content.parts or () for name in part.model_fields_set}))
+
+
+def _is_read(part: Any) -> bool:
+    return bool(part.function_call or part.function_response or (part.text is not None and not part.thought))
+
+
+def _wires(contents: Sequence[Any]) -> Iterator[Wire | None]:
+    """ADK takes away the ids that it made itself; then a result is of the first call of its name that has none."""
+    waiting: list[tuple[str, str]] = []
+    for place, content in enumerate(contents):
+        blocks: list[Wire] = []
+        parts = content.parts or []
+        for index, part in enumerate(parts):
+            if part.function_call:
+                call = part.function_call
+                key = call.id or f"call-{place}-{index}"
+                waiting.append((call.name, key))
+                blocks.append({"type": "tool_use", "id": key, "name": call.name, "input": call.args or {}})
+            elif part.function_response:
+                answer = part.function_response
+                key = answer.id or next((one for name, one in waiting if name == answer.name), f"call-{place}-{index}")
+                waiting = [pair for pair in waiting if pair[1] != key]
+                text = json.dumps(answer.response, ensure_ascii=False, default=str)
+                blocks.append({"type": "tool_result", "tool_use_id": key, "content": text})
+            elif _is_read(part):
+                blocks.append({"type": "text", "text": part.text})
+        calls = any(block["type"] != "text" for block in blocks)
+        known = calls or (len(blocks) == sum(not part.thought for part in parts) and blocks)
+        yield {"role": "assistant" if content.role == "model" else "user", "content": blocks} if known else None
+
+
+def _content(wire: Wire, contents: Sequence[Any], wires: Sequence[Wire | None]) -> Any:
+    """A content that midfold wrote; a part that it left as it was is the part of the history."""
+    known: dict[str, Any] = {}
+    for content, one in zip(contents, wires, strict=True):
+        if one is not None:
+            known |= {
+                _key(block): part for block, part in zip(one["content"], filter(_is_read, content.parts), strict=True)
+            }
+    listed = wire["content"] if isinstance(wire["content"], list) else [{"type": "text", "text": wire["content"]}]
+    role = "model" if wire["role"] == "assistant" else "user"
+    return types.Content(role=role, parts=[_part(block, known.get(_key(block))) for block in listed])
+
+
+def _key(block: Wire) -> str:
+    kind = block["type"]
+    return f"{kind} {block.get('id') or block.get('tool_use_id') or block.get('text')}"
+
+
+def _part(block: Wire, part: Any) -> Any:
+    if block["type"] == "text":
+        return part or types.Part(text=block["text"])
+    if block["type"] == "tool_use":
+        if part is None:
+            return types.Part(function_call=types.FunctionCall(name=block["name"], args=block["input"]))
+        changed = part.function_call.model_copy(update={"args": block["input"]})
+        return part.model_copy(update={"function_call": changed})
+    text = block.get("content") or ""
+    text = text if isinstance(text, str) else "".join(one.get("text", "") for one in text)
+    if part is None:
+        return types.Part(text=text)
+    changed = part.function_response.model_copy(update={"response": {"result": text}})
+    return part.model_copy(update={"function_response": changed})

@@ -1,0 +1,184 @@
+"""midfold in LiteLLM, the library and the proxy: `pip install 'midfold[litellm]'`.
+
+    folding = MidfoldCallback()
+    litellm.callbacks = [folding]
+    await litellm.acompletion(model="gpt-4o", messages=messages)        # folded on the way
+    folding.completion(model="gpt-4o", messages=messages)               # LiteLLM asks no hook before sync calls
+
+In the proxy's config: `litellm_settings: {callbacks: midfold_proxy.folding}`, with the first line above in
+midfold_proxy.py. The caller's list is never changed, and messages that stay are the very objects. What midfold
+remembers is in this object; who sends a history that begins as one before goes on with its fold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import litellm
+from litellm.integrations.custom_logger import CustomLogger
+
+from midfold import Config, Protection, Setup, Summarizer, ToolAnswer, learn_limit
+from midfold.adapters.folded_history import (
+    RECALL_NAMES,
+    RECALL_TOOLS,
+    FoldedHistory,
+    Report,
+    answer_recall,
+    log_report,
+    report_unknown,
+)
+
+CHATS = ("completion", "acompletion")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MOST_CONVERSATIONS = 1_000
+MOST_BRANCHES = 4
+"""Conversations with the same beginning whose folds are remembered."""
+
+
+class MidfoldCallback(CustomLogger):
+    """Keeps requests inside the window of their model: a callback for async calls and the proxy, else `completion`.
+
+    `context_length` is needed where midfold does not know a model's window. `tools` are for who runs the model's calls:
+    given to the model among its others, and answered by `answer`. `report` is told what a log would be: it is the log
+    unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        report: Report = log_report,
+    ) -> None:
+        super().__init__()
+        self._context_length, self._summarizer = context_length, summarizer
+        self._config, self._protection = config, protection
+        self._report, self._reported = report, set[str]()
+        self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._running: OrderedDict[str, FoldedHistory] = OrderedDict()
+        self._windows: dict[str, int] = {}
+        self.tools = [spec.definition("openai-chat") for spec in RECALL_TOOLS]
+
+    def completion(self, **request: Any) -> Any:
+        """As `litellm.completion`. A provider that names a smaller window is believed, and asked once more."""
+        history = self._history(request)
+        history.fold()
+        try:
+            return self._finish(history, litellm.completion(**self._shorten(request, history)))
+        except litellm.BadRequestError as error:
+            self._learn(request, error)
+            if not history.learn_refusal(error) or history.fold(force=True) is None:
+                raise
+        return self._finish(history, litellm.completion(**self._shorten(request, history)))
+
+    def answer(self, name: str, arguments: Any, messages: Sequence[Any]) -> ToolAnswer:
+        """The answer to a call of one of `tools`, in the conversation that has these messages."""
+        history = self._history({"messages": messages})
+        return answer_recall(name, arguments, history.originals)
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any
+    ) -> Any:
+        """The proxy asks before it chooses a deployment."""
+        return await self._fold_async(data, call_type)
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> Any:
+        """The library asks before every async call. What comes from the proxy was folded there."""
+        if kwargs.get("proxy_server_request"):
+            return None
+        return await self._fold_async(kwargs, getattr(call_type, "value", call_type))
+
+    async def async_log_success_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+        history = self._running.pop(str(kwargs.get("litellm_call_id")), None)
+        if history is not None:
+            self._finish(history, response_obj)
+
+    async def async_log_failure_event(self, kwargs: Any, response_obj: Any, start_time: Any, end_time: Any) -> None:
+        self._running.pop(str(kwargs.get("litellm_call_id")), None)
+        self._learn(kwargs, kwargs.get("exception"))
+
+    async def _fold_async(self, request: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
+        if call_type not in CHATS or not isinstance(request.get("messages"), list) or not request["messages"]:
+            return None
+        history = self._history(request)
+        await history.fold_async()
+        self._keep(history)
+        self._running[str(request.get("litellm_call_id"))] = history
+        if len(self._running) > MOST_CONVERSATIONS:
+            self._running.popitem(last=False)
+        return self._shorten(request, history)
+
+    def _history(self, request: Mapping[str, Any]) -> FoldedHistory:
+        messages, model = request["messages"], str(request.get("model") or "")
+        wires = [_wire(message) for message in messages]
+        unknown = (_kind(message) for message, wire in zip(messages, wires, strict=True) if wire is None)
+        report_unknown(unknown, self._reported, self._report)
+        tools = request.get("tools") or []
+        others = [tool for tool in tools if not _is_recall(tool)]
+        setup = Setup(
+            model=model.rpartition("/")[2] or None,
+            context_length=self._windows.get(model) or self._context_length,
+            config=self._config,
+            summarizer=self._summarizer,
+            protection=self._protection,
+            tools=others,
+        )
+        recall: Any = "never" if len(others) == len(tools) else "always"
+        histories = (
+            FoldedHistory(setup.copy(), wires, kept, recall=recall) for kept in self._kept.get(_opening(wires), [{}])
+        )
+        first = next(histories)
+        return first if first.is_folded else next((one for one in histories if one.is_folded), first)
+
+    def _shorten(self, request: Mapping[str, Any], history: FoldedHistory) -> dict[str, Any]:
+        given = request["messages"]
+        sent = [given[piece] if isinstance(piece, int) else piece for piece in history.pieces]
+        return {**request, "messages": sent if history.is_folded else given}
+
+    def _finish(self, history: FoldedHistory, response: Any) -> Any:
+        usage = getattr(response, "usage", None)
+        if usage is not None:
+            history.observe(usage.model_dump())
+        self._keep(history)
+        return response
+
+    def _keep(self, history: FoldedHistory) -> None:
+        kept, opening = history.keep(), _opening(history.wires)
+        mark = kept["plan"].get("mark")
+        others = [one for one in self._kept.pop(opening, []) if one["plan"].get("mark") not in (mark, None)]
+        self._kept[opening] = [kept, *others][:MOST_BRANCHES]
+        if len(self._kept) > MOST_CONVERSATIONS:
+            self._kept.popitem(last=False)
+
+    def _learn(self, request: Mapping[str, Any], error: Any) -> None:
+        limit = learn_limit(str(error))
+        if limit is not None:
+            self._windows[str(request.get("model") or "")] = limit
+
+
+def _is_recall(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("function", {}).get("name") in RECALL_NAMES
+
+
+def _kind(message: Any) -> str:
+    role = message.get("role") if isinstance(message, Mapping) else None
+    return f"role {role}" if role else type(message).__qualname__
+
+
+def _wire(message: Any) -> dict[str, Any] | None:
+    dump = getattr(message, "model_dump", None)
+    wire = dump(exclude_none=True) if callable(dump) else message
+    return wire if isinstance(wire, dict) and wire.get("role") in ROLES else None
+
+
+def _opening(wires: Sequence[dict[str, Any] | None]) -> str:
+    """Up to the first words of the user: what a conversation begins with."""
+    first = next((place for place, wire in enumerate(wires) if wire and wire["role"] == "user"), 0)
+    text = json.dumps(wires[: first + 1], sort_keys=True, default=repr)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,210 @@
+"""midfold in the OpenAI Agents SDK: `pip install 'midfold[agents]'`.
+
+    session = MidfoldSession("alice", midfold.open("sqlite:///sessions.db"))
+    folding = Folding(session)
+    agent = Agent("helper", tools=[..., *folding.tools])
+    config = RunConfig(call_model_input_filter=folding)
+    await Runner.run(agent, "...", session=session, hooks=folding, run_config=config)
+
+The session keeps every item. What the model is sent of them is shorter: items that stay are the very objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from threading import Lock
+from typing import Any, TypeVar
+
+from agents import FunctionTool, RunHooks
+from agents.memory import SessionSettings
+from agents.run import CallModelData, ModelInputData
+
+from midfold import Config, Protection, Sessions, Setup, Summarizer, ToolSpec
+from midfold.adapters.folded_history import (
+    RECALL_NAMES,
+    RECALL_TOOLS,
+    FoldedHistory,
+    Report,
+    answer_recall,
+    log_report,
+    report_unknown,
+)
+
+DIALECT = "openai-responses"
+MOST_HISTORIES = 16
+"""An agent that is a tool of another shares its run config: each of their histories has a fold of its own."""
+T = TypeVar("T")
+
+
+class MidfoldSession:
+    """A session of the Agents SDK in a store of midfold: any number of processes may use it.
+
+    Items that are taken back stay in the store, unseen: there, history only grows.
+    """
+
+    def __init__(self, session_id: str, sessions: Sessions, *, session_settings: SessionSettings | None = None) -> None:
+        self.session_id, self.session_settings = session_id, session_settings or SessionSettings()
+        self._sessions, self._session = sessions, sessions.session(session_id, dialect=DIALECT)
+        self._lock = Lock()
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        items = [item for _, item in await self._work(self._visible)]
+        limit = self.session_settings.limit if limit is None else limit
+        return items if limit is None else items[max(len(items) - limit, 0) :]
+
+    async def add_items(self, items: list[Any]) -> None:
+        if items:
+            await self._work(lambda: self._session.append(items))
+
+    async def pop_item(self) -> Any:
+        return await self._work(self._take_back)
+
+    async def clear_session(self) -> None:
+        await self._work(lambda: self._session.delete() if self._session.info else None)
+
+    async def load_folds(self) -> dict[str, Any]:
+        """What `save_folds` was given."""
+        folds: dict[str, Any] = (await self._work(self._state)).get("folds", {})
+        return folds
+
+    async def save_folds(self, folds: dict[str, Any]) -> None:
+        await self._work(lambda: self._keep(folds=folds))
+
+    async def _work(self, work: Callable[[], T]) -> T:
+        def alone() -> T:
+            with self._lock:
+                return work()
+
+        return await asyncio.to_thread(alone)
+
+    def _state(self) -> dict[str, Any]:
+        return self._sessions.host_state(self.session_id)
+
+    def _keep(self, **news: Any) -> None:
+        self._sessions.set_host_state(self.session_id, {**self._state(), **news})
+
+    def _visible(self) -> list[tuple[int, Any]]:
+        if self._session.info is None:
+            return []
+        gone = set(self._state().get("taken_back", ()))
+        items = enumerate(self._session.history().messages)
+        return [(position, item) for position, item in items if position not in gone]
+
+    def _take_back(self) -> Any:
+        visible = self._visible()
+        if not visible:
+            return None
+        position, item = visible[-1]
+        self._keep(taken_back=[*self._state().get("taken_back", ()), position])
+        return item
+
+
+class Folding(RunHooks[Any]):
+    """Keeps an agent's requests inside the window of its model: the `call_model_input_filter` of one conversation.
+
+    As `hooks` of the run it also learns what the provider counted. `tools` are for the agent: with them it searches and
+    unfolds what was folded. What is remembered is kept in `session`, or in this object without one. `context_length` is
+    needed where midfold does not know the model's window. `report` is told what a log would be: it is the log unless
+    given.
+    """
+
+    def __init__(
+        self,
+        session: MidfoldSession | None = None,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        report: Report = log_report,
+    ) -> None:
+        self._session, self._context_length = session, context_length
+        self._summarizer, self._config, self._protection = summarizer, config, protection
+        self._report, self._reported = report, set[str]()
+        self._folds: dict[str, Any] = {}
+        self._last: tuple[str, FoldedHistory] | None = None
+        self._originals: dict[str, list[Any]] = {}
+        self.tools = [self._tool(spec) for spec in RECALL_TOOLS]
+
+    async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
+        """What to send instead of everything."""
+        items, instructions = data.model_data.input, data.model_data.instructions
+        wires = [item if _is_known(item) else None for item in items]
+        report_unknown((_kind(item) for item in items if not _is_known(item)), self._reported, self._report)
+        if self._session is not None:
+            self._folds = await self._session.load_folds()
+        opening = sha256(json.dumps(items[:1], default=repr).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        has_recall = any(tool.name in RECALL_NAMES for tool in data.agent.tools)
+        history = FoldedHistory(
+            self._setup(data.agent, instructions),
+            wires,
+            self._folds.get(opening),
+            dialect=DIALECT,
+            recall="always" if has_recall else "never",
+        )
+        await history.fold_async()
+        self._last = opening, history
+        self._originals |= history.originals
+        await self._keep()
+        if not history.is_folded:
+            return data.model_data
+        sent: list[Any] = [items[piece] if isinstance(piece, int) else piece for piece in history.pieces]
+        return ModelInputData(input=sent, instructions=history.system)
+
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
+        used = response.usage
+        if self._last is not None and used.input_tokens:
+            cached = getattr(used.input_tokens_details, "cached_tokens", None) or 0
+            counts = {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
+            self._last[1].observe({**counts, "input_tokens_details": {"cached_tokens": cached}})
+            await self._keep()
+
+    def _setup(self, agent: Any, instructions: str | None) -> Setup:
+        model = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
+        return Setup(
+            model=model if isinstance(model, str) else None,
+            context_length=self._context_length,
+            config=self._config,
+            summarizer=self._summarizer,
+            protection=self._protection,
+            system=instructions,
+            tools=[
+                ToolSpec(tool.name, tool.description, tool.params_json_schema).definition(DIALECT)
+                for tool in agent.tools
+                if isinstance(tool, FunctionTool) and tool.name not in RECALL_NAMES
+            ],
+        )
+
+    async def _keep(self) -> None:
+        assert self._last is not None
+        opening, history = self._last
+        kept = history.keep()
+        if self._folds.get(opening) == kept:
+            return
+        others = [(key, value) for key, value in self._folds.items() if key != opening]
+        self._folds = dict([*others[1 - MOST_HISTORIES :], (opening, kept)])
+        if self._session is not None:
+            await self._session.save_folds(self._folds)
+
+    def _tool(self, spec: Any) -> FunctionTool:
+        async def answer(_: Any, arguments: str) -> str:
+            return answer_recall(spec.name, arguments, self._originals, DIALECT).text
+
+        return FunctionTool(spec.name, spec.description, dict(spec.parameters), answer, strict_json_schema=False)
+
+
+def _kind(item: Any) -> str:
+    return str(item.get("type") or sorted(item)) if isinstance(item, dict) else type(item).__qualname__
+
+
+def _is_known(item: Any) -> bool:
+    """A message, a thought, or a call or result that says which call it is of."""
+    if not isinstance(item, dict):
+        return False
+    kind = str(item.get("type") or "message")
+    if kind.endswith(("_call", "_output")):
+        return "call_id" in item
+    return kind == "reasoning" or (kind == "message" and "role" in item)

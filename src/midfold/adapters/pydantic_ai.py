@@ -1,0 +1,268 @@
+"""midfold as a capability of pydantic-ai 2.x agents: `pip install 'midfold[pydantic-ai]'`.
+
+    agent = Agent("openai:gpt-4o", capabilities=[MidfoldCapability()])
+
+The run's messages are never changed: what the model sees of them is. Messages that stay are the very objects. What
+midfold remembers is in the `metadata` of responses, so it goes wherever the messages go, and is not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pydantic_ai import RetryModelRequest, Tool
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.messages import (
+    BinaryContent,
+    ImageUrl,
+    InstructionPart,
+    ModelRequest,
+    ModelResponse,
+    RetryFeedbackPart,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.toolsets import FunctionToolset
+
+from midfold import Config, Protection, Setup, Summarizer, ToolSpec
+from midfold.adapters.folded_history import (
+    RECALL_NAMES,
+    RECALL_TOOLS,
+    FoldedHistory,
+    Report,
+    answer_recall,
+    log_report,
+    report_unknown,
+)
+
+NAME = "midfold"
+"""Where responses have what midfold remembers."""
+
+
+class HistoryUnit(NamedTuple):
+    """What midfold takes for a message: one part of a request, or a whole response (`part` is None)."""
+
+    message: Any
+    part: Any
+    wire: dict[str, Any] | None
+
+
+class MidfoldCapability(AbstractCapability[Any]):
+    """Keeps an agent's requests inside the window of its model.
+
+    `context_length` is needed where midfold does not know the model's window. Without a `summarizer` the settings of
+    `config` choose, and without these summaries are made locally. `report` is told what a log would be: it is the log
+    unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        recall: bool = True,
+        report: Report = log_report,
+    ) -> None:
+        self._context_length, self._summarizer = context_length, summarizer
+        self._config, self._protection, self._recall = config, protection, recall
+        self._report, self._reported = report, set[str]()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._history: FoldedHistory | None = None
+        self._kept: dict[str, Any] | None = None
+        self._refused = False
+
+    async def for_run(self, ctx: Any) -> MidfoldCapability:
+        run = copy(self)
+        run._begin()
+        found = (message.metadata or {} for message in reversed(ctx.messages) if isinstance(message, ModelResponse))
+        run._kept = next((metadata[NAME] for metadata in found if NAME in metadata), None)
+        return run
+
+    def get_toolset(self) -> Any:
+        return FunctionToolset([self._tool(spec) for spec in RECALL_TOOLS]) if self._recall else None
+
+    async def prepare_model_request(self, ctx: Any, request_context: Any) -> Any:
+        units = list(_units(request_context.messages))
+        kinds = (_kind(unit) for unit in units if unit.wire is None)
+        report_unknown(kinds, self._reported, self._report)
+        history = self._history = FoldedHistory(
+            self._setup(request_context),
+            [unit.wire for unit in units],
+            self._kept,
+            recall="always" if self._recall else "never",
+        )
+        await history.fold_async(force=self._refused)
+        if not history.is_folded:
+            return request_context
+        parameters = request_context.model_request_parameters
+        system = _system_of(request_context)
+        if system is not None and history.system != system:
+            note = InstructionPart(history.system.removeprefix(system).lstrip("\n"))
+            parameters = replace(parameters, instruction_parts=[*parameters.instruction_parts, note])
+        messages = list(_messages(units, history.pieces))
+        return replace(request_context, messages=messages, model_request_parameters=parameters)
+
+    async def on_model_request_error(self, ctx: Any, *, request_context: Any, error: Exception) -> Any:
+        history = self._history
+        if history is None or self._refused or not history.learn_refusal(error):
+            raise error
+        self._kept, self._refused = history.keep(), True
+        raise RetryModelRequest
+
+    async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:
+        history, before = self._history, self._kept
+        if history is None:
+            return response
+        self._refused, used = False, response.usage
+        if used.input_tokens:
+            counts = {"prompt_tokens": used.input_tokens, "completion_tokens": used.output_tokens}
+            history.observe({**counts, "prompt_tokens_details": {"cached_tokens": used.cache_read_tokens}})
+        self._kept = history.keep()
+        if before is not None and _lasting(before) == _lasting(self._kept):
+            return response
+        return replace(response, metadata={**(response.metadata or {}), NAME: self._kept})
+
+    def _setup(self, request_context: Any) -> Setup:
+        tools = request_context.model_request_parameters.function_tools
+        return Setup(
+            model=request_context.model.model_name,
+            context_length=self._context_length,
+            config=self._config,
+            summarizer=self._summarizer,
+            protection=self._protection,
+            system=_system_of(request_context),
+            tools=[
+                ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema).definition("openai-chat")
+                for tool in tools
+                if tool.name not in RECALL_NAMES
+            ],
+        )
+
+    def _tool(self, spec: Any) -> Tool[Any]:
+        def answer(**arguments: Any) -> str:
+            originals = {} if self._history is None else self._history.originals
+            return answer_recall(spec.name, arguments, originals).text
+
+        return Tool.from_schema(answer, spec.name, spec.description, dict(spec.parameters))
+
+
+def _lasting(kept: Mapping[str, Any]) -> Any:
+    """What must not be lost; of the rest, the numbers learnt, a run begins again."""
+    return kept["plan"], kept["memory"]["state"]
+
+
+def _system_of(request_context: Any) -> str | None:
+    parts = request_context.model_request_parameters.instruction_parts
+    return "\n\n".join(part.content for part in parts) if parts else None
+
+
+def _kind(unit: HistoryUnit) -> str:
+    found = type(unit.message if unit.part is None else unit.part)
+    return f"{found.__module__}.{found.__qualname__}"
+
+
+def _units(messages: Sequence[Any]) -> Iterator[HistoryUnit]:
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            yield from (HistoryUnit(message, part, _request_wire(part)) for part in message.parts)
+        else:
+            yield HistoryUnit(message, None, _response_wire(message))
+
+
+def _request_wire(part: Any) -> dict[str, Any] | None:
+    if isinstance(part, SystemPromptPart):
+        return {"role": "system", "content": part.content}
+    if isinstance(part, ToolReturnPart):
+        return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
+    if isinstance(part, RetryFeedbackPart):
+        return {"role": "user", "content": part.model_response()}
+    if not isinstance(part, UserPromptPart):
+        return None
+    if isinstance(part.content, str):
+        return {"role": "user", "content": part.content}
+    blocks = [_block(item) for item in part.content]
+    return None if None in blocks else {"role": "user", "content": blocks}
+
+
+def _block(item: Any) -> dict[str, Any] | None:
+    if isinstance(item, str):
+        return {"type": "text", "text": item}
+    if isinstance(item, ImageUrl):
+        return {"type": "image_url", "image_url": {"url": item.url}}
+    if isinstance(item, BinaryContent) and item.is_image:
+        return {"type": "image_url", "image_url": {"url": item.data_uri}}
+    return None
+
+
+def _response_wire(message: Any) -> dict[str, Any] | None:
+    """A response with calls is always read, for the results that follow are."""
+    parts, calls = message.parts, []
+    for part in (part for part in parts if isinstance(part, ToolCallPart)):
+        function = {"name": part.tool_name, "arguments": part.args_as_json_str()}
+        calls.append({"id": part.tool_call_id, "type": "function", "function": function})
+    if not calls and not all(isinstance(part, TextPart | ThinkingPart) for part in parts):
+        return None
+    text = "".join(part.content for part in parts if isinstance(part, TextPart))
+    return {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+
+
+def _messages(units: Sequence[HistoryUnit], pieces: Sequence[int | dict[str, Any]]) -> Iterator[Any]:
+    """What to send. A request of which all is sent is the very object."""
+    parts = {unit.part.tool_call_id: unit for unit in units if isinstance(unit.part, ToolReturnPart)}
+    calls = {call["id"]: unit for unit in units for call in (unit.wire or {}).get("tool_calls", ())}
+    request: Any = None
+    sent: list[Any] = []
+    for piece in pieces:
+        unit = units[piece] if isinstance(piece, int) else _unit_for(piece, parts, calls)
+        if request is not None and unit.message is not request:
+            yield _request(request, sent)
+            request, sent = None, []
+        if unit.part is None:
+            yield unit.message
+        else:
+            request = unit.message
+            sent.append(unit.part)
+    if request is not None:
+        yield _request(request, sent)
+
+
+def _request(request: Any, sent: list[Any]) -> Any:
+    whole = len(sent) == len(request.parts) and all(a is b for a, b in zip(sent, request.parts, strict=True))
+    return request if whole else replace(request, parts=sent)
+
+
+def _unit_for(
+    wire: Mapping[str, Any], parts: Mapping[str, HistoryUnit], calls: Mapping[str, HistoryUnit]
+) -> HistoryUnit:
+    """A message that midfold wrote; one that stands for another has everything else of it."""
+    content, role = wire.get("content") or "", wire["role"]
+    text = content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+    if role == "tool":
+        unit = parts.get(wire["tool_call_id"])
+        if unit is not None:
+            return HistoryUnit(unit.message, replace(unit.part, content=text), None)
+        part = ToolReturnPart("unknown", text, wire["tool_call_id"])
+        return HistoryUnit(ModelRequest([part]), part, None)
+    if role == "assistant":
+        arguments = {call["id"]: call["function"]["arguments"] for call in wire.get("tool_calls") or ()}
+        unit = next((calls[key] for key in arguments if key in calls), None)
+        if unit is None:
+            return HistoryUnit(ModelResponse([TextPart(text)]), None, None)
+        changed = [
+            replace(part, args=arguments[part.tool_call_id]) if isinstance(part, ToolCallPart) else part
+            for part in unit.message.parts
+        ]
+        return HistoryUnit(replace(unit.message, parts=changed), None, None)
+    made = SystemPromptPart(text) if role == "system" else UserPromptPart(text)
+    return HistoryUnit(ModelRequest([made]), made, None)

@@ -1,0 +1,182 @@
+"""midfold as the conversation manager of Strands agents: `pip install 'midfold[strands]'`.
+
+    manager = MidfoldConversationManager()
+    agent = Agent(conversation_manager=manager, tools=[..., *manager.tools])
+
+Strands sends `agent.messages` as they are, so this manager changes that list, as those that Strands ships do: messages
+that stay are the very objects. Originals are kept in the manager's state, which a session manager stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strands.agent.conversation_manager import ConversationManager
+from strands.hooks import BeforeModelCallEvent
+from strands.tools.tools import PythonAgentTool
+
+from midfold import Config, Protection, Setup, Summarizer, ToolSpec
+from midfold.adapters.folded_history import (
+    RECALL_NAMES,
+    RECALL_TOOLS,
+    FoldedHistory,
+    Report,
+    answer_recall,
+    log_report,
+    report_unknown,
+)
+
+DIALECT = "anthropic"
+NAME = "midfold"
+
+
+class MidfoldConversationManager(ConversationManager):
+    """Keeps an agent's messages inside the window of its model; one for each agent.
+
+    `context_length` is needed where neither the model says its `context_window_limit` nor midfold knows it. `tools` are
+    for the agent: with them it searches and unfolds what was folded. `report` is told what a log would be: it is the
+    log unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        context_length: int | None = None,
+        summarizer: Summarizer | None = None,
+        config: Config | None = None,
+        protection: Protection | None = None,
+        report: Report = log_report,
+    ) -> None:
+        super().__init__()
+        self._context_length, self._summarizer = context_length, summarizer
+        self._config, self._protection = config, protection
+        self._report, self._reported = report, set[str]()
+        self._kept: dict[str, Any] = {}
+        self._originals: dict[str, list[Any]] = {}
+        self._front: list[Any] = []
+        self.tools = [self._tool(spec) for spec in RECALL_TOOLS]
+
+    def register_hooks(self, registry: Any, **kwargs: Any) -> None:
+        super().register_hooks(registry, **kwargs)
+        registry.add_callback(BeforeModelCallEvent, lambda event: self._fold(event.agent))
+
+    def apply_management(self, agent: Any, **kwargs: Any) -> None:
+        """Nothing: what is sent is looked at before every call of the model."""
+
+    def reduce_context(self, agent: Any, e: Exception | None = None, **kwargs: Any) -> None:
+        """After an overflow: the window that the provider names is believed."""
+        if not self._fold(agent, error=e, force=True) and e is not None:
+            raise e
+
+    def get_state(self) -> dict[str, Any]:
+        own = {"kept": self._kept, "originals": self._originals, "front": self._front}
+        return {**super().get_state(), NAME: own}
+
+    def restore_from_session(self, state: dict[str, Any]) -> list[Any] | None:
+        super().restore_from_session(state)
+        own = state.get(NAME, {})
+        self._kept, self._originals = own.get("kept", {}), own.get("originals", {})
+        self._front = own.get("front", [])
+        return list(self._front) or None
+
+    def _fold(self, agent: Any, *, error: Exception | None = None, force: bool = False) -> bool:
+        messages = agent.messages
+        wires = [_wire(message) for message in messages]
+        unknown = (_kind(message) for message, wire in zip(messages, wires, strict=True) if wire is None)
+        report_unknown(unknown, self._reported, self._report)
+        has_recall = bool(RECALL_NAMES & set(agent.tool_registry.registry))
+        recall: Any = "always" if has_recall else "never"
+        history = FoldedHistory(self._setup(agent), wires, self._kept, dialect=DIALECT, recall=recall)
+        if error is not None:
+            history.learn_refusal(error)
+        folded = history.fold(force=force) is not None
+        self._kept = {**history.keep(), "plan": {}}
+        if folded:
+            self._originals |= history.originals
+            sent = [messages[one] if isinstance(one, int) else _message(one, messages) for one in history.pieces]
+            self._replace(messages, sent)
+        return folded
+
+    def _replace(self, messages: list[Any], sent: list[Any]) -> None:
+        """A session manager stores messages one by one: what was put before them, and how many are gone, is ours."""
+        same = 0
+        while same < min(len(sent), len(messages) - len(self._front)) and sent[-1 - same] is messages[-1 - same]:
+            same += 1
+        self.removed_message_count += len(messages) - len(self._front) - same
+        self._front = sent[: len(sent) - same]
+        messages[:] = sent
+
+    def _setup(self, agent: Any) -> Setup:
+        specs = agent.tool_registry.get_all_tool_specs()
+        return Setup(
+            model=agent.model.get_config().get("model_id"),
+            context_length=self._context_length or agent.model.context_window_limit,
+            config=self._config,
+            summarizer=self._summarizer,
+            protection=self._protection,
+            system=agent.system_prompt,
+            tools=[
+                ToolSpec(spec["name"], spec["description"], spec["inputSchema"].get("json", {})).definition(DIALECT)
+                for spec in specs
+                if spec["name"] not in RECALL_NAMES
+            ],
+        )
+
+    def _tool(self, spec: Any) -> PythonAgentTool:
+        told = {"name": spec.name, "description": spec.description, "inputSchema": {"json": dict(spec.parameters)}}
+
+        def run(tool_use: Any, **_: Any) -> Any:
+            answer = answer_recall(spec.name, tool_use["input"], self._originals, DIALECT)
+            status = "error" if answer.is_error else "success"
+            return {"toolUseId": tool_use["toolUseId"], "status": status, "content": [{"text": answer.text}]}
+
+        return PythonAgentTool(spec.name, told, run)
+
+
+def _kind(message: Mapping[str, Any]) -> str:
+    return "with " + ", ".join(sorted({key for block in message["content"] for key in block}))
+
+
+def _wire(message: Mapping[str, Any]) -> dict[str, Any] | None:
+    blocks = [_block(block) for block in message["content"]]
+    return None if None in blocks else {"role": message["role"], "content": blocks}
+
+
+def _block(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    if "text" in block:
+        return {"type": "text", "text": block["text"]}
+    if "toolUse" in block:
+        use = block["toolUse"]
+        return {"type": "tool_use", "id": use["toolUseId"], "name": use["name"], "input": use["input"]}
+    if "toolResult" in block:
+        result = block["toolResult"]
+        parts = [_result_text(part) for part in result["content"]]
+        wire = {"type": "tool_result", "tool_use_id": result["toolUseId"], "content": parts}
+        return {**wire, "is_error": True} if result.get("status") == "error" else wire
+    if "reasoningContent" in block:
+        text = block["reasoningContent"].get("reasoningText", {})
+        return {"type": "thinking", "thinking": text.get("text", ""), "signature": text.get("signature", "")}
+    return None
+
+
+def _result_text(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "text", "text": part["text"] if "text" in part else str(part.get("json", part))}
+
+
+def _message(wire: Mapping[str, Any], messages: list[Any]) -> dict[str, Any]:
+    """A message that midfold wrote; blocks that it left as they were are the blocks of the history."""
+    known = {str(_block(block)): block for message in messages for block in message["content"]}
+    content = wire["content"] if isinstance(wire["content"], list) else [{"type": "text", "text": wire["content"]}]
+    return {"role": wire["role"], "content": [known.get(str(block)) or _write_block(block) for block in content]}
+
+
+def _write_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    if block["type"] == "tool_use":
+        return {"toolUse": {"toolUseId": block["id"], "name": block["name"], "input": block["input"]}}
+    if block["type"] == "tool_result":
+        content = block.get("content") or ""
+        parts = [{"text": content}] if isinstance(content, str) else [{"text": part["text"]} for part in content]
+        status = "error" if block.get("is_error") else "success"
+        return {"toolResult": {"toolUseId": block["tool_use_id"], "status": status, "content": parts}}
+    return {"text": block["text"]}

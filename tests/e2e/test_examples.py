@@ -1,0 +1,100 @@
+"""The examples for frameworks run as they are, each with its released framework, against a provider on the loopback."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.frameworks import ADK, AGENTS, CREWAI, LANGCHAIN, LITELLM, PYDANTIC_AI, SMOLAGENTS, STRANDS, run_in
+from support.provider_replies import Turn
+from support.reading_model import offered
+from support.rules_provider import RulesProvider
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LONGEST = 30
+PROGRAMS = {
+    "crewai_agent.py": CREWAI,
+    "google_adk_agent.py": ADK,
+    "langchain_agent.py": LANGCHAIN,
+    "litellm_calls.py": LITELLM,
+    "openai_agents_agent.py": AGENTS,
+    "pydantic_ai_agent.py": PYDANTIC_AI,
+    "smolagents_agent.py": SMOLAGENTS,
+    "strands_agent.py": STRANDS,
+}
+FOLDS = ("crewai_agent.py", "smolagents_agent.py")
+"""Examples that are all there is for their framework: they must fold, too."""
+CALLS = 36
+RUN = r"""
+import contextlib, io, json, os, runpy, sys
+asked, said = json.load(sys.stdin), io.StringIO()
+os.environ |= {"OPENAI_API_KEY": "sk-example", "OPENAI_BASE_URL": asked["url"] + "/v1",
+               "CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "OTEL_SDK_DISABLED": "true",
+               "OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+sys.argv = [asked["program"], *asked["arguments"]]
+with contextlib.redirect_stdout(said):
+    runpy.run_path(asked["program"], run_name="__main__")
+print("\n" + json.dumps(said.getvalue()), flush=True)
+os._exit(0)  # CrewAI prints once more when it ends
+"""
+
+
+def model(request: Any) -> Turn:
+    """Reads a file if it can, and says what it saw."""
+    names = offered(request.body)
+    if "PLUM" not in request.raw.decode():
+        if "python_interpreter" in names:
+            return Turn("", (("call_1", "python_interpreter", {"code": "'PL' + 'UM'"}),))
+        return Turn("", (("call_1", "read_file", {"path": "notes.txt"}),))
+    if "final_answer" in names:
+        return Turn("", (("call_2", "final_answer", {"answer": "a file about PLUM"}),))
+    return Turn("a file about PLUM")
+
+
+class LongTask:
+    """Has the tool called again and again, and says whether it still knows the first ask."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, request: Any) -> Turn:
+        names, self.calls = offered(request.body), self.calls + 1
+        if self.calls <= CALLS:
+            code, path = f"'number {self.calls * 7} ' + 'lorem ipsum ' * 1000", f"notes{self.calls}.txt"
+            is_python = "python_interpreter" in names
+            call = ("python_interpreter", {"code": code}) if is_python else ("read_file", {"path": path})
+            return Turn("", ((f"call_{self.calls}", *call),))
+        text = "still know PEAR" if "PEAR" in request.raw.decode() else "forgot"
+        return Turn("", (("call_end", "final_answer", {"answer": text}),)) if "final_answer" in names else Turn(text)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_an_example_runs_as_it_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("PLUM", encoding="utf-8")
+    with RulesProvider(model, window=16_000) as provider:
+        arguments = ["notes.txt"] if name == "litellm_calls.py" else ["What is in notes.txt?"]
+        question = {"url": provider.url, "program": str(EXAMPLES / name), "arguments": arguments}
+        said = run_in(PROGRAMS[name], RUN, question, tmp_path)
+    assert "a file about PLUM" in said
+    assert provider.rejected == []
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_an_example_that_is_all_there_is_keeps_a_long_task_inside_the_window(name: str, tmp_path: Path) -> None:
+    for number in range(1, CALLS + 1):
+        (tmp_path / f"notes{number}.txt").write_text(f"number {number * 7} " + "lorem ipsum " * 1_000, encoding="utf-8")
+    with RulesProvider(LongTask(), window=80_000) as provider:
+        question = {"url": provider.url, "program": str(EXAMPLES / name), "arguments": ["Work. The word is PEAR."]}
+        said = run_in(PROGRAMS[name], RUN, question, tmp_path)
+    assert "still know PEAR" in said
+    assert provider.rejected == []
+    sizes = [served.prompt for served in provider.served]
+    assert any(after < before / 2 for before, after in pairwise(sizes))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_is_short(name: str) -> None:
+    assert len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) <= LONGEST

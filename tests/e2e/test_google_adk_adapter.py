@@ -1,0 +1,132 @@
+"""midfold inside released Google ADK, against a provider that enforces its rules."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.frameworks import ADK, run_in
+from support.reading_model import ASK, ReadingModel, file_text, offered
+from support.rules_provider import RulesProvider
+
+WINDOW = 16_000
+FILES = 36
+HOWS = ("folded", "streamed", "plain", "unknown")
+
+PROBE = r'''
+import asyncio, json, os, sys
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
+from google.adk.models.lite_llm import LiteLlm
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.runners import Runner
+from google.adk.sessions import InMemorySessionService
+from google.genai import types
+from midfold.adapters.google_adk import MidfoldPlugin
+
+asked = json.load(sys.stdin)
+
+def read_file(path: str) -> str:
+    """Read a file."""
+    return asked["files"][int(path[1:-4])]
+
+class Watch(BasePlugin):
+    """Stands before and behind: sees what midfold is given and what it hands on."""
+    def __init__(self, name, seen):
+        super().__init__(name=name)
+        self.seen = seen
+    async def before_model_callback(self, *, callback_context, llm_request):
+        self.seen.append(list(llm_request.contents))
+
+async def run(key, *, recall=True, streamed=False, first=()):
+    reports, service, before, after = [], InMemorySessionService(), [], []
+    session = await service.create_session(app_name="app", user_id="u", session_id="s")
+    async def ask(*parts):
+        plugin = MidfoldPlugin(context_length=16000, report=reports.append)
+        model = LiteLlm(model="openai/gpt-4o", api_base=asked["url"] + "/v1", api_key=key, max_retries=0)
+        agent = LlmAgent(name="reader", model=model, instruction="You are careful.",
+                         tools=[read_file, *(plugin.tools if recall else ())])
+        app = App(name="app", root_agent=agent, plugins=[Watch("one", before), plugin, Watch("two", after)])
+        runner, said = Runner(app=app, session_service=service), ""
+        config = RunConfig(max_llm_calls=200, streaming_mode=StreamingMode.SSE if streamed else StreamingMode.NONE)
+        message = types.Content(role="user", parts=list(parts))
+        async for event in runner.run_async(user_id="u", session_id="s", new_message=message, run_config=config):
+            if event.is_final_response() and event.content:
+                said = "".join(part.text or "" for part in event.content.parts)
+        return said
+    answer = await ask(*first, types.Part(text=asked["ask"]))
+    state = (await service.get_session(app_name="app", user_id="u", session_id="s"))
+    kept = state.state["midfold:reader"]
+    same = [sum(any(a is b for b in given) for a in sent) for given, sent in zip(before, after)]
+    again = await ask(types.Part(text="And now?"))   # as another process would
+    later = (await service.get_session(app_name="app", user_id="u", session_id="s")).state["midfold:reader"]
+    return {"answer": answer, "again": again, "folds": kept["memory"]["state"]["count"], "events": len(state.events),
+            "after": later["memory"]["state"]["count"], "same": same, "reports": reports,
+            "plain": json.loads(json.dumps(kept)) == kept}
+
+async def main():
+    odd = types.Part(inline_data=types.Blob(data=b"\x89PNG", mime_type="image/png"))
+    return {"folded": await run("folded"), "streamed": await run("streamed", streamed=True),
+            "plain": await run("plain", recall=False), "unknown": await run("unknown", first=[odd])}
+print(json.dumps(asyncio.run(main())), flush=True)
+'''
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with RulesProvider(ReadingModel(FILES), window=WINDOW) as provider:
+        question = {"url": provider.url, "ask": ASK, "files": [file_text(number) for number in range(FILES + 1)]}
+        answer: dict[str, Any] = run_in(ADK, PROBE, question, tmp_path_factory.mktemp("adk"))
+    answer["rejected"] = [problem.message for problem in provider.rejected]
+    answer["bodies"] = {
+        key: [one.body for one in provider.requests if one.headers["authorization"] == f"Bearer {key}"] for key in HOWS
+    }
+    return answer
+
+
+@pytest.mark.parametrize("how", ["folded", "streamed"])
+def test_a_long_task_ends_and_an_early_result_is_found_again(seen: dict[str, Any], how: str) -> None:
+    run = seen[how]
+    assert run["answer"] == "found it"
+    assert run["again"] == "found it"
+    assert run["folds"] >= 2
+    assert run["events"] >= 2 * FILES
+    assert run["after"] in (run["folds"], run["folds"] + 1)
+    assert run["plain"]
+
+
+def test_the_provider_refuses_nothing(seen: dict[str, Any]) -> None:
+    assert seen["rejected"] == []
+
+
+def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
+    same = seen["folded"]["same"]
+    assert same[:8] == [1 + 2 * number for number in range(8)]
+    assert min(same[10:]) >= 3
+
+
+def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:
+    assert all("PLUM" in json.dumps(body["messages"]) for body in seen["bodies"]["folded"])
+    system = seen["bodies"]["folded"][-1]["messages"][0]
+    assert "You are careful." in json.dumps(system)
+    assert "[CONTEXT COMPACTION]" in json.dumps(system)
+
+
+def test_recall_tools_are_offered_if_the_agent_has_them(seen: dict[str, Any]) -> None:
+    assert "context_search" in offered(seen["bodies"]["folded"][0])
+    assert {tuple(offered(body)) for body in seen["bodies"]["plain"]} == {("read_file",)}
+    assert seen["plain"]["answer"] == "no tool for it"
+    assert seen["plain"]["folds"] >= 2
+
+
+def test_a_content_of_unknown_kind_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
+    run = seen["unknown"]
+    assert run["answer"] == "found it"
+    assert all("image/png" in json.dumps(body["messages"]) for body in seen["bodies"]["unknown"])
+    assert len(run["reports"]) == 2, "once by each of the two plugins"
+    assert "inline_data" in run["reports"][0]
+    assert seen["folded"]["reports"] == []

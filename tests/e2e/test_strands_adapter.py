@@ -1,0 +1,114 @@
+"""midfold inside released Strands agents, against a provider that enforces its rules."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from support.frameworks import STRANDS, run_in
+from support.reading_model import ASK, ReadingModel, file_text, offered
+from support.rules_provider import RulesProvider
+
+WINDOW = 16_000
+FILES = 36
+HOWS = ("sync", "async", "wide", "plain", "unknown")
+
+PROBE = r'''
+import asyncio, json, sys
+from strands import Agent, tool
+from strands.models.openai import OpenAIModel
+from strands.session.file_session_manager import FileSessionManager
+from midfold.adapters.strands import MidfoldConversationManager
+
+asked = json.load(sys.stdin)
+
+@tool
+def read_file(path: str) -> str:
+    """Read a file."""
+    return asked["files"][int(path[1:-4])]
+
+def run(key, *, window=16000, recall=True, later=False, first=()):
+    reports = []
+    def make():
+        manager = MidfoldConversationManager(context_length=window, report=reports.append)
+        args = {"base_url": asked["url"] + "/v1", "api_key": key, "max_retries": 0}
+        model = OpenAIModel(client_args=args, model_id="gpt-4o")
+        tools = [read_file, *(manager.tools if recall else ())]
+        agent = Agent(model=model, system_prompt="You are careful.", tools=tools, conversation_manager=manager,
+                      callback_handler=None, agent_id="a",
+                      session_manager=FileSessionManager(session_id=key, storage_dir="sessions"))
+        return manager, agent
+    manager, agent = make()
+    for message in first:
+        agent.messages.append(message)
+    said = str(asyncio.run(agent.invoke_async(asked["ask"])) if later else agent(asked["ask"])).strip()
+    folds, before = manager._kept["memory"]["state"]["count"], list(agent.messages)
+    manager, agent = make()     # as another process would
+    restored = agent.messages == before
+    again = str(agent("And now?")).strip()
+    return {"answer": said, "again": again, "folds": folds, "after": manager._kept["memory"]["state"]["count"],
+            "restored": restored, "messages": len(before), "reports": reports}
+
+odd = [{"role": "user", "content": [{"document": {"format": "txt", "name": "PEAR", "source": {"bytes": b"PEAR"}}},
+                                    {"text": "the file is PEAR"}]},
+       {"role": "assistant", "content": [{"text": "Thank you."}]}]
+print(json.dumps({
+    "sync": run("sync"), "async": run("async", later=True), "wide": run("wide", window=60000),
+    "plain": run("plain", recall=False), "unknown": run("unknown", first=odd),
+}))
+'''
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with RulesProvider(ReadingModel(FILES), window=WINDOW) as provider:
+        question = {"url": provider.url, "ask": ASK, "files": [file_text(number) for number in range(FILES + 1)]}
+        answer: dict[str, Any] = run_in(STRANDS, PROBE, question, tmp_path_factory.mktemp("strands"))
+    answer["rejected"] = [problem.message for problem in provider.rejected]
+    answer["bodies"] = {
+        key: [one.body for one in provider.requests if one.headers["authorization"] == f"Bearer {key}"] for key in HOWS
+    }
+    return answer
+
+
+@pytest.mark.parametrize("how", ["sync", "async", "wide"])
+def test_a_long_task_ends_and_an_early_result_is_found_again(seen: dict[str, Any], how: str) -> None:
+    run = seen[how]
+    assert run["answer"] == "found it"
+    assert run["again"] == "found it"
+    assert run["folds"] >= 2
+    assert run["messages"] < 2 * FILES
+
+
+def test_the_provider_refuses_only_where_the_window_was_wrong(seen: dict[str, Any]) -> None:
+    assert len(seen["rejected"]) == 1
+    assert str(WINDOW) in seen["rejected"][0]
+
+
+def test_a_session_manager_brings_the_same_messages_back(seen: dict[str, Any]) -> None:
+    for how in ("sync", "plain"):
+        run = seen[how]
+        assert run["restored"]
+        assert run["after"] in (run["folds"], run["folds"] + 1)
+
+
+def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:
+    assert all("PLUM" in json.dumps(body["messages"]) for body in seen["bodies"]["sync"])
+
+
+def test_recall_tools_are_offered_if_the_agent_has_them(seen: dict[str, Any]) -> None:
+    assert "context_search" in offered(seen["bodies"]["sync"][0])
+    assert {tuple(offered(body)) for body in seen["bodies"]["plain"]} == {("read_file",)}
+    assert seen["plain"]["answer"] == "no tool for it"
+    assert seen["plain"]["folds"] >= 2
+
+
+def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
+    run = seen["unknown"]
+    assert run["answer"] == "found it"
+    assert all("the file is PEAR" in json.dumps(body["messages"]) for body in seen["bodies"]["unknown"])
+    assert len(run["reports"]) >= 1
+    assert "document" in run["reports"][0]
+    assert seen["sync"]["reports"] == []
