@@ -30,7 +30,7 @@ The message defaults to the class's docstring. `status` is the HTTP status a ser
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 FailureKind = Literal[
     "",
@@ -48,6 +48,7 @@ FailureKind = Literal[
     "other",
 ]
 """Every way in which a summary can fail; fold/receipt.py says what each one leads to."""
+_FAILURE_KINDS = frozenset(get_args(FailureKind)) - {""}
 
 
 class MidfoldError(Exception):
@@ -141,6 +142,8 @@ class ModelFailed(MidfoldError):
     def __init__(
         self, kind: FailureKind = "other", message: str | None = None, *, retry_after: float = 0.0, limit: int = 0
     ) -> None:
+        if kind not in _FAILURE_KINDS:
+            kind, message = "other", message or str(kind)
         self.kind: FailureKind = kind
         self.retry_after = retry_after
         self.limit = limit
@@ -213,6 +216,8 @@ class SummaryFailed(MidfoldError):
     def __init__(
         self, kind: FailureKind = "other", message: str | None = None, *, retry_after: float = 0.0, limit: int = 0
     ) -> None:
+        if kind not in _FAILURE_KINDS:
+            kind, message = "other", message or str(kind)
         self.kind: FailureKind = kind
         self.retry_after = retry_after
         """Seconds the provider asked to be left alone."""

@@ -234,6 +234,16 @@ def test_hygiene_leaves_everything_alone_where_compression_is_disabled() -> None
 # Sessions: the pause after a failure
 
 
+def test_a_failure_of_no_known_kind_is_another_and_keeps_its_words() -> None:
+    def failing(ask: midfold.SummaryAsk) -> str:
+        raise midfold.SummaryFailed("the model is on holiday")  # type: ignore[arg-type]
+
+    turns = [user("Go."), assistant("Yes."), *work(0, 200)]
+    done = midfold.compact(turns, context_length=40_000, summarizer=failing)
+    assert (done.receipt.status, done.receipt.summary.failure) == ("compacted", "other")
+    assert "the model is on holiday" in str(midfold.SummaryFailed("the model is on holiday"))  # type: ignore[arg-type]
+
+
 def test_a_session_asks_no_model_during_the_pause_and_asks_again_after_it() -> None:
     clock, asked = FakeClock(), 0
 
