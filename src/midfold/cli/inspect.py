@@ -156,12 +156,12 @@ def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
     belief = look_up(model or document.model, config.models)
     if model is not None or document.log is None or document.log.client != "claude-code":
         return belief
-    largest = max((usage.prompt_tokens for _, usage in _reported_usages(document.log)), default=0)
+    largest = max((usage.prompt_tokens for _, usage in _counts_of(document.log)), default=0)
     longer = look_up(f"{document.model}{LONG}", config.models) if largest > belief.model.context_window else belief
     return longer if longer.model.context_window >= largest else belief
 
 
-def _reported_usages(log: Log) -> list[tuple[int, Usage]]:
+def _counts_of(log: Log) -> list[tuple[int, Usage]]:
     """The answers whose prompts were counted."""
     return [(place, usage) for place, turn in log.turns.items() if (usage := read_usage(turn.usage)) is not None]
 
@@ -174,7 +174,7 @@ def _reported_tokens(document: Document, meter: Meter) -> int | None:
     usage = read_usage(document.setting("usage"))
     if usage is not None or document.log is None or document.log.folds:
         return usage.prompt_tokens if usage is not None else None
-    counted = _reported_usages(document.log)
+    counted = _counts_of(document.log)
     if not counted:
         return None
     place, usage = max(counted, key=lambda item: item[0])
