@@ -24,13 +24,15 @@ takes long, piped they write plain text whose lines are never broken, and with `
 | 0 | done; of `cache diff`: the requests are the same, or the second continues the first |
 | 1 | `cache diff` found a difference, `doctor` or `store check` a problem |
 | 1 | `trajectories` has a record that failed, `plugins show --load` an engine that cannot be used |
+| 1 | `import` found a log that could not be brought in; the others were |
 | 1 | `agent run` did not come to its end, or something was not run without `--yes` |
 | 1 | a question was answered with no; an output broke off |
 | 2 | nothing was done: a wrong option, setting, file or name, in one line on standard error |
 | 130 | interrupted with Ctrl-C, in one line; in `chat` Ctrl-C ends what runs and not the program |
 
 A file that exists is replaced only with `--overwrite`, a folder must be there before the work begins, and `-o -` is
-standard output. A session is named by its name, its short id, a beginning of either, or `last`.
+standard output. A session is named by its name, its short id, a beginning of either, or `last`. Where a transcript is
+expected, `session:NAME` is a session of the store.
 """
 
 

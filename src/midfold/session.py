@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, NamedTuple, Self, Unpack
 
@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from midfold.api import hints_of
 from midfold.cache import PromptCacheHint
-from midfold.cache.health import Health
+from midfold.cache.health import Health, RecordedTurn
 from midfold.conversation import (
     ChatPartner,
     CompactArguments,
@@ -54,8 +54,9 @@ from midfold.store.stored_past import StoredPast
 from midfold.store.usage import Turns
 from midfold.store.writing import FRESH
 from midfold.transcript.dialect import Dialect
-from midfold.transcript.document import DIALECTS, tool_of
-from midfold.transcript.message import Message, Usage, read_usage
+from midfold.transcript.document import DIALECTS, Document, tool_of
+from midfold.transcript.log_lines import Log, LoggedTurn, stamp_of
+from midfold.transcript.message import Message, Usage, read_usage, usage_words
 from midfold.transcript.splice import message_value
 from midfold.transcript.tokens import RunningTally
 
@@ -94,6 +95,31 @@ def pass_pause_on(session: Session, name: str) -> None:
     info = session.info if name != session.name else None
     if info is not None:
         session._other(name)._keep_pause(memory_of(info).state)
+
+
+def record_turns(session: Session, turns: Sequence[RecordedTurn]) -> None:
+    """What a log says of the answers of a session, from its beginning on; what is known already stays."""
+    now = session._now()
+    if not turns or now.live is None or turns[-1].health.turns <= now.memory.health.turns:
+        return
+    Turns(session.store).add_recorded(now.live.info, turns)
+    session._learn(now, msgspec.structs.replace(now.memory, health=turns[-1].health))
+
+
+def read_history(session: Session) -> Document:
+    """All of a session as a transcript, with what is known of times and usage beside it, as a log has it."""
+    info = session.store.must(session.name)
+    rows = list(session.store.history(info))
+    document = Document([row.message.wire for row in rows], DIALECTS[info.dialect], [row.message.wire for row in rows])
+    turns: dict[int, LoggedTurn] = {}
+    for turn in Turns(session.store).of(info):
+        near = (place for place in (turn.count, turn.count - 1) if 0 <= place < len(rows))
+        answer = next((place for place in near if document.messages[place].role == "assistant"), None)
+        if answer is not None:
+            turns[answer] = LoggedTurn(usage_words(turn.usage), stamp_of(turn.at / 1000), turn.model or "")
+    times = [stamp_of(row.at / 1000) for row in rows]
+    document.log = Log("", document.dialect, [], times, turns, info.model or "", session=session.name)
+    return document
 
 
 def keep_pause(session: Session, state: CompactionState) -> None:

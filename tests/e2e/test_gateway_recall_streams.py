@@ -15,12 +15,13 @@ import midfold
 from midfold.fold.receipt import RecallCost
 from midfold.gateway import create_app
 from midfold.gateway.hidden import JoinedChat
+from midfold.gateway.rounds import UNREADABLE
 from midfold.testing import answers
 from midfold.testing.doubles import Request, ScriptedProvider, served
 from midfold.transcript import jsonio
 from midfold.transcript.sse import EventReader, StreamEvent, event_bytes
 from support import provider_replies
-from support.fixtures import user
+from support.fixtures import assistant, user
 from support.gateways import running, settings
 from support.provider_replies import Turn
 from support.rules_provider import RulesProvider
@@ -265,6 +266,51 @@ def test_hidden_calls_beside_the_clients_are_taken_out_of_its_turn_and_put_back_
     key = "input" if wire == "responses" else "messages"
     before, after = (bytes(jsonio.entries(request.raw)[key]).rstrip(b"]") for request in (second, third))
     assert after.startswith(before)
+
+
+def is_calling(made: Any) -> bool:
+    return any(word in str(made) for word in ("ToolUseBlock", "ParsedFunctionToolCall", "ResponseFunctionToolCall"))
+
+
+SEVERAL = {
+    "ours": (*HIDDEN, ("h2", "context_timeline", {"handle": "mf-123456"})),
+    "ours first": (*HIDDEN, ("c1", "sh", {"a": 1}), ("h2", "context_unfold", {}), ("c2", "sh", {"a": 2})),
+    "theirs first": (("c1", "sh", {"a": 1}), *HIDDEN),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("shape", SEVERAL)
+def test_hidden_rounds_are_legal_with_thoughts_words_and_several_calls(wire: str, shape: str) -> None:
+    thinking = "Hm." if wire == "anthropic" else ""
+
+    def model(request: Request) -> Turn:
+        asked = len(provider.requests)
+        if asked == 1:
+            return Turn("Let me see.", SEVERAL[shape], thinking=thinking)
+        again = (("c9", "sh", {"a": 3}),) if asked == 2 and shape == "ours first" else ()
+        return Turn("Done.", again, thinking=thinking)
+
+    with RulesProvider(model, window=9_000) as provider, running(provider.url, recall="on") as gateway:
+        talk: list[Any] = [user("Hi.")]
+        for number in range(3):
+            made = streamed(wire, gateway.url, talk)
+            talk += read_file_results(wire, made) if is_calling(made) else [assistant("Done."), user(f"And {number}?")]
+        assert provider.rejected == []
+    assert "context_" not in str(talk) and "Done." in str(talk)
+
+
+def test_a_call_with_arguments_that_were_cut_off_is_told_so() -> None:
+    first, last = (
+        provider_replies.chat(turn, 1, "m", USAGE, False)
+        for turn in (Turn("", (("h1", "context_search", {"query": "x"}),)), Turn("Well."))
+    )
+    cut = jsonio.decode(first.body)
+    cut["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = '{"query": "x'
+    with ScriptedProvider([answers.value(cut), last]) as provider, running(provider.url, recall="on") as gateway:
+        status, _, answer = gateway.post("/v1/chat/completions", {"model": "m", "messages": [user("Hi.")]})
+    assert (status, UNREADABLE.encode() in provider.requests[-1].raw) == (200, True)
+    assert b"Well." in answer
 
 
 def test_a_response_that_the_provider_keeps_gets_the_results_of_what_was_taken_out_of_it() -> None:

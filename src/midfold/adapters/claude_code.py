@@ -88,6 +88,7 @@ def session_name(session: str) -> str:
 
 def keep(project: Path, log: Path, size: int, session: str) -> None:
     """Brings the first `size` bytes of a log into the store, under the project's own sessions."""
+    from midfold.adapters.client_logs import keep_document
     from midfold.adapters.mcp_server import project_prefix
     from midfold.config.load import load, store_url
     from midfold.service import open_sessions
@@ -97,10 +98,8 @@ def keep(project: Path, log: Path, size: int, session: str) -> None:
         document = read(file.read(size))
     config = load().config
     with open_sessions(store_url(config, os.environ), config=config) as sessions:
-        name = project_prefix(project) + session_name(session)
-        batch = sessions.given(document)
-        known = sessions.find_prefix(batch, under=name)
-        sessions.session(known.session if known else name, model=document.model or None).sync(batch)
+        waits = document.log is not None and document.log.is_open
+        keep_document(sessions, document, project_prefix(project) + session_name(session), waits=waits)
 
 
 def note(messages: Transcript, session: str) -> str:

@@ -13,16 +13,19 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from midfold.cache.markers import strip_markers
 from midfold.cache.prices import Prices
 from midfold.transcript import jsonio
-from midfold.transcript.message import Usage
-from midfold.transcript.tokens import Tally
+from midfold.transcript.document import Document, recording_of
+from midfold.transcript.log_lines import seconds_of
+from midfold.transcript.message import Usage, read_usage
+from midfold.transcript.tokens import Meter, RunningTally, Tally
 
 Kind = Literal[
     "hit",
@@ -151,6 +154,38 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not continues:
             return "history_changed"
         return "expired" if at - last.at >= prices.ttl_seconds else "unexpected"
+
+
+class RecordedTurn(NamedTuple):
+    """An answer of a recorded conversation: which message it is, what was reported, and the health after it."""
+
+    place: int
+    usage: Usage
+    model: str
+    at: float
+    health: Health
+    cost: float = 0.0
+    """What its prompt cost, in dollars."""
+
+
+def observe_recording(
+    document: Document, prices_of: Callable[[str], Prices], model: str = ""
+) -> Iterator[RecordedTurn]:
+    """The answers of a recorded conversation whose usage is known; `model` is whose they are, if not as recorded."""
+    health, tally, folds = Health(), RunningTally(Meter()), 0
+    recorded = recording_of(document)
+    for place, message in enumerate(document.messages):
+        folds += place in recorded.folds
+        turn = recorded.turns.get(place)
+        usage = read_usage(turn.usage) if turn is not None and message.role == "assistant" else None
+        if turn is not None and usage is not None:
+            whose, at = model or turn.model or recorded.model, seconds_of(turn.at) or 0.0
+            seen = RequestHashes.of(model=whose, tools=None, system=None, messages=tally.now, compaction=folds)
+            prices = prices_of(whose)
+            health = health.observe(usage, seen, at=at, prices=prices)
+            cost = prices.money(usage.prompt_tokens - prices.saved_units(usage))
+            yield RecordedTurn(place, usage, whose, at, health, cost)
+        tally.extend([message])
 
 
 def fingerprint(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from functools import partial
 
 import click
 import msgspec
@@ -13,7 +13,7 @@ from rich.text import Text
 from midfold import cache
 from midfold.api import believe, meter_for
 from midfold.cache.breakpoints import HOSTS, SIGN
-from midfold.cache.health import Health, RequestHashes
+from midfold.cache.health import Health, observe_recording
 from midfold.cache.prefix import Difference, prefix_diff
 from midfold.cache.prices import Prices, prices_for
 from midfold.cli.groups import HelpfulGroup
@@ -30,11 +30,10 @@ from midfold.cli.options import (
 )
 from midfold.cli.sessions import health_facts
 from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
+from midfold.config import Config
 from midfold.errors import StoreError, TranscriptError
-from midfold.transcript.document import Document, read
-from midfold.transcript.logs import LoggedTurn
-from midfold.transcript.message import plain, read_usage
-from midfold.transcript.tokens import Meter, RunningTally
+from midfold.models import Belief
+from midfold.transcript.document import Document, read, recording_of
 
 with_model = click.option("--model", help="Whose prices and tokens count; default: the request's own model.")
 
@@ -150,6 +149,15 @@ def plan(
     for hint in hints:
         where = hint.placement if hint.placement != "message" else f"{document.list_key}[{hint.message_index}]"
         out.print(make_text(f"  {where}: {hint.reason}"))
+    if not hints and "ENABLED" in line:
+        out.print(make_text(f"  no breakpoint{_shortness(document, believe(model, settings(config)))}"))
+
+
+def _shortness(document: Document, belief: Belief) -> str:
+    """That a request is too short to be cached, if it is."""
+    meter, least = meter_for(belief), belief.model.cache_minimum or 0
+    size = meter.count(document.messages, meter.fixed_size(document.system, document.tools)).tokens
+    return f": {size:,} tokens are fewer than the {least:,} that {belief.name} caches" if size < least else ""
 
 
 @command.command()
@@ -160,55 +168,32 @@ def plan(
 def health(file: str, model: str | None, config: str | None, as_json: bool) -> None:
     """Classify the turns of recorded sessions by the usage that the provider reported.
 
-    FILE is the log of a Claude Code or Codex session, or a transcript whose messages carry it (`_meta.usage`).
+    FILE is the log of a coding agent, a session of the store (session:NAME), or a transcript whose messages carry the
+    usage (`_meta.usage`). What was paid is for prompts, at the prices of `midfold models`; answers are not in it.
     """
     known = settings(config)
     rows = []
     for number, document in enumerate(read_conversations(file, None, None), 1):
-        chosen = model or document.model
-        prices = prices_for(chosen, known.prompt_caching.cache_ttl, known.models)
-        found = _health_of(document, chosen, prices)
-        if found.turns:
-            rows.append((document.setting("id") or f"conversation {number}", found))
+        turns = list(observe_recording(document, partial(_prices, config=known), model or ""))
+        if turns:
+            named = document.setting("id") or recording_of(document).session or f"conversation {number}"
+            rows.append((named, turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
         raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")
     if as_json:
-        emit_json([{"conversation": name, **health_facts(found)} for name, found in rows])
+        emit_json([{"conversation": name, **health_facts(found), "paid": round(paid, 4)} for name, found, paid in rows])
         return
     console().print(health_table(rows))
 
 
-def _health_of(document: Document, model: str | None, prices: Prices) -> Health:
-    found, tally = Health(), RunningTally(Meter())
-    folds = 0
-    logged = document.log.turns if document.log is not None else {}
-    for place, message in enumerate(document.messages):
-        value = plain(message.wire)
-        meta = value.get("_meta") if isinstance(value, dict) else None
-        meta = meta if isinstance(meta, dict) else {}
-        folds += bool(meta.get("compact_boundary") or meta.get("compact_summary"))
-        turn = logged.get(place, LoggedTurn(meta.get("usage") or {}, meta.get("ts") or ""))
-        usage = read_usage(turn.usage) if message.role == "assistant" else None
-        if usage is not None:
-            seen = RequestHashes.of(model=model, tools=None, system=None, messages=tally.now, compaction=folds)
-            found = found.observe(usage, seen, at=_seconds(turn.at), prices=prices)
-        tally.extend([message])
-    return found
+def _prices(model: str, config: Config) -> Prices:
+    return prices_for(model or None, config.prompt_caching.cache_ttl, config.models)
 
 
-def _seconds(stamp: Any) -> float:
-    from datetime import datetime
-
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
-    except ValueError:
-        return 0.0
-
-
-def health_table(rows: list[tuple[str, Health]]) -> Table:
-    table = make_table("session", ">turns", ">hit rate", ">saved, net of writes", "misses")
-    for name, found in rows:
+def health_table(rows: list[tuple[str, Health, float]]) -> Table:
+    table = make_table("session", ">turns", ">hit rate", ">paid for prompts", ">saved, net of writes", "misses")
+    for name, found, paid in rows:
         misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
-        cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${found.saved:,.2f}")
+        cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${paid:,.2f}", f"${found.saved:,.2f}")
         table.add_row(make_text(str(name)), *cells, make_text(misses))
     return table

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
 from midfold.cli.outputs import check_picture
-from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
 from midfold.lab.compactors import DEFAULT_METHODS, METHODS, Compactor, load_compactor
 from midfold.lab.exams import recall_search
-from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split
+from midfold.lab.recorded_sessions import LEAST_PAST, Places, Split, load_sessions
 from midfold.lab.retention import Evaluation, Figure, evaluate, retention_chart
 
 DETAILS = {"hard": "hard", "far": "far", "action": "action", "searched": "+ search", "demands": "demands"}
@@ -80,14 +80,16 @@ def command(
 ) -> None:
     """Measure what compactions keep of the facts that the rest of a transcript really used.
 
-    FILES are transcripts, or folders of them. Long sessions are cut at several places; each method compacts
-    what stands before a cut to each budget, and is judged by what the assistant wrote after it. A compactor of your own
-    is a function (messages, target_tokens) -> messages.
+    FILES are transcripts, logs of coding agents, folders of them, or stored sessions (session:NAME). Long sessions are
+    cut at several places; each method compacts what stands before a cut to each budget, and is judged by what the
+    assistant wrote after it. A compactor of your own is a function (messages, target_tokens) -> messages.
     """
     check_picture(plot)
+    with show_work("reading"):
+        sessions = load_sessions(files_of(files), tell=notice)
     with progress_bar("cuts") as progress:
         result = evaluate(
-            list(files_of(files)),
+            sessions,
             methods=_methods(methods, plugged),
             budgets=budgets,
             split=split,

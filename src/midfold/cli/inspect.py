@@ -25,7 +25,8 @@ from midfold.config import Config
 from midfold.models import Belief, look_up
 from midfold.transcript.breakdown import FREE, RESERVE, ContextShare, by_kind, context_breakdown, largest
 from midfold.transcript.document import Document
-from midfold.transcript.message import ToolCall, ToolResult, read_usage
+from midfold.transcript.log_lines import Log
+from midfold.transcript.message import ToolCall, ToolResult, Usage, read_usage
 from midfold.transcript.tokens import ESTIMATE, Meter
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ COLOURS = {
     "conversation": "cyan",
     "message framing": "bright_black",
 }
+LONG = "[1m]"
 MOST_PROBLEMS = 10
 MOST_TOOLS = 8
 
@@ -107,25 +109,26 @@ def describe(
 ) -> dict[str, Any]:
     """Everything the command shows of one conversation, as plain values; no message content."""
     config = config or Config()
-    belief = look_up(model or document.model, config.models)
+    belief = _belief_of(document, model, config)
     meter = meter_for(belief, exact=exact)
     parts = [part for message in document.messages for part in message.parts]
     kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
     total = sum(kinds.values())
-    window = belief.model.context_window
+    logged = document.log.window if document.log is not None and model is None else 0
+    window, why = (logged, "the log says so") if logged else (belief.model.context_window, belief.why)
     reservation = config.compression.output_reservation or document.max_output
     context = context_breakdown(
         document.messages,
         meter,
         system=document.system,
         tools=document.tools,
-        measured_prompt_tokens=prompt_tokens or _reported_tokens(document),
+        measured_prompt_tokens=prompt_tokens or _reported_tokens(document, meter),
         context_max_tokens=window,
         reserved_tokens=budget_for(window, reservation, config).output_reservation,
     )
     return {
         "dialect": document.dialect.name,
-        "model": {"name": belief.name, "known": belief.known, "context_window": window, "why": belief.why},
+        "model": {"name": belief.name, "known": bool(logged) or belief.known, "context_window": window, "why": why},
         "messages": len(document.messages),
         "roles": dict(Counter(message.role for message in document.messages).most_common()),
         "tool_calls": sum(isinstance(part, ToolCall) for part in parts),
@@ -148,10 +151,35 @@ def describe(
     }
 
 
-def _reported_tokens(document: Document) -> int | None:
-    """What the provider counted, where the file says it."""
+def _belief_of(document: Document, model: str | None, config: Config) -> Belief:
+    """What is believed about the model. Claude Code does not write down that it asked for the long window."""
+    belief = look_up(model or document.model, config.models)
+    if model is not None or document.log is None or document.log.client != "claude-code":
+        return belief
+    largest = max((usage.prompt_tokens for _, usage in _counts_of(document.log)), default=0)
+    longer = look_up(f"{document.model}{LONG}", config.models) if largest > belief.model.context_window else belief
+    return longer if longer.model.context_window >= largest else belief
+
+
+def _counts_of(log: Log) -> list[tuple[int, Usage]]:
+    """The answers whose prompts were counted."""
+    return [(place, usage) for place, turn in log.turns.items() if (usage := read_usage(turn.usage)) is not None]
+
+
+def _reported_tokens(document: Document, meter: Meter) -> int | None:
+    """What the provider counted, where the file says it; in a log, what came after the last count is estimated.
+
+    After a compaction of the client's own a prompt is not made of these messages.
+    """
     usage = read_usage(document.setting("usage"))
-    return usage.prompt_tokens if usage is not None else None
+    if usage is not None or document.log is None or document.log.folds:
+        return usage.prompt_tokens if usage is not None else None
+    counted = _counts_of(document.log)
+    if not counted:
+        return None
+    place, usage = max(counted, key=lambda item: item[0])
+    rest = document.messages[place + 1 :]
+    return usage.prompt_tokens + usage.completion_tokens + meter.tokens(sum(map(meter.units, rest)), len(rest))
 
 
 def meter_for(belief: Belief, *, exact: bool = False) -> Meter:

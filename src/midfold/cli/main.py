@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "Show what midfold does, without a key and without the network.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
     "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",
+    "import": "Bring the logs of Claude Code, Codex and others into a store: list them, choose some.",
     "inspect": "Show where the tokens of a transcript go, and what is wrong with it.",
     "install": "Let another agent use midfold: show the change to its files, make it, take it back.",
     "keys": "Make keys that clients show to the gateway.",
@@ -40,8 +41,8 @@ COMMANDS = {
     "trajectories": "Fit recorded runs of agents into a token target, from one file to a cluster.",
     "unfold": "Show the originals behind a handle.",
 }
-
-
+MODULES = {"import": "import_logs"}
+"""Files that cannot be called as their command is."""
 INTERRUPTED = 130
 
 
@@ -54,7 +55,8 @@ class LazyGroup(HelpfulGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"midfold.cli.{cmd_name}").command
+        module = MODULES.get(cmd_name, cmd_name)
+        command: click.Command = importlib.import_module(f"midfold.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

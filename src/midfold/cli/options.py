@@ -18,13 +18,15 @@ from midfold.cli.terminal import notice, show_work
 from midfold.config import Config, Loaded, load, locate
 from midfold.errors import ConfigError, NotStored, StoreError, TranscriptError
 from midfold.plugins import configured_engine
-from midfold.transcript.document import Document, read_many
+from midfold.transcript.document import Document, read_many, require_messages
 
 if TYPE_CHECKING:
     from midfold.service import Sessions
     from midfold.session import Session
 
 LAST = "last"
+STORED = "session:"
+"""What stands before the name of a stored session where a file is expected."""
 SHORT = 8
 MOST_SESSIONS = 10_000
 MOST_NAMED = 5
@@ -105,12 +107,16 @@ def name_of(file: str) -> str:
 
 
 def read_conversations(file: str, dialect: str | None, number: int | None, *, strict: bool = False) -> list[Document]:
-    """The conversations of a file; with a number, that one."""
+    """The conversations of a file, or a session of the store; with a number, that one."""
+    if file.startswith(STORED):
+        return [read_stored(file.removeprefix(STORED))]
     data = read_file(file)
-    with show_work("reading"):
+    with show_work(f"reading {len(data) / 1e6:,.0f} MB"):
         documents = read_many(data, dialect=dialect, strict=strict, name=name_of(file))
-    if any(document.messages for document in documents) and not any(map(_is_conversation, documents)):
-        raise TranscriptError(f"{name_of(file)} is not a transcript: nothing in it is a message with a role")
+    require_messages(documents, name_of(file))
+    for document in documents:
+        if document.log is not None and document.log.damaged:
+            notice(f"{name_of(file)}: {document.log.damage}")
     if number is None:
         return documents
     if not 1 <= number <= len(documents):
@@ -126,13 +132,20 @@ def read_conversation(file: str, dialect: str | None, number: int | None) -> Doc
     return found[0]
 
 
-def _is_conversation(document: Document) -> bool:
-    return any(message.role != "other" for message in document.messages)
+def read_stored(name: str) -> Document:
+    """The whole history of a stored session, with its times and what was reported of it."""
+    from midfold.session import read_history
+
+    with open_existing(None, None) as sessions:
+        return read_history(stored_session(sessions, name))
 
 
-def files_of(names: tuple[str, ...]) -> Iterator[str]:
-    """The files themselves, and the transcripts in folders."""
+def files_of(names: tuple[str, ...]) -> Iterator[str | Document]:
+    """The files themselves, the transcripts in folders, and stored sessions. What is damaged in a log is told."""
     for name in names:
+        if name.startswith(STORED):
+            yield read_stored(name.removeprefix(STORED))
+            continue
         if not Path(name).is_dir():
             yield name
             continue
@@ -173,6 +186,18 @@ def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
         yield sessions
 
 
+@contextmanager
+def open_own(url: str | None, config: str | None) -> Iterator[Sessions]:
+    """The sessions of a store, which is made if it is not there."""
+    from midfold.config.load import store_url
+    from midfold.service import open_sessions
+
+    known = settings(config)
+    address = url or store_url(known, os.environ)
+    with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
+        yield sessions
+
+
 def short_id(name: str) -> str:
     """The part of a session's name that tells it from others: `79d03d` of `20261116-2310-79d03d`."""
     found = _HASHED.search(name)
@@ -200,7 +225,7 @@ def full_name(sessions: Sessions, asked: str) -> str:
 
 def _begins(name: str, asked: str) -> bool:
     """By its name, its short id, or an id of the client's that stands in it."""
-    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name
+    return name.startswith(asked) or short_id(name).startswith(asked) or f"-{asked}" in name or f"/{asked}" in name
 
 
 def stored_session(sessions: Sessions, name: str) -> Session:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from midfold.cli.options import files_of, with_plot, with_split, with_workers
 from midfold.cli.outputs import check_picture
-from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar
-from midfold.lab.recorded_sessions import Split
+from midfold.cli.terminal import console, emit_json, make_table, make_text, notice, progress_bar, show_work
+from midfold.lab.recorded_sessions import Split, load_sessions
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy, load_policy
 from midfold.lab.replays import MODEL, WINDOWS, PolicyTotal, Replay, cost_chart, replay
@@ -54,9 +54,13 @@ def _windows(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="LIST",
     help="Context windows to replay at.",
 )
-@click.option("--model", default=MODEL, show_default=True, help="Whose tokens and prices count.")
+@click.option("--model", help=f"Whose tokens and prices count; default: the model of the logs, else {MODEL}.")
 @click.option("--gap", type=float, default=STATED_GAP, show_default=True, help="Seconds between unrecorded requests.")
-@click.option("--fixed-tokens", type=click.IntRange(min=0), default=0, help="System prompt and tools of each request.")
+@click.option(
+    "--fixed-tokens",
+    type=click.IntRange(min=0),
+    help="System prompt and tools of each request; default: as far as the usage in a log tells.",
+)
 @click.option(
     "--exams",
     type=click.IntRange(min=0),
@@ -73,9 +77,9 @@ def command(
     files: tuple[str, ...],
     policies: tuple[str, ...],
     windows: tuple[int, ...],
-    model: str,
+    model: str | None,
     gap: float,
-    fixed_tokens: int,
+    fixed_tokens: int | None,
     exams: int,
     least_tokens: int,
     split: Split,
@@ -85,9 +89,10 @@ def command(
 ) -> None:
     """Play recorded sessions again, request by request, under other policies and a provider's cache and prices.
 
-    FILES are transcripts, or folders of them. Each policy says when to fold, what to prune and where to put cache
-    markers; the result is what every policy would have sent, read, written and paid, and how much of what the
-    session later needed it still had in view. Nothing is sent anywhere.
+    FILES are transcripts, logs of coding agents, folders of them, or stored sessions (session:NAME). Each policy says
+    when to fold, what to prune and where to put cache markers; the result is what every policy would have sent, read,
+    written and paid, and how much of what the session later needed it still had in view. Where a log says what was
+    really reported, that is told as well. Nothing is sent anywhere.
     """
     policies = (*policies, *(file for file in files if file.endswith((".yaml", ".yml"))))
     transcripts = tuple(file for file in files if file not in policies)
@@ -95,9 +100,11 @@ def command(
         raise click.UsageError("no transcripts were given, only policies")
     chosen: list[ReplayPolicy] = [load_policy(place) for place in policies] or list(POLICIES.values())
     check_picture(plot)
+    with show_work("reading"):
+        sessions = load_sessions(files_of(transcripts), tell=notice)
     with progress_bar("transcripts") as progress:
         result = replay(
-            list(files_of(transcripts)),
+            sessions,
             policies=chosen,
             windows=windows,
             model=model,
@@ -122,6 +129,7 @@ def _plain(result: Replay) -> dict[str, Any]:
         "prices": msgspec.to_builtins(result.prices),
         "recordings": result.recordings,
         "with_times": result.timed,
+        "recorded": msgspec.to_builtins(result.bill),
         "totals": [msgspec.to_builtins(total) for total in result.totals],
         "rows": [msgspec.to_builtins(row) for row in result.rows],
     }
@@ -135,6 +143,10 @@ def _basis(result: Replay) -> str:
 
 def _show(out: Console, result: Replay) -> None:
     out.print(make_text(_basis(result), "bold"))
+    if (bill := result.bill).requests:
+        sent, read, written = (f"{amount / 1e6:,.1f}" for amount in (bill.sent, bill.read, bill.written))
+        cost = f"${bill.money:,.2f}" if bill.money else f"{bill.cost / 1e6:,.2f}M"
+        out.print(f"as recorded: {bill.requests:,} requests, {sent} sent, {read} read, {written} written, cost {cost}")
     for window in dict.fromkeys(total.window for total in result.totals):
         out.print()
         out.print(_window([total for total in result.totals if total.window == window], window))

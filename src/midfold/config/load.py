@@ -468,7 +468,7 @@ def _check_provider(settings: Mapping[KeyPath, Setting], named: Iterable[KeyPath
 
 
 def store_url(config: Config, environment: Mapping[str, str]) -> str:
-    """Where sessions are kept: `store.url`, else a database of the user's own. Its folder is made."""
+    """Where sessions are kept: `store.url`, else a database of the user's own."""
     if config.store.url is not None:
         return config.store.url
     home = environment.get("HOME") or environment.get("USERPROFILE")
@@ -476,11 +476,4 @@ def store_url(config: Config, environment: Mapping[str, str]) -> str:
     data = Path(base) if Path(base).is_absolute() else Path(home, ".local", "share") if home else None
     if data is None:
         raise ConfigError("where to keep sessions? Set store.url in config.yaml")
-    folder = data / "midfold"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"sessions cannot be kept in {folder}: {error.strerror}; set store.url in config.yaml"
-        ) from None
-    return f"sqlite:///{folder / 'sessions.db'}"
+    return f"sqlite:///{data / 'midfold' / 'sessions.db'}"

@@ -80,6 +80,7 @@ AT_ONCE = 4_096
 """Bytes of a stream that are read before others have their turn."""
 MOST_RENAMED = 10_000
 AGAIN = "Not run: it was asked for together with a tool for earlier context. If it is still needed, call it again now."
+UNREADABLE = "the arguments are no JSON object: they were cut off, or written wrongly"
 NO_ROOM = "[no more fits into this turn]"
 TAKEN = "recall is not possible: the client has such a tool, or tools that cannot be read"
 
@@ -385,9 +386,12 @@ class RecallRounds:
         """What a tool says; an error is an answer, too."""
         if call.name in self.engine_tools.specs:
             return self._engine_answer(call, None if past is None else past[1])
+        given = _arguments(call)
+        if given is None:
+            return f"error: {UNREADABLE}"
         if past is None:
             return NOTHING_FOLDED
-        answer = past[0].run(call.name, _arguments(call) or {})
+        answer = past[0].run(call.name, given)
         return f"error: {answer.text}" if answer.is_error else answer.text
 
     def _engine_answer(self, call: ToolCall, checkpoint: Checkpoint | None) -> str:

@@ -12,8 +12,7 @@ conversations are for tuning and half for reporting; a hash of the conversation'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -24,8 +23,16 @@ import msgspec
 from midfold.errors import TranscriptError
 from midfold.lab.message_text import size, total
 from midfold.transcript import jsonio
-from midfold.transcript.document import DIALECTS, Document, read_many
-from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript, plain
+from midfold.transcript.document import (
+    DIALECTS,
+    Document,
+    LogWithoutMessages,
+    meta_of,
+    read_many,
+    recording_of,
+    require_messages,
+)
+from midfold.transcript.message import Message, Thinking, ToolCall, ToolResult, Transcript, Usage, read_usage
 from midfold.transcript.splice import message_value
 
 CONTINUED = "This session is being continued from a previous conversation"
@@ -47,6 +54,10 @@ class RecordedSession(msgspec.Struct, frozen=True):
     """What the agent itself put in place of the first messages, where two sessions are seen as one."""
     times: tuple[float | None, ...] = ()
     """When each message was recorded, in seconds since 1970; None where nobody knows."""
+    usage: tuple[Usage | None, ...] = ()
+    """What the provider reported with each message."""
+    model: str = ""
+    """Whose answers the log of a client holds; empty for other transcripts."""
 
     def values(self, end: int) -> list[Any]:
         """The first messages as plain dicts of the dialect, for a compactor to read and change."""
@@ -54,19 +65,39 @@ class RecordedSession(msgspec.Struct, frozen=True):
         return [jsonio.decode(jsonio.encode(message_value(message, kind))) for message in self.messages[:end]]
 
 
-def load_sessions(files: Iterable[str | Path]) -> list[RecordedSession]:
-    """The sessions of transcript files. An error names the file, and the line where there is one."""
-    return [session for file in files for session in _load_one(Path(file))]
+SessionSource = str | Path | Document | RecordedSession
 
 
-def _load_one(path: Path) -> list[RecordedSession]:
+def load_sessions(sources: Iterable[SessionSource], tell: Callable[[str], None] | None = None) -> list[RecordedSession]:
+    """The sessions of transcript files, or of documents. An error names the file, and the line where there is one.
+
+    `tell` is given a sentence for each log that is empty, and is left out, or has lines that nobody can read.
+    """
+    found: list[RecordedSession] = []
+    for source in sources:
+        if isinstance(source, RecordedSession):
+            found.append(source)
+        else:
+            found += sessions_of(source) if isinstance(source, Document) else _load_one(Path(source), tell)
+    return found
+
+
+def _load_one(path: Path, tell: Callable[[str], None] | None) -> list[RecordedSession]:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise TranscriptError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
-    documents = read_many(data, name=str(path))
-    if not any(message.role != "other" for document in documents for message in document.messages):
-        raise TranscriptError(f"{path} is not a transcript: nothing in it is a message with a role")
+    try:
+        documents = read_many(data, name=str(path))
+    except LogWithoutMessages as error:
+        if tell is None:
+            raise
+        tell(str(error))
+        return []
+    require_messages(documents, str(path))
+    for document in documents:
+        if tell is not None and document.log is not None and document.log.damaged:
+            tell(f"{path}: {document.log.damage}")
     found = []
     for number, document in enumerate(documents, 1):
         name = str(path) if len(documents) == 1 else f"{path}, conversation {number}"
@@ -76,30 +107,34 @@ def _load_one(path: Path) -> list[RecordedSession]:
 
 def sessions_of(document: Document, *, name: str = "conversation", project: str = "") -> list[RecordedSession]:
     """The sessions of one conversation."""
-    named = document.setting("id")
-    conversation = named if isinstance(named, str) and named else name
-    where = _project(document) or project
+    named, recorded = document.setting("id"), recording_of(document)
+    conversation = named if isinstance(named, str) and named else recorded.session or name
+    where = _project(document) or recorded.folder or project
     sessions: list[RecordedSession] = []
     messages: list[Message] = []
     human: list[bool] = []
     times: list[float | None] = []
+    usage: list[Usage | None] = []
+    model = document.log.model if document.log is not None else ""
 
     def finish() -> None:
         if messages:
-            made = (tuple(messages), tuple(human), None, tuple(times))
+            made = (tuple(messages), tuple(human), None, tuple(times), tuple(usage), model)
             sessions.append(RecordedSession(conversation, len(sessions) + 1, where, document.dialect.name, *made))
-            for kept in (messages, human, times):
+            for kept in (messages, human, times, usage):
                 kept.clear()
 
-    for message in document.messages:
-        meta = _meta(message)
+    for place, message in enumerate(document.messages):
+        meta = meta_of(message)
         if _is_compaction(message, meta):
             finish()
         kept = _strip(message, document)
         if kept is not None:
             messages.append(kept)
             human.append(_is_human(kept, meta))
-            times.append(_time(meta))
+            times.append(recorded.seconds(place))
+            turn = recorded.turns.get(place)
+            usage.append(read_usage(turn.usage) if turn is not None else None)
     finish()
     return sessions
 
@@ -109,23 +144,6 @@ def _project(document: Document) -> str:
     instance = meta.get("instance_id") if isinstance(meta, Mapping) else None
     repository = instance.rpartition("-")[0] if isinstance(instance, str) else ""
     return "/".join(part for part in (source, repository) if isinstance(part, str) and part)
-
-
-def _meta(message: Message) -> Mapping[str, Any]:
-    try:
-        value = plain(message.wire)
-    except jsonio.NotJSON:
-        return {}
-    meta = value.get("_meta") if isinstance(value, Mapping) else None
-    return meta if isinstance(meta, Mapping) else {}
-
-
-def _time(meta: Mapping[str, Any]) -> float | None:
-    stamp = meta.get("ts")
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
-    except ValueError:
-        return None
 
 
 def _is_compaction(message: Message, meta: Mapping[str, Any]) -> bool:

@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +32,7 @@ from midfold.lab.recorded_sessions import (
     LEAST_PAST,
     Cut,
     RecordedSession,
+    SessionSource,
     Split,
     in_split,
     load_sessions,
@@ -132,9 +132,19 @@ class Recording(NamedTuple):
     timed: bool
     exams: dict[int, Exam]
 
+    def fixed_tokens(self, meter: Meter) -> int:
+        """What a client sends beside the messages, by the first prompt that its log counts."""
+        if not self.session.model:
+            return 0
+        for place, usage in enumerate(self.session.usage):
+            if usage is not None:
+                before = self.session.messages[:place]
+                return max(usage.prompt_tokens - meter.tokens(sum(map(meter.units, before)), len(before)), 0)
+        return 0
+
 
 def load_recordings(
-    files: Iterable[str | Path],
+    files: Iterable[SessionSource],
     *,
     gap: float = STATED_GAP,
     split: Split = "all",
@@ -159,6 +169,7 @@ def _join(sessions: Sequence[RecordedSession]) -> RecordedSession:
         messages=sum((later.messages[1:] for later in rest), first.messages),
         human=sum((later.human[1:] for later in rest), first.human),
         times=sum((later.times[1:] for later in rest), first.times),
+        usage=sum((later.usage[1:] for later in rest), first.usage),
     )
 
 
@@ -215,15 +226,17 @@ class PlayedRecording(msgspec.Struct, frozen=True, kw_only=True):
 class Player:
     """A recording being played."""
 
-    def __init__(self, recording: Recording, policy: ReplayPolicy, window: int, model: str, fixed_tokens: int) -> None:
+    def __init__(
+        self, recording: Recording, policy: ReplayPolicy, window: int, model: str, fixed_tokens: int | None = None
+    ) -> None:
         self.recording, self.policy, self.window, self.model = recording, policy, window, model
         self.row: Model = look_up(model).model
         self.prices: Prices = prices_for(model, policy.ttl)
         self.meter = Meter(factor=self.row.factor, message_overhead=self.row.message_overhead)
         self.folder = PolicyFolder(policy, window, self.meter, self.prices)
         self.cache = SimulatedCache(self.prices, self.row.cache_minimum or 0)
-        self.view = SentView(self.meter, fixed_tokens=fixed_tokens)
-        self.fixed = fixed_tokens
+        self.fixed = recording.fixed_tokens(self.meter) if fixed_tokens is None else fixed_tokens
+        self.view = SentView(self.meter, fixed_tokens=self.fixed)
         self.reasons: dict[str, int] = {}
         self.summary_cost = 0.0
         self.health = Health()

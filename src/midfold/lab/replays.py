@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -18,7 +17,7 @@ from midfold.cache.prices import Prices, prices_for
 from midfold.drawing import COLOURS, Frame, Markup, document, rect, text, ticks
 from midfold.errors import MidfoldError, TranscriptError
 from midfold.lab.processes import Report, work_through
-from midfold.lab.recorded_sessions import Split
+from midfold.lab.recorded_sessions import SessionSource, Split
 from midfold.lab.replay_player import MOST_EXAMS, STATED_GAP, PlayedRecording, Player, Recording, load_recordings
 from midfold.lab.replay_policies import POLICIES, ReplayPolicy
 
@@ -63,12 +62,38 @@ class PolicyComparison(msgspec.Struct, frozen=True, kw_only=True):
     folds: int
 
 
+class RecordedBill(msgspec.Struct, frozen=True, kw_only=True):
+    """What providers reported for the requests of the recordings, at the prices of the replay."""
+
+    requests: int = 0
+    sent: int = 0
+    read: int = 0
+    written: int = 0
+    cost: float = 0.0
+    money: float = 0.0
+
+    @classmethod
+    def of(cls, recordings: Sequence[Recording], prices: Prices) -> RecordedBill:
+        reported = [usage for recording in recordings for usage in recording.session.usage if usage is not None]
+        cost = sum(usage.prompt_tokens - prices.saved_units(usage) for usage in reported)
+        return cls(
+            requests=len(reported),
+            sent=sum(usage.prompt_tokens for usage in reported),
+            read=sum(usage.cache_read_tokens for usage in reported),
+            written=sum(usage.cache_write_tokens for usage in reported),
+            cost=cost,
+            money=prices.money(cost),
+        )
+
+
 class Replay:
     """Every row, and the figures made of them."""
 
-    def __init__(self, rows: Iterable[PlayedRecording], prices: Prices, model: str, timed: int) -> None:
+    def __init__(
+        self, rows: Iterable[PlayedRecording], prices: Prices, model: str, timed: int, bill: RecordedBill
+    ) -> None:
         self.rows = tuple(rows)
-        self.prices, self.model, self.timed = prices, model, timed
+        self.prices, self.model, self.timed, self.bill = prices, model, timed, bill
 
     @property
     def recordings(self) -> int:
@@ -140,24 +165,27 @@ class _ReplayPlan(NamedTuple):
     policies: Sequence[ReplayPolicy]
     windows: Sequence[int]
     model: str
-    fixed_tokens: int
+    fixed_tokens: int | None
 
 
 def replay(
-    files: Iterable[str | Path],
+    files: Iterable[SessionSource],
     *,
     policies: Iterable[ReplayPolicy] | None = None,
     windows: Sequence[int] = WINDOWS,
-    model: str = MODEL,
+    model: str | None = None,
     gap: float = STATED_GAP,
-    fixed_tokens: int = 0,
+    fixed_tokens: int | None = None,
     exams: int = MOST_EXAMS,
     least_tokens: int = 0,
     split: Split = "all",
     workers: int = 1,
     progress: Report | None = None,
 ) -> Replay:
-    """Plays recorded conversations again. `gap` is the time between requests where none was recorded."""
+    """Plays recorded conversations again. `gap` is the time between requests where none was recorded.
+
+    Without a `model` it is that of the logs, else `MODEL`; without `fixed_tokens` they are what the logs' usage tells.
+    """
     chosen = tuple(POLICIES.values() if policies is None else policies)
     names = [policy.name for policy in chosen]
     if len(set(names)) != len(names):
@@ -166,9 +194,13 @@ def replay(
     recordings = [recording for recording in recordings if recording.requests]
     if not recordings:
         raise TranscriptError("nothing to replay: no conversation has an answer of a model in it")
-    plan = _ReplayPlan(recordings, chosen, tuple(windows), model, fixed_tokens)
+    logged = Counter(recording.session.model for recording in recordings if recording.session.model)
+    whose = model or (logged.most_common(1)[0][0] if logged else MODEL)
+    plan = _ReplayPlan(recordings, chosen, tuple(windows), whose, fixed_tokens)
     rows = work_through(_play, plan, len(recordings), workers, progress)
-    return Replay(rows, prices_for(model), model, sum(recording.timed for recording in recordings))
+    prices = prices_for(whose)
+    timed = sum(recording.timed for recording in recordings)
+    return Replay(rows, prices, whose, timed, RecordedBill.of(recordings, prices))
 
 
 def _play(plan: _ReplayPlan, number: int) -> list[PlayedRecording]:

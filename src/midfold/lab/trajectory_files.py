@@ -2,7 +2,8 @@
 
     lines    one record per line
     array    one JSON array of records
-    whole    one record: an object, a list of turns, or lines of turns
+    whole    one record: an object, a list of turns, or lines of turns; the log of a coding agent, as the conversation
+             that it holds
 
 Batches depend on the bytes and on their size alone, so every run has the same ones. Every byte is in exactly one batch:
 what is no record (line breaks, commas, brackets) stands between the spans of a batch and is copied. Memory is bounded
@@ -25,9 +26,11 @@ from typing import Any, BinaryIO, Literal, NamedTuple, cast
 import msgspec
 
 from midfold.errors import MidfoldError, MissingExtra, TranscriptError
-from midfold.lab.trajectory_records import is_single_turn
+from midfold.lab.trajectory_records import is_record, is_single_turn
 from midfold.transcript import jsonio
+from midfold.transcript.document import LogWithoutMessages, read
 from midfold.transcript.jsonio import value_end
+from midfold.transcript.logs import EVIDENCE, read_log, read_log_body
 
 STANDARD = "-"
 SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -258,7 +261,7 @@ def _layout(source: _Source, name: str) -> Layout:
         return "lines" if _parses(_first_line(source)) and _has_more_lines(source) else "whole"
     line = _first_line(source)
     if _parses(line):
-        return "whole" if is_single_turn(line) else "lines"
+        return "whole" if is_single_turn(line) or _is_log(source) else "lines"
     return "whole" if line.rstrip(BLANK)[-1:] in (b"{", b"[", b",", b":") else "lines"
 
 
@@ -282,7 +285,16 @@ def _has_more_lines(source: _Source) -> bool:
 
 def _is_lines_of_turns(source: _Source) -> bool:
     line = _first_line(source)
-    return _parses(line) and is_single_turn(line)
+    return _parses(line) and (is_single_turn(line) or _is_log(source))
+
+
+def _is_log(source: _Source) -> bool:
+    """Whether the first lines are those of a log, or the only one is."""
+    lines = source.buffer.removeprefix(BOM).split(b"\n", EVIDENCE)[:EVIDENCE]
+    values = [jsonio.decode(line) for line in lines if line.lstrip(BLANK)[:1] == b"{" and _parses(line)]
+    if not values or is_record(values[0]):
+        return len(values) == 1 and read_log_body(values[0]) is not None
+    return read_log(values) is not None
 
 
 def _parses(data: bytes) -> bool:
@@ -366,7 +378,26 @@ def _element(source: _Source, place: int) -> tuple[int, int] | None:
 def _whole(source: _Source) -> Iterator[Batch]:
     while source.more():
         pass
+    if _is_log(source) or _is_log_body(source.buffer):
+        source.buffer = _record_of_log(source.buffer)
     data = source.buffer
     start = len(data) - len(data.removeprefix(BOM).lstrip(BLANK))
     end = len(data.rstrip(BLANK))
     yield source.batch(len(data), [(start, end)])
+
+
+def _is_log_body(data: bytes) -> bool:
+    try:
+        return data[:1] == b"{" and read_log_body(jsonio.entries(data)) is not None
+    except jsonio.NotJSON:
+        return False
+
+
+def _record_of_log(data: bytes) -> bytes:
+    """The conversation of a log as a record on one line; a log that holds none is no record."""
+    try:
+        log = read(data).log
+    except LogWithoutMessages:
+        return data
+    assert log is not None
+    return jsonio.encode({"id": log.session, "model": log.model, "messages": log.messages}) + b"\n"

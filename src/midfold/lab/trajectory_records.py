@@ -275,6 +275,11 @@ def is_single_turn(line: bytes) -> bool:
     return _is_turn(_entries(line))
 
 
+def is_record(value: Mapping[str, Any]) -> bool:
+    """Whether an object has a list of turns."""
+    return any(isinstance(value.get(key), list) for key in LIST_KEYS)
+
+
 def _is_turn(body: Mapping[str, Raw]) -> bool:
     return ("from" in body or "role" in body) and _list_key(body) is None
 

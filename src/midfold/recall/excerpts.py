@@ -84,6 +84,8 @@ class Matcher:
         size = len(self.query.typed)
         starts = islice(_places_alone(self.query.typed, text), MOST_OCCURRENCES) if size > 1 else ()
         typed = {one for place in starts for one in range(place, place + size)}
+        if not typed:
+            return found
         return [one._replace(fit=TYPED) if one.place in typed and one.fit >= FORM else one for one in found]
 
     def literal_share(self, texts: Sequence[str], small: Sequence[str]) -> float:

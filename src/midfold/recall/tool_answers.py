@@ -264,7 +264,7 @@ class Recall:
         asked = [term.typed for query in queries for term in parse_query(query).terms if len(term.typed) > 2]
         if not asked or self._past.size() > MOST_LOOKED_THROUGH:
             return []
-        every = self._past.words("")
+        every = sorted(self._past.words(""), key=lambda word: (len(word), word))
         near = dict.fromkeys(word for typed in asked[:MOST_QUERIES] for word in words_like(typed, every)[:MOST_LIKE])
         terms = [Term(word, typed=word) for word in [*near][:MOST_LIKE]]
         return [term.typed for term, places in zip(terms, self._past.places(terms), strict=True) if places]

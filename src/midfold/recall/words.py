@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from midfold.fold.redact import redact, redact_value
@@ -51,6 +52,8 @@ _OTHER_FORMS = {
     for form in forms.split()
 }
 LONG_WORD, LONGEST_NUMBER = 9, 15
+MOST_COMPARED = 5_000
+"""Words that are compared letter by letter with one that is nowhere."""
 LONGEST_WORD = 255
 """Characters of a token; longer ones are cut, in texts and in queries alike. Unbroken ones of 256 are blobs."""
 MOST_REMEMBERED = 1 << 17
@@ -293,19 +296,15 @@ def _with_separators(number: str) -> tuple[str, ...]:
 def near_words(word: str, words: Iterable[str]) -> list[str]:
     """Other forms of an irregular word, and words that differ from it by a slip of the fingers; the nearest first."""
     most = 2 if len(word) >= LONG_WORD else 1
-    found = [
-        (distance, other)
-        for other in words
-        if abs(len(other) - len(word)) <= most and (distance := _distance(word, other, most)) <= most
-    ]
+    compared = islice((other for other in words if abs(len(other) - len(word)) <= most), MOST_COMPARED)
+    found = [(distance, other) for other in compared if (distance := _distance(word, other, most)) <= most]
     forms = (form for base in (word, word.removesuffix("s"), stem(word)) for form in _OTHER_FORMS.get(base, ()))
     return [*dict.fromkeys((*forms, *(other for _, other in sorted(found))))]
 
 
-def words_like(word: str, words: Iterable[str]) -> list[str]:
+def words_like(word: str, words: Sequence[str]) -> list[str]:
     """Words that have this one inside, then those that end like it and are nearly it."""
-    known = sorted(words, key=lambda one: (len(one), one))
-    return [*(one for one in known if word in one), *near_words(word, (one for one in known if one[-2:] == word[-2:]))]
+    return [*(one for one in words if word in one), *near_words(word, (one for one in words if one[-2:] == word[-2:]))]
 
 
 def _distance(one: str, other: str, most: int) -> int:

@@ -94,7 +94,10 @@ def read_batch(
         return messages
     document = _document(messages, dialect, otherwise)
     document.refuse_what_is_no_json()
-    entries = [NewMessage(message, document.dialect) for message in document.messages]
+    entries = [
+        NewMessage(message, document.dialect, _moment(document, place))
+        for place, message in enumerate(document.messages)
+    ]
     if redactor is not None:
         entries = [_redact_entry(entry, document.dialect, redactor) for entry in entries]
     return MessageBatch(document.dialect, entries, _prompt(document, redactor))
@@ -105,6 +108,12 @@ def _document(messages: Any, dialect: str | None, otherwise: Callable[[], type[D
     if isinstance(values, list | tuple) and values and all(isinstance(item, Message) for item in values):
         return of_messages(tuple(values), otherwise())
     return values if isinstance(values, Document) else read(values, dialect=dialect)
+
+
+def _moment(document: Document, place: int) -> int | None:
+    """When a message of a log was said, in milliseconds; None: when it is stored."""
+    seconds = document.log.seconds(place) if document.log is not None else None
+    return None if seconds is None else int(seconds * 1000)
 
 
 def _redact_entry(entry: NewMessage, dialect: type[Dialect], redactor: Redactor) -> NewMessage:

@@ -140,9 +140,9 @@ class SQLite(Database):
         return connection
 
     def _make(self, path: Path) -> None:
-        """An empty file that only its owner can read."""
+        """An empty file that only its owner can read; so can a folder that is made for it."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise StoreUnavailable(f"{self.where}: the file cannot be made: {error.strerror}") from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from midfold.cache.health import Kind
+from midfold.cache.health import Kind, RecordedTurn
 from midfold.store import SqlStore
 from midfold.store.database import Database, Tx
 from midfold.store.protocol import SessionInfo
@@ -83,6 +83,19 @@ class Turns:
             kind=kind,
         )
         self._database.write(lambda tx: add_turn(tx, session.id, turn))
+
+    def add_recorded(self, session: SessionInfo, turns: Sequence[RecordedTurn]) -> None:
+        """Turns of a log, each with the number of messages before it; those that are there are not added again."""
+
+        def write(tx: Tx) -> None:
+            known = {row[2] for row in tx.all("turns", session=session.id, most=MOST_TURNS)}
+            for turn in turns:
+                kind = turn.health.last.kind if turn.health.last is not None else None
+                at = int(turn.at * 1000)
+                if turn.place not in known:
+                    add_turn(tx, session.id, ReportedTurn(0, at, turn.place, 0, turn.model or None, turn.usage, kind))
+
+        self._database.write(write)
 
     def of(self, session: SessionInfo) -> list[ReportedTurn]:
         """The turns of one session, the oldest first."""

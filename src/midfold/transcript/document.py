@@ -24,7 +24,8 @@ from midfold.transcript.anthropic import Anthropic
 from midfold.transcript.dialect import Dialect, describe, kind_of
 from midfold.transcript.jsonio import elements, entries, first_byte, gaps
 from midfold.transcript.laws import pairing_problems
-from midfold.transcript.logs import Log, read_log
+from midfold.transcript.log_lines import Log, LoggedTurn, mapping_of, string_of
+from midfold.transcript.logs import name_shape, read_log, read_log_body
 from midfold.transcript.message import Message, Problem, Tool, Transcript, plain
 from midfold.transcript.openai_chat import OpenAIChat
 from midfold.transcript.openai_responses import OpenAIResponses
@@ -112,9 +113,14 @@ def _from_block(block: Any) -> type[Dialect] | None:
     return OpenAIChat if kind in CHAT_BLOCKS else None
 
 
+MOST_FIELDS = 5
 BOM = b"\xef\xbb\xbf"
 SPACE = b" \t\r\n"
 Source = bytes | bytearray | memoryview | str | Sequence[Any] | Mapping[str, Any]
+
+
+class LogWithoutMessages(TranscriptError):
+    """A log in which nobody has said anything yet, or only a sub-agent."""
 
 
 class Document:
@@ -211,6 +217,37 @@ class Document:
         return (*found, *pairing_problems(self.messages, self.list_key))
 
 
+def recording_of(document: Document) -> Log:
+    """What is known beside the messages: what the log says, or what stands in the messages' own `_meta`."""
+    if document.log is not None:
+        return document.log
+    times, turns, folds = [], {}, set()
+    for place, message in enumerate(document.messages):
+        meta = meta_of(message)
+        times.append(string_of(meta.get("ts")))
+        if meta.get("compact_boundary") or meta.get("compact_summary"):
+            folds.add(place)
+        if isinstance(usage := meta.get("usage"), Mapping):
+            turns[place] = LoggedTurn(usage, times[-1])
+    return Log("", document.dialect, [], times, turns, document.model or "", folds=frozenset(folds))
+
+
+def meta_of(message: Message) -> Mapping[str, Any]:
+    """What recordings of sessions say of a message in it."""
+    value = _value(message.wire) if message.wire is not None else None
+    return mapping_of(value.get("_meta")) if isinstance(value, Mapping) else {}
+
+
+def require_messages(documents: Sequence[Document], name: str) -> None:
+    """Raises TranscriptError where something was read and none of it is a message."""
+    if any(message.role != "other" for document in documents for message in document.messages):
+        return
+    if any(document.messages for document in documents):
+        shape = name_shape([_value(message.wire) for document in documents for message in document.messages])
+        found = f"; {shape}" if shape else ""
+        raise TranscriptError(f"{name} is not a transcript: nothing in it is a message with a role{found}")
+
+
 def read(
     source: Source, *, dialect: str | None = None, strict: bool = False, name: str = "the conversation"
 ) -> Document:
@@ -232,12 +269,11 @@ def read_many(
     elif isinstance(source, Mapping):
         if not _is_body(source, chosen):
             raise TranscriptError(f"{name} is not a transcript: expected an object with 'messages' or 'input'")
-        documents = [_from_body(source, source, chosen, name)]
+        log = read_log_body(source) if chosen is None else None
+        documents = [_over_log(log) if log else _from_body(source, source, chosen, name)]
     elif isinstance(source, Sequence):
         log = read_log(source) if chosen is None and _may_be_log(source) else None
-        wires = source if log is None else log.messages
-        documents = [Document(wires, log.dialect if log else chosen or sniff(map(_value, wires)), wires)]
-        documents[0].log = log
+        documents = [_over_log(log) if log else Document(source, chosen or sniff(map(_value, source)), source)]
     else:
         found = describe(source)  # type: ignore[unreachable]
         raise TranscriptError(f"{name} is not a transcript: expected bytes, a list or an object, found {found}")
@@ -258,16 +294,21 @@ def _from_bytes(data: bytes, source: Any, dialect: type[Dialect] | None, name: s
     text = data.removeprefix(BOM)
     first = text.lstrip(SPACE)[:1]
     if first not in (b"[", b"{"):
-        raise TranscriptError(f"{name} is not a transcript: expected JSON, or JSON lines, of messages")
+        if b"\n{" not in text:
+            raise TranscriptError(f"{name} is not a transcript: expected JSON, or JSON lines, of messages")
+        return _from_lines(text, source, dialect, name)
     try:
         if first == b"[":
             return [_from_array(text, source, dialect)]
         body = entries(text)
+        if dialect is None and (log := read_log_body(body)):
+            return [_from_log(log, source, name)]
         if _is_body(body, dialect):
             return [_from_body(body, source, dialect, name)]
-        if not _is_message(body):
+        if not _is_message(body) and read_log([{key: _value(value) for key, value in body.items()}]) is None:
             raise TranscriptError(
-                f"{name} is not a transcript: expected an object with 'messages' or 'input', or messages with a role"
+                f"{name} is not a transcript: expected an object with 'messages' or 'input', or messages with a role; "
+                f"found one with {', '.join(map(repr, list(body)[:MOST_FIELDS])) or 'nothing in it'}"
             )
     except jsonio.NotJSON as error:
         if b"\n" not in text.strip(SPACE):
@@ -309,6 +350,8 @@ def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: s
     """Lines of messages, or of whole conversations. After a first good line, one that nobody can read is a problem."""
     messages: list[Raw] = []
     documents: list[Document] = []
+    damaged: list[int] = []
+    starts_well = True
     for number, whole in enumerate(text.split(b"\n"), 1):
         line = whole.strip(SPACE)
         if not line:
@@ -316,8 +359,8 @@ def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: s
         try:
             document = _conversation(line, dialect, f"{name}, line {number}")
         except jsonio.NotJSON:
-            if not messages:
-                raise TranscriptError(f"{name}, line {number}: expected one JSON object per line") from None
+            starts_well = starts_well and bool(messages)
+            damaged.append(number)
             document = None
         if document is None:
             messages.append(Raw(line))
@@ -325,26 +368,39 @@ def _from_lines(text: bytes, source: Any, dialect: type[Dialect] | None, name: s
             documents.append(document)
     if not messages:
         return documents
+    log = None if dialect or documents else _log_of(messages)
+    if log is not None:
+        return [_from_log(log._replace(damaged=tuple(damaged)), source, name)]
+    if not starts_well:
+        raise TranscriptError(f"{name}, line {damaged[0]}: expected one JSON object per line")
     if documents:
         raise TranscriptError(f"{name} is not a transcript: some lines are messages, others whole conversations")
     first = _value(messages[0])
-    log = read_log([_value(line) for line in messages]) if dialect is None and _may_be_log([first]) else None
-    if log is not None:
-        return [_from_log(log, source, name)]
     if not isinstance(first, Mapping) or not _is_message(first):
         raise TranscriptError(f"{name} is not a transcript: expected messages with a role, one per line")
     return [Document(source, dialect or sniff(map(_value, messages)), messages, lines=True)]
 
 
+def _log_of(lines: Sequence[Raw]) -> Log | None:
+    first = next((value for line in lines if isinstance(value := _value(line), Mapping)), None)
+    return read_log([_value(line) for line in lines]) if _may_be_log([first]) else None
+
+
 def _may_be_log(values: Sequence[Any]) -> bool:
-    """Lines of logs have a type and no role of their own; so have items of the Responses shape."""
+    """Lines of logs have no role of their own; nor have many items of the Responses shape."""
     first = values[0] if values else None
-    return isinstance(first, Mapping) and "role" not in first and isinstance(first.get("type"), str)
+    return isinstance(first, Mapping) and "role" not in first
+
+
+def _over_log(log: Log) -> Document:
+    document = Document(log.messages, log.dialect, log.messages)
+    document.log = log
+    return document
 
 
 def _from_log(log: Log, source: Any, name: str) -> Document:
     if not log.messages:
-        raise TranscriptError(f"{name} is a log without messages: expected lines of a user or an assistant")
+        raise LogWithoutMessages(f"{name} is a log without messages: expected lines of a user or an assistant")
     data = jsonio.encode(log.messages)
     given = data.decode("utf-8", "surrogateescape") if isinstance(source, str) else data
     document = _from_array(data, given, log.dialect)

@@ -2,232 +2,189 @@
 
     Claude Code   {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ..., "parentUuid": ...}
     Codex         {"type": "response_item" | "session_meta" | ..., "payload": {...}}
+    Gemini CLI    {"sessionId": ..., "projectHash": ...}, then {"id": ..., "type": "user" | "gemini", "content": ...}
+    Copilot CLI   {"type": "session.start" | "user.message" | ..., "data": {...}}
+    opencode      {"info": {...}, "messages": [{"info": {...}, "parts": [...]}]}
 
 Rules of this file:
-1. A log is not a shape of its own: it is read once, and what comes of it is a list of messages in the provider's shape.
-2. Claude Code writes a line for each block. Lines of one answer become one message again, results that follow each
-   other one message of results. Side chains, notices of failed requests and what only the screen shows are left out.
-3. Its lines are a tree. What the newest message does not descend from was taken back by the user, and is left out;
-   the other results of a batch, and what stands in no relation to the newest message, stay. Compactions that the agent
-   made are bridged: the whole session is read.
-4. Codex keeps the items of the Responses shape as they are. Its other lines are left out, but for the instructions.
+1. A log is not a shape of its own: it is read once, and what comes of it is a list of messages in a provider's shape.
    What a log says of models, usage and times stands beside the messages, never in them.
-5. A line that nobody can read is left out: the last one of a running session is often half written.
+2. Codex keeps the items of the Responses shape as they are. Its other lines are left out, but for the instructions.
+   Turns that the user took back are left out.
+3. A line that nobody can read is left out, and told: the last one of a running session is often half written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from midfold.transcript.anthropic import Anthropic
-from midfold.transcript.dialect import Dialect, kind_of
+from midfold.transcript.chat_logs import is_chat_body, is_chat_line, read_chat_body, read_chat_lines
+from midfold.transcript.claude_code_log import is_turn, read_claude_code
+from midfold.transcript.dialect import kind_of
+from midfold.transcript.log_lines import Line, Log, LoggedTurn, mapping_of, string_of
 from midfold.transcript.openai_responses import OpenAIResponses
+from midfold.transcript.wrappers import read_user_text
 
+CLIENTS = {
+    "claude-code": "Claude Code",
+    "codex": "Codex",
+    "gemini-cli": "Gemini CLI",
+    "opencode": "opencode",
+    "copilot": "Copilot CLI",
+}
+"""Whose logs are read."""
 EVIDENCE = 200
 """Lines in which a log shows what it is: the first ones may be about files and settings only."""
-TURNS = frozenset({"user", "assistant"})
 NO_ITEMS = frozenset({"ghost_snapshot"})
-Line = Mapping[str, Any]
-
-
-class LoggedTurn(NamedTuple):
-    """What a log says of an answer: the usage as the provider reports it, and when it came."""
-
-    usage: Mapping[str, Any]
-    at: str
-
-
-class Log(NamedTuple):
-    """The messages of a log, their shape, what is said of answers by their place among the messages, and the model that
-    was asked last; empty if no line names one."""
-
-    dialect: type[Dialect]
-    messages: list[Any]
-    turns: Mapping[int, LoggedTurn]
-    model: str
+ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "local_shell_call"})
+MOST_KINDS = 5
 
 
 def read_log(values: Sequence[Any]) -> Log | None:
     """The messages of a log by its lines, decoded; None if these are no lines of a log."""
     lines = [value for value in values if isinstance(value, Mapping)]
     for line in islice(lines, EVIDENCE):
-        if _is_turn(line):
-            return Log(Anthropic, *_claude_code(lines), _newest_model(lines, "assistant", "message"))
+        if is_turn(line):
+            return read_claude_code(lines)
         if kind_of(line) in ("response_item", "session_meta") and isinstance(line.get("payload"), Mapping):
-            return Log(OpenAIResponses, *_codex(lines), _newest_model(lines, "turn_context", "payload"))
-    return None
+            return _codex(lines)
+        if is_chat_line(line):
+            return read_chat_lines(lines)
+    return _codex([_as_rollout(line) for line in lines]) if _is_old_rollout(lines) else None
 
 
-def _newest_model(lines: Sequence[Line], kind: str, field: str) -> str:
-    """Claude Code names it in each answer, but for those it made up itself; Codex before each turn."""
-    for line in reversed(lines):
-        inside = line.get(field)
-        name = _string(inside.get("model")) if kind_of(line) == kind and isinstance(inside, Mapping) else ""
-        if name and not name.startswith("<") and not line.get("isSidechain"):
-            return name
-    return ""
+def read_log_body(body: Mapping[str, Any]) -> Log | None:
+    """The same for a log that is one object."""
+    return read_chat_body(body) if is_chat_body(body) else None
 
 
-def _is_turn(line: Line) -> bool:
-    message = line.get("message")
-    has_place = "uuid" in line or "sessionId" in line or "parentUuid" in line
-    return kind_of(line) in TURNS and isinstance(message, Mapping) and "content" in message and has_place
+def name_shape(values: Sequence[Any]) -> str:
+    """What lines that nobody knows call themselves, for an error."""
+    kinds = dict.fromkeys(kind_of(value)[:40] for value in islice(values, EVIDENCE) if isinstance(value, Mapping))
+    named = ", ".join(repr(kind) for kind in islice(filter(None, kinds), MOST_KINDS))
+    known = ", ".join(CLIENTS.values())
+    return f"lines of the types {named} are of no log that is known ({known})" if named else ""
 
 
-def _codex(lines: Iterable[Line]) -> tuple[list[Any], dict[int, LoggedTurn]]:
-    items: list[Any] = []
-    turns: dict[int, LoggedTurn] = {}
+def _is_old_rollout(lines: Sequence[Line]) -> bool:
+    """Codex before 0.32 wrote a line about the session, and then the items themselves."""
+    if len(lines) < 2 or not {"id", "timestamp"} <= lines[0].keys() or {"type", "role"} & lines[0].keys():
+        return False
+    return any(kind_of(line) in ITEMS for line in islice(lines, 1, EVIDENCE))
+
+
+def _as_rollout(line: Line) -> Line:
+    if kind_of(line):
+        return {"type": "response_item", "payload": line}
+    return {"type": "session_meta" if "id" in line else "state", "timestamp": line.get("timestamp"), "payload": line}
+
+
+class _Rollout:
+    """The items of a Codex session as its lines come in."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.times: list[str] = []
+        self.turns: dict[int, LoggedTurn] = {}
+        self.folds: set[int] = set()
+        self.asks: list[int] = []
+        """Places of what the user said."""
+        self.model = self.session = self.folder = ""
+        self.window = 0
+        self._total: Any = None
+        self._answer: int | None = None
+
+    def add(self, line: Line, payload: Line) -> None:
+        at, kind = string_of(line.get("timestamp")), kind_of(line)
+        if kind == "response_item" and kind_of(payload) not in NO_ITEMS:
+            if _is_ask(payload):
+                self.asks.append(len(self.items))
+            self._put(payload, at)
+        elif kind == "session_meta":
+            self._begin(payload, at)
+        elif kind == "turn_context":
+            self.model = string_of(payload.get("model")) or self.model
+        elif kind == "compacted":
+            self.folds.add(len(self.items))
+        elif kind_of(payload) == "token_count":
+            self._count(mapping_of(payload.get("info")), at)
+        elif kind_of(payload) == "thread_rolled_back":
+            self._take_back(payload.get("num_turns"))
+
+    def _put(self, item: Line, at: str) -> None:
+        if _is_answer(item):
+            self._answer = len(self.items)
+        self.items.append(item)
+        self.times.append(at)
+
+    def _begin(self, meta: Line, at: str) -> None:
+        self.session = self.session or string_of(meta.get("id"))
+        self.folder = self.folder or string_of(meta.get("cwd"))
+        if not self.items and (text := _instructions(meta)):
+            self._put({"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]}, at)
+
+    def _count(self, info: Line, at: str) -> None:
+        """The usage of the last answer, in the words of the Responses API. A count that is told again is one count."""
+        window, last = info.get("model_context_window"), info.get("last_token_usage")
+        self.window = window if isinstance(window, int) and window > 0 else self.window
+        total = info.get("total_token_usage")
+        if not isinstance(last, Mapping) or self._answer is None or (total is not None and total == self._total):
+            return
+        self._total = total
+        sizes = {name: last.get(name) for name in ("input_tokens", "output_tokens")}
+        cached = {"input_tokens_details": {"cached_tokens": last.get("cached_input_tokens")}}
+        self.turns[self._answer] = LoggedTurn({**sizes, **cached}, at, self.model)
+
+    def _take_back(self, count: Any) -> None:
+        if not isinstance(count, int) or not 0 < count <= len(self.asks):
+            return
+        end = self.asks[-count]
+        del self.asks[-count:], self.items[end:], self.times[end:]
+        self.turns = {place: turn for place, turn in self.turns.items() if place < end}
+        self.folds = {place for place in self.folds if place <= end}
+        self._answer = next((place for place in range(end - 1, -1, -1) if _is_answer(self.items[place])), None)
+
+
+def _codex(lines: Sequence[Line]) -> Log:
+    read = _Rollout()
     for line in lines:
-        payload = line.get("payload")
-        if not isinstance(payload, Mapping):
-            continue
-        if kind_of(line) == "response_item" and kind_of(payload) not in NO_ITEMS:
-            items.append(payload)
-        elif kind_of(line) == "session_meta" and not items and (text := _instructions(payload)):
-            items.append({"type": "message", "role": "system", "content": [{"type": "input_text", "text": text}]})
-        elif kind_of(payload) == "token_count" and items and (usage := _codex_usage(payload)):
-            turns[len(items) - 1] = LoggedTurn(usage, _string(line.get("timestamp")))
-    return items, turns
+        if isinstance(payload := line.get("payload"), Mapping):
+            read.add(line, payload)
+    return Log(
+        "codex",
+        OpenAIResponses,
+        read.items,
+        read.times,
+        read.turns,
+        model=read.model,
+        window=read.window,
+        session=read.session,
+        folder=read.folder,
+        folds=frozenset(read.folds),
+    )
 
 
-def _codex_usage(counted: Line) -> dict[str, Any]:
-    """The usage of the last answer, in the words of the Responses API."""
-    info = counted.get("info")
-    last = info.get("last_token_usage") if isinstance(info, Mapping) else None
-    if not isinstance(last, Mapping):
-        return {}
-    sizes = {name: last.get(name) for name in ("input_tokens", "output_tokens")}
-    return {**sizes, "input_tokens_details": {"cached_tokens": last.get("cached_input_tokens")}}
+def _is_answer(item: Line) -> bool:
+    """Whether an item is the model's."""
+    return item.get("role") == "assistant" or kind_of(item) == "reasoning" or kind_of(item).endswith("_call")
+
+
+def _is_ask(item: Line) -> bool:
+    """Whether an item is what a person said, and not only what Codex says of the environment."""
+    content = item.get("content")
+    if item.get("role") != "user":
+        return False
+    texts = [content] if isinstance(content, str) else [mapping_of(part).get("text") for part in _list(content)]
+    return any(isinstance(text, str) and read_user_text(text).words for text in texts)
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _instructions(meta: Line) -> str:
     base = meta.get("base_instructions")
     text = base.get("text") if isinstance(base, Mapping) else base or meta.get("instructions")
-    return text if isinstance(text, str) else ""
-
-
-def _claude_code(lines: Sequence[Line]) -> tuple[list[Any], dict[int, LoggedTurn]]:
-    out = _Messages()
-    for line in _current([_with_queued(line) for line in lines]):
-        message = line["message"]
-        if line["type"] == "assistant":
-            place = out.answer(_string(message.get("id")), message["content"])
-            if isinstance(message.get("usage"), Mapping):
-                out.turns[place] = LoggedTurn(message["usage"], _string(line.get("timestamp")))
-        else:
-            out.user(message["content"])
-    return out.messages, out.turns
-
-
-def _with_queued(line: Line) -> Line:
-    """What a user typed while the agent worked stands in an attachment; it was said all the same."""
-    attached = line.get("attachment")
-    if not isinstance(attached, Mapping) or attached.get("type") != "queued_command" or not attached.get("prompt"):
-        return line
-    return {**line, "type": "user", "message": {"role": "user", "content": attached["prompt"]}}
-
-
-def _was_sent(line: Line) -> bool:
-    """Whether the model saw a line; a summary of the agent's own is hidden on its screen, and sent."""
-    hidden = line.get("isVisibleInTranscriptOnly") and not line.get("isCompactSummary")
-    return not (hidden or line.get("isSidechain") or line.get("isApiErrorMessage"))
-
-
-class _Messages:
-    """Messages as their lines come in."""
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.turns: dict[int, LoggedTurn] = {}
-        self._answers: dict[str, int] = {}
-
-    def answer(self, name: str, content: Any) -> int:
-        """The place of the message that these blocks are in."""
-        place = self._answers.get(name)
-        if place is not None:
-            known = self.messages[place]
-            known["content"] = [*_blocks(known["content"]), *_blocks(content)]
-            return place
-        self.messages.append({"role": "assistant", "content": content})
-        if name:
-            self._answers[name] = len(self.messages) - 1
-        return len(self.messages) - 1
-
-    def user(self, content: Any) -> None:
-        last = self.messages[-1] if self.messages else None
-        if last is not None and last["role"] == "user" and _only_results(last["content"]) and _only_results(content):
-            last["content"] = [*last["content"], *content]
-        else:
-            self.messages.append({"role": "user", "content": content})
-
-
-def _blocks(content: Any) -> list[Any]:
-    return list(content) if isinstance(content, list | tuple) else [{"type": "text", "text": content}]
-
-
-def _only_results(content: Any) -> bool:
-    return isinstance(content, list | tuple) and bool(content) and all(_result_of(block) for block in content)
-
-
-def _result_of(block: Any) -> str:
-    """The call that a block answers."""
-    is_result = isinstance(block, Mapping) and kind_of(block) == "tool_result"
-    return _string(block.get("tool_use_id")) if is_result else ""
-
-
-def _call_of(block: Any) -> str:
-    """The call that a block makes."""
-    is_call = isinstance(block, Mapping) and kind_of(block) == "tool_use"
-    return _string(block.get("id")) if is_call else ""
-
-
-def _current(lines: Sequence[Line]) -> list[Line]:
-    """The turns of the conversation as it stands, in the order of the file."""
-    turns = [line for line in lines if _is_turn(line) and _was_sent(line)]
-    trunk = _trunk(turns[-1] if turns else None, {_name(line): line for line in lines})
-    answers = {_answer(line) for line in turns if _name(line) in trunk} - {""}
-    parts = [line for line in turns if _answer(line) in answers]
-    calls = {_call_of(block) for line in parts for block in _blocks(line["message"]["content"])} - {""}
-    beside: set[str] = set()
-    for line in lines:
-        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in beside):
-            beside.add(_name(line))
-    beside.discard("")
-    return [line for line in turns if _name(line) not in beside or _belongs(line, answers, calls)]
-
-
-def _belongs(line: Line, answers: set[str], calls: set[str]) -> bool:
-    """Whether a line beside the trunk is part of an answer in it, or the result of such a part."""
-    if _answer(line):
-        return _answer(line) in answers
-    return any(_result_of(block) in calls for block in _blocks(line["message"]["content"]))
-
-
-def _trunk(newest: Line | None, by_name: Mapping[str, Line]) -> set[str]:
-    """The newest message and everything it descends from."""
-    found: set[str] = set()
-    line = newest
-    while line is not None and _name(line) and _name(line) not in found:
-        found.add(_name(line))
-        line = by_name.get(_parent(line)) if _parent(line) else None
-    return found
-
-
-def _name(line: Line) -> str:
-    return _string(line.get("uuid"))
-
-
-def _answer(line: Line) -> str:
-    """The answer that a line is a part of."""
-    return _string(line["message"].get("id")) if line["type"] == "assistant" else ""
-
-
-def _parent(line: Line) -> str:
-    """What a line follows; after a compaction of the agent's own, what it followed before."""
-    return _string(line.get("parentUuid")) or _string(line.get("logicalParentUuid"))
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return string_of(text)

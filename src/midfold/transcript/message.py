@@ -329,6 +329,16 @@ def read_usage(value: Any) -> Usage | None:
     return Usage(prompt_tokens=prompt, completion_tokens=output, cache_read_tokens=read, cache_write_tokens=written)
 
 
+def usage_words(usage: Usage) -> dict[str, Any]:
+    """Usage as `read_usage` reads it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens},
+        "cache_creation_input_tokens": usage.cache_write_tokens,
+    }
+
+
 def _detail(value: Mapping[str, Any], key: str) -> int:
     for name in ("prompt_tokens_details", "input_tokens_details"):
         details = value.get(name)

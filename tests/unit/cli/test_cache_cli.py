@@ -92,3 +92,11 @@ def test_health_classifies_recorded_turns(tmp_path: Path) -> None:
     assert facts[0]["kinds"] == {"cold_start": 1, "hit": 1, "expired": 1}
     bare = saved(tmp_path / "b.json", request("Go."))
     assert "no message has a usage" in str(run("health", bare).exception)
+
+
+def test_a_plan_without_breakpoints_says_why(tmp_path: Path) -> None:
+    body = {"model": "claude-opus-4-6", "system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]}
+    file = tmp_path / "body.json"
+    file.write_text(json.dumps(body))
+    shown = run("plan", str(file)).output
+    assert "no breakpoint: " in shown and "that claude-opus-4-6 caches" in shown

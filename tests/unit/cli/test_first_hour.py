@@ -448,3 +448,15 @@ def test_the_status_of_a_chat_fits(width: int, lines: int, tmp_path: Path) -> No
         status = terminal.wait_for("0 compactions").strip().splitlines()
     assert len(status) == lines
     assert max(map(len, status)) <= width
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["store migrate --dry-run", "store backup b.db", "store check", "doctor", "sessions list", "import codex"],
+)
+def test_commands_that_only_look_make_no_folder(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(main, command.split())
+    assert list(tmp_path.rglob("*")) == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midfold.recall.words import Term, parse_query, search_tokens, stem
+from midfold.recall.words import MOST_COMPARED, Term, near_words, parse_query, search_tokens, stem
 from support.timing import assert_in_proportion
 
 
@@ -93,3 +95,16 @@ def test_words_that_say_nothing_count_only_alone() -> None:
     assert [term.typed for term in parse_query("which of the parsers").terms] == ["parsers"]
     assert [term.typed for term in parse_query("to be or not").terms] == ["to", "be", "or", "not"]
     assert [term.typed for term in parse_query("iter").terms] == ["iter"] and parse_query("iter").terms[0].prefix
+
+
+def test_near_words_are_a_slip_of_the_fingers_away() -> None:
+    words = ["lighthouse", "lightouse", "lihgthouse", "lighthouses", "light", "nighthouse", "migration"]
+    assert near_words("lighthouse", words)[:4] == ["lighthouse", "lighthouses", "lightouse", "lihgthouse"]
+    assert near_words("light", ["lights", "lifts", "ligth", "sight", "lite"]) == ["lights", "ligth", "sight"]
+    assert near_words("wrote", []) == ["write", "written"] and near_words("runs", ["rung"]) == ["ran", "rung"]
+
+
+def test_only_so_many_words_are_compared_with_one_that_is_nowhere() -> None:
+    many = (f"ab{number:06}" for number in itertools.count())
+    assert near_words("abcdefgh", many) == []
+    assert int(next(many)[2:]) == MOST_COMPARED

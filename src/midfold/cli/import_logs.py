@@ -1,0 +1,194 @@
+"""`midfold import`: the logs that coding agents keep on this machine, listed, and chosen ones brought into a store."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from midfold.adapters.client_logs import FoundLog, KeptLog, LogTitle, find_logs, keep_log, title_log
+from midfold.cli.groups import HelpfulGroup
+from midfold.cli.options import MOST_NAMED, open_own, with_config, with_json, with_url
+from midfold.cli.sessions import seconds
+from midfold.cli.terminal import console, emit_json, make_line, make_table, make_text, notice, progress_bar
+from midfold.errors import NotStored, TranscriptError
+from midfold.service import Sessions
+from midfold.transcript.logs import CLIENTS
+
+MOST_LISTED = 20
+MEGABYTE = 1_000_000
+SHOWN_ID = 13
+"""Characters of an id that tell it from others, also where ids begin with their time."""
+
+
+class _Choice(NamedTuple):
+    names: tuple[str, ...]
+    is_all: bool
+
+    def __bool__(self) -> bool:
+        return self.is_all or bool(self.names)
+
+
+@click.group(cls=HelpfulGroup)
+def command() -> None:
+    """Bring the logs of coding agents into a store, so that search, pages, unfold and the rest work on them.
+
+    A log is only looked at: nothing of it is changed, and nothing is sent anywhere. What is stored is redacted if
+    store.redact says so, belongs to the project's folder, and is shown to no key of a gateway. A log that has grown
+    since adds the rest; importing it again changes nothing.
+    """
+
+
+def _add(client: str) -> None:
+    @command.command(name=client, help=_help_of(client))
+    @click.argument("path", required=False, type=click.Path(path_type=Path))
+    @click.option("--session", "names", multiple=True, metavar="ID", help="Bring this one in; may be given again.")
+    @click.option("--all", "is_all", is_flag=True, help="Bring all of them in.")
+    @click.option("--since", metavar="AGE", help="Only those that were used in the last, say, 12h or 7d.")
+    @click.option("--limit", type=click.IntRange(min=1), default=MOST_LISTED, show_default=True, help="List so many.")
+    @with_url
+    @with_config
+    @with_json
+    def run(
+        path: Path | None,
+        names: tuple[str, ...],
+        is_all: bool,
+        since: str | None,
+        limit: int,
+        url: str | None,
+        config: str | None,
+        as_json: bool,
+    ) -> None:
+        logs = find_logs(client, path, os.environ)
+        if since is not None:
+            logs = [log for log in logs if time.time() - log.changed <= seconds(since)]
+        choice = _Choice(names, is_all or (path is not None and path.is_file()))
+        if not choice:
+            _list(client, logs, limit, as_json)
+            return
+        chosen = _choose(logs, choice)
+        with open_own(url, config) as sessions:
+            _bring_in(sessions, chosen, as_json)
+
+
+def _help_of(client: str) -> str:
+    return (
+        f"List the sessions of {CLIENTS[client]} and bring chosen ones into the store.\n\n"
+        "PATH is a log, or a folder of them; default: where the client keeps them. Without --session or --all they are "
+        "listed, and nothing is stored; a PATH that is one log is brought in. Exit code 1 if a log could not be."
+    )
+
+
+for _client in CLIENTS:
+    _add(_client)
+
+
+def _list(client: str, logs: list[FoundLog], limit: int, as_json: bool) -> None:
+    rows: list[tuple[FoundLog, LogTitle]] = []
+    with progress_bar("logs") as progress:
+        for number, log in enumerate(logs, 1):
+            known = title_log(log)
+            if known.title:
+                rows.append((log, known))
+            if progress is not None:
+                progress(number, len(logs))
+            if len(rows) == limit:
+                break
+    if as_json:
+        emit_json([_facts(log, known) for log, known in rows])
+        return
+    out = console()
+    table = make_table("id", "used", ">MB", "folder", no_wrap=True)
+    table.add_column("title")
+    for log, known in rows:
+        cells = (known.session[:SHOWN_ID], _moment(log.changed), f"{log.size / MEGABYTE:,.1f}", Path(known.folder).name)
+        table.add_row(*map(make_text, cells), make_line(known.title))
+    out.print(table if rows else "no log holds words of a user")
+    if rows:
+        notice(f"nothing is stored yet: `midfold import {client} --session ID` brings one in, --all all of them")
+
+
+def _facts(log: FoundLog, known: LogTitle) -> dict[str, Any]:
+    used = _moment(log.changed)
+    return {
+        "id": known.session,
+        "title": known.title,
+        "folder": known.folder,
+        "used": used,
+        "bytes": log.size,
+        "place": log.place,
+    }
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _choose(logs: list[FoundLog], choice: _Choice) -> list[FoundLog]:
+    """The oldest first: the one that was used last is then the newest session of the store as well."""
+    if choice.is_all:
+        return sorted(logs, key=lambda log: log.changed)
+    known = [(log, {log.name, title_log(log).session}) for log in logs]
+    chosen = []
+    for asked in choice.names:
+        found = [log for log, names in known if any(asked in name for name in names)]
+        exact = [log for log, names in known if asked in names]
+        if len(exact or found) != 1:
+            told = ", ".join(log.name for log in found[:MOST_NAMED])
+            raise NotStored(
+                f"{asked} is the id of {len(found)} logs: {told}" if found else f"no log has the id {asked}"
+            )
+        chosen += exact or found
+    return sorted(set(chosen), key=lambda log: log.changed)
+
+
+def _bring_in(sessions: Sessions, logs: list[FoundLog], as_json: bool) -> None:
+    done: list[tuple[FoundLog, KeptLog]] = []
+    problems: list[str] = []
+    total, before = sum(log.size for log in logs), 0
+    with progress_bar("kB") as progress:
+        for log in logs:
+
+            def report(end: int, of: int, log: FoundLog = log, before: int = before) -> None:
+                if progress is not None:
+                    progress((before + log.size * end // of) // 1000, total // 1000)
+
+            report(0, 1)
+            try:
+                done.append((log, keep_log(sessions, log, report)))
+            except TranscriptError as error:
+                problems.append(str(error))
+            before += log.size
+    for log, kept in done:
+        if kept.damage:
+            notice(f"{log.place}: {kept.damage}")
+    for problem in problems:
+        notice(problem)
+    stored = [(log, kept) for log, kept in done if kept.session]
+    if as_json:
+        emit_json([{**msgspec.to_builtins(kept._asdict()), "place": log.place} for log, kept in stored])
+    else:
+        _tell(sessions, [kept for _, kept in stored], len(done) - len(stored))
+    if problems:
+        sys.exit(1)
+
+
+def _tell(sessions: Sessions, stored: list[KeptLog], empty: int) -> None:
+    out = console()
+    for kept in stored:
+        info = sessions.store.info(kept.session)
+        title = sessions.title(info) if info is not None else ""
+        what = f"{kept.added:,} new of {kept.messages:,} messages" if kept.added else "nothing new"
+        more = ", a branch: the log was changed before its end" * kept.branched
+        more += ", its last message is still being written" * kept.waits
+        out.print(make_line(f"{kept.session}: {what}{more}  {title}"))
+    added = sum(kept.added for kept in stored)
+    left = f", {empty:,} without words of a user left out" if empty else ""
+    hint = "; `midfold sessions list` and `midfold pages` show them" if stored else ""
+    notice(f"{len(stored):,} session(s), {added:,} new message(s){left}{hint}")

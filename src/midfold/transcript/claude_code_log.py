@@ -1,0 +1,214 @@
+"""The log that Claude Code keeps of a session: {"type": "user" | "assistant" | ..., "message": {...}, "uuid": ...}.
+
+Rules of this file:
+1. Claude Code writes a line for each block. Lines of one answer become one message again, results that follow each
+   other one message of results. Side chains, notices of failed requests and what only the screen shows are left out.
+2. Its lines are a tree. What the newest message does not descend from was taken back by the user, and is left out;
+   the other results of a batch, and what stands in no relation to the newest message, stay. Compactions that the agent
+   made are bridged: the whole session is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from midfold.transcript.anthropic import Anthropic
+from midfold.transcript.dialect import kind_of
+from midfold.transcript.log_lines import Line, Log, LoggedTurn, mapping_of, string_of
+
+TURNS = frozenset({"user", "assistant"})
+EMPTY: Line = {}
+TITLES = {"custom-title": "customTitle", "ai-title": "aiTitle", "summary": "summary"}
+"""Lines that name the session, the user's own word first."""
+
+
+def is_turn(line: Line) -> bool:
+    message = line.get("message")
+    has_place = "uuid" in line or "sessionId" in line or "parentUuid" in line
+    return kind_of(line) in TURNS and isinstance(message, Mapping) and "content" in message and has_place
+
+
+def read_claude_code(lines: Sequence[Line]) -> Log:
+    out, last = _Messages(), EMPTY
+    for line in _current([_with_queued(line) for line in lines]):
+        message, at = line["message"], string_of(line.get("timestamp"))
+        if line["type"] == "assistant":
+            place = out.answer(string_of(message.get("id")), message["content"], at)
+            if isinstance(message.get("usage"), Mapping):
+                out.turns[place] = LoggedTurn(message["usage"], at, string_of(message.get("model")))
+        else:
+            if line.get("isCompactSummary"):
+                out.folds.add(len(out.messages))
+            out.user(message["content"], at)
+        last = line
+    return Log(
+        "claude-code",
+        Anthropic,
+        out.messages,
+        out.times,
+        out.turns,
+        model=_newest_model(lines),
+        session=_first(lines, "sessionId"),
+        title=_title(lines),
+        folder=_first(lines, "cwd"),
+        folds=frozenset(out.folds),
+        is_open=_is_open(out.messages, last),
+    )
+
+
+def _newest_model(lines: Sequence[Line]) -> str:
+    """Each answer names it, but for those that Claude Code made up itself."""
+    for line in reversed(lines):
+        name = string_of(mapping_of(line.get("message")).get("model")) if kind_of(line) == "assistant" else ""
+        if name and not name.startswith("<") and not line.get("isSidechain"):
+            return name
+    return ""
+
+
+def _first(lines: Sequence[Line], field: str) -> str:
+    """What the first line says that says anything of it; a session that was resumed may begin with lines of another."""
+    return next((found for line in lines if is_turn(line) and (found := string_of(line.get(field)))), "")
+
+
+def _title(lines: Sequence[Line]) -> str:
+    found = {kind: string_of(line.get(TITLES[kind])) for line in lines if (kind := kind_of(line)) in TITLES}
+    return next(filter(None, (found.get(kind) for kind in TITLES)), "")
+
+
+def _is_open(messages: Sequence[Line], last: Line) -> bool:
+    """Whether more of the last message may come: of an answer without its end or its call, of results of some calls."""
+    if not messages or not last:
+        return False
+    if last["type"] == "assistant":
+        reason, blocks = last["message"].get("stop_reason", ""), _blocks(messages[-1]["content"])
+        return reason is None or (reason == "tool_use" and not any(map(_call_of, blocks)))
+    if len(messages) < 2 or not _only_results(messages[-1]["content"]):
+        return False
+    calls = {_call_of(block) for block in _blocks(messages[-2]["content"])} - {""}
+    return not calls <= {_result_of(block) for block in messages[-1]["content"]}
+
+
+def _with_queued(line: Line) -> Line:
+    """What a user typed while the agent worked stands in an attachment; it was said all the same."""
+    attached = line.get("attachment")
+    if not isinstance(attached, Mapping) or attached.get("type") != "queued_command" or not attached.get("prompt"):
+        return line
+    return {**line, "type": "user", "message": {"role": "user", "content": attached["prompt"]}}
+
+
+def _was_sent(line: Line) -> bool:
+    """Whether the model saw a line; a summary of the agent's own is hidden on its screen, and sent."""
+    hidden = line.get("isVisibleInTranscriptOnly") and not line.get("isCompactSummary")
+    return not (hidden or line.get("isSidechain") or line.get("isApiErrorMessage"))
+
+
+class _Messages:
+    """Messages as their lines come in. What a line holds is not changed: a message that grows has a list of its own."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.times: list[str] = []
+        self.turns: dict[int, LoggedTurn] = {}
+        self.folds: set[int] = set()
+        self._answers: dict[str, int] = {}
+        self._grown: set[int] = set()
+        self._ends_in_results = False
+
+    def answer(self, name: str, content: Any, at: str) -> int:
+        """The place of the message that these blocks are in."""
+        place = self._answers.get(name)
+        if place is not None:
+            self._grow(place, content, at)
+            return place
+        if name:
+            self._answers[name] = len(self.messages)
+        self._ends_in_results = False
+        return self._add("assistant", content, at)
+
+    def user(self, content: Any, at: str) -> None:
+        is_result = _only_results(content)
+        if is_result and self._ends_in_results:
+            self._grow(len(self.messages) - 1, content, at)
+        else:
+            self._add("user", content, at)
+        self._ends_in_results = is_result
+
+    def _add(self, role: str, content: Any, at: str) -> int:
+        self.messages.append({"role": role, "content": content})
+        self.times.append(at)
+        return len(self.messages) - 1
+
+    def _grow(self, place: int, content: Any, at: str) -> None:
+        message = self.messages[place]
+        if place not in self._grown:
+            message["content"] = _blocks(message["content"])
+            self._grown.add(place)
+        message["content"].extend(_blocks(content))
+        self.times[place] = at
+
+
+def _blocks(content: Any) -> list[Any]:
+    return list(content) if isinstance(content, list | tuple) else [{"type": "text", "text": content}]
+
+
+def _only_results(content: Any) -> bool:
+    return isinstance(content, list | tuple) and bool(content) and all(_result_of(block) for block in content)
+
+
+def _result_of(block: Any) -> str:
+    """The call that a block answers."""
+    is_result = isinstance(block, Mapping) and kind_of(block) == "tool_result"
+    return string_of(block.get("tool_use_id")) if is_result else ""
+
+
+def _call_of(block: Any) -> str:
+    """The call that a block makes."""
+    is_call = isinstance(block, Mapping) and kind_of(block) == "tool_use"
+    return string_of(block.get("id")) if is_call else ""
+
+
+def _current(lines: Sequence[Line]) -> list[Line]:
+    """The turns of the conversation as it stands, in the order of the file."""
+    turns = [line for line in lines if is_turn(line) and _was_sent(line)]
+    trunk = _trunk(turns[-1] if turns else None, {_name(line): line for line in lines})
+    answers = {_answer(line) for line in turns if _name(line) in trunk} - {""}
+    parts = [line for line in turns if _answer(line) in answers]
+    calls = {_call_of(block) for line in parts for block in _blocks(line["message"]["content"])} - {""}
+    beside: set[str] = set()
+    for line in lines:
+        if _name(line) not in trunk and (_parent(line) in trunk or _parent(line) in beside):
+            beside.add(_name(line))
+    beside.discard("")
+    return [line for line in turns if _name(line) not in beside or _belongs(line, answers, calls)]
+
+
+def _belongs(line: Line, answers: set[str], calls: set[str]) -> bool:
+    """Whether a line beside the trunk is part of an answer in it, or the result of such a part."""
+    if _answer(line):
+        return _answer(line) in answers
+    return any(_result_of(block) in calls for block in _blocks(line["message"]["content"]))
+
+
+def _trunk(newest: Line | None, by_name: Mapping[str, Line]) -> set[str]:
+    """The newest message and everything it descends from."""
+    found: set[str] = set()
+    line = newest
+    while line is not None and _name(line) and _name(line) not in found:
+        found.add(_name(line))
+        line = by_name.get(_parent(line)) if _parent(line) else None
+    return found
+
+
+def _name(line: Line) -> str:
+    return string_of(line.get("uuid"))
+
+
+def _answer(line: Line) -> str:
+    """The answer that a line is a part of."""
+    return string_of(line["message"].get("id")) if line["type"] == "assistant" else ""
+
+
+def _parent(line: Line) -> str:
+    """What a line follows; after a compaction of the agent's own, what it followed before."""
+    return string_of(line.get("parentUuid")) or string_of(line.get("logicalParentUuid"))

@@ -1,0 +1,256 @@
+"""Every command that the tutorial and the how-tos show is run, and every one they mention exists with its options.
+
+What stands in a block is run by a shell in a folder that has the files the pages speak of, with a home of its own, a
+provider on this machine, and stand-ins for other programs. What needs a machine that is not there has its reason below.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from midfold.cli.main import main
+from midfold.testing import ScriptedProvider
+from midfold.testing.answers import anthropic_json, openai_json
+from midfold.testing.doubles import Request
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs/tutorial").glob("*.md")),
+    *sorted((ROOT / "docs/howto").glob("*.md")),
+]
+REASONS = {
+    "--executor ray": "needs a Ray cluster (tests/e2e/test_trajectory_ray.py)",
+    "postgresql://": "needs a PostgreSQL server of that name (tests/contract/test_store_contract.py)",
+}
+FOLD = "midfold compact before.json --context-length 32000 --local -o after.json --quiet"
+PREPARED = {
+    "after.json": FOLD,
+    "session:last": "midfold import claude-code --all",
+    "midfold pages": "midfold import codex --all",
+}
+"""What must have been done before a page's commands."""
+STAYS = re.compile(r"midfold (?:serve|pages)\b")
+"""Commands that run until they are interrupted."""
+DIFFERS = re.compile(r"midfold cache diff ")
+"""The exit code says that two requests differ."""
+SHELLS = ("", "sh", "console")
+STARTS = ("midfold ", ".venv/bin/midfold ", "cat ", "zcat ", "echo ")
+INLINE = re.compile(r"`midfold ([a-z][^`]*)`")
+
+
+def blocks_of(text: str) -> Iterator[list[str]]:
+    """The lines of each block that is no program: behind a fence, or indented."""
+    language, block = None, list[str]()
+    for line in [*text.splitlines(), ""]:
+        is_fence = line.lstrip().startswith("```")
+        if language is None and (is_fence or not re.match(r" {4,}\S", line)):
+            yield block
+            block = []
+        if is_fence:
+            if language in SHELLS:
+                yield block
+            block = []
+            language = line.strip()[3:] if language is None else None
+        elif language is not None or re.match(r" {4,}\S", line):
+            block.append(line.strip())
+
+
+def commands_of(page: Path) -> list[str]:
+    """The command lines in the blocks of a page, without prompts."""
+    found = []
+    for lines in blocks_of(page.read_text(encoding="utf-8")):
+        prompted = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        found += [line for line in prompted or lines if line.startswith(STARTS) and "midfold " in line]
+    return found
+
+
+WITH_COMMANDS = [page for page in PAGES if commands_of(page)]
+
+
+def answer(request: Request) -> object:
+    say = anthropic_json if request.path.endswith("/messages") else openai_json
+    return say("It is a parser. Nothing fails.")
+
+
+@pytest.fixture
+def provider() -> Iterator[ScriptedProvider]:
+    with ScriptedProvider(then=answer) as found:  # type: ignore[arg-type]
+        yield found
+
+
+@pytest.fixture
+def playground(tmp_path: Path, provider: ScriptedProvider) -> Path:
+    """A folder with what the pages speak of."""
+    folder = tmp_path / "project"
+    for name in ("runs", "sessions", "examples", "bin", "my_package", ".venv/bin"):
+        (folder / name).mkdir(parents=True)
+    session = ROOT / "examples/coding-session.json"
+    for name in ("my-session.json", "request.json", "before.json", "examples/coding-session.json"):
+        shutil.copy(session, folder / name)
+    log = (ROOT / "tests/data/logs/claude_code.jsonl").read_text()
+    (folder / "session.jsonl").write_text(log)
+    (tmp_path / ".claude/projects/x").mkdir(parents=True)
+    (tmp_path / ".claude/projects/x/b92f5b9a-14f8-4d21-afab-d832fdf717d2.jsonl").write_text(log)
+    (tmp_path / ".codex/sessions").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/data/logs/codex.jsonl", tmp_path / ".codex/sessions/rollout-1.jsonl")
+    record = json.dumps({"messages": json.loads(session.read_bytes())["messages"]})
+    for name in ("runs/a.jsonl", "sessions/a.jsonl"):
+        (folder / name).write_text(record + "\n")
+    usage = {"_meta": {"usage": {"prompt_tokens": 900}}}
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes", **usage}]
+    (folder / "conversations.jsonl").write_text(json.dumps({"id": "one", "messages": said}) + "\n")
+    (folder / "runs.jsonl.gz").write_bytes(gzip.compress(record.encode()))
+    (folder / "my_package/summaries.py").write_text("def write(ask):\n    return '## Goal\\nDo it.'\n")
+    (folder / "my_compactors.py").write_text("def last_twenty(messages, target_tokens):\n    return messages[-20:]\n")
+    settings = f"""
+providers:
+  endpoint:
+    base_url: {provider.url}/v1
+    model: gpt-4o
+agent:
+  provider: endpoint
+auxiliary:
+  compression:
+    provider: endpoint
+"""
+    for name in ("my-config.yaml", "config.yaml"):
+        (folder / name).write_text(settings)
+    programs = {"midfold": f'exec {sys.executable} -m midfold "$@"', "jq": "cat", "train": "cat"}
+    for name, line in {**programs, **dict.fromkeys(("claude", "codex", "opencode"), "exit 0")}.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / "bin" / name).chmod(0o755)
+    shutil.copy(folder / "bin/midfold", folder / ".venv/bin/midfold")
+    return folder
+
+
+def environment(folder: Path, provider: ScriptedProvider) -> dict[str, str]:
+    return {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(folder.parent),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": f"{folder}:{ROOT / 'src'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MIDFOLD_CONFIG": str(folder / "config.yaml"),
+        "ANTHROPIC_API_KEY": "sk-ant-none",
+        "ANTHROPIC_BASE_URL": provider.url,
+        "OPENAI_API_KEY": "none",
+        "OPENAI_BASE_URL": f"{provider.url}/v1",
+    }
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+def test_commands_of_the_pages_run(page: Path, playground: Path, provider: ScriptedProvider) -> None:
+    given = environment(playground, provider)
+    shown_together = " ".join(commands_of(page))
+    for mark, prepare in PREPARED.items():
+        if mark in shown_together:
+            subprocess.run(["bash", "-c", prepare], cwd=playground, env=given, check=True, capture_output=True)
+    for shown in commands_of(page):
+        if any(mark in shown for mark in REASONS):
+            continue
+        line = shown.replace("http://127.0.0.1:8080/v1", f"{provider.url}/v1")
+        line = line.replace("https://api.anthropic.com", provider.url)
+        for written in ("out", "compressed", "short.jsonl"):
+            for place in playground.glob(f"{written}*"):
+                shutil.rmtree(place) if place.is_dir() else place.unlink()
+        if STAYS.search(line):
+            assert_listens(line, playground, given)
+            continue
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {with_yes(line)}"],
+            cwd=playground,
+            env=given,
+            input="/quit\n" if "midfold chat" in line else "",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == (1 if DIFFERS.search(line) else 0), f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def with_yes(line: str) -> str:
+    """Nobody is there to be asked."""
+    return f"{line} --yes" if line.startswith("midfold install") else line
+
+
+def assert_listens(line: str, folder: Path, given: dict[str, str]) -> None:
+    command = shlex.split(line.partition(" #")[0])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with subprocess.Popen(
+        [*command, "--port", port], cwd=folder, env=given, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        lines = []
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends and not any("http://127.0.0.1:" in one for one in lines):
+            said = process.stderr.readline()
+            if not said:
+                break
+            lines.append(said)
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+    assert any("http://127.0.0.1:" in one for one in lines), lines
+
+
+def test_every_reason_is_needed() -> None:
+    shown = [line for page in WITH_COMMANDS for line in commands_of(page)]
+    assert len(shown) > 40
+    assert [mark for mark in REASONS if not any(mark in line for line in shown)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_that_are_mentioned_exist_with_their_options(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for told in [*INLINE.findall(text), *(line.partition("midfold ")[2] for line in commands_of(page))]:
+        words = told.partition(" #")[0].partition(" |")[0].replace("...", " ").split()
+        command: click.Command = main
+        context = click.Context(main, info_name="midfold")
+        while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+            found = command.get_command(context, words[0])
+            assert found is not None, f"{page.name}: midfold {told}"
+            command, words = found, words[1:]
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        if command.name == "run":
+            continue
+        options = [word.strip("[](),").partition("=")[0] for word in words if word.strip("[(").startswith("--")]
+        assert set(options) <= {*known, "--help", "--version"}, f"{page.name}: midfold {told}"
+
+
+def test_the_page_on_misses_shows_what_the_command_prints(playground: Path, provider: ScriptedProvider) -> None:
+    given = environment(playground, provider)
+    done = subprocess.run(
+        ["bash", "-c", f"{FOLD}; midfold cache diff before.json after.json"],
+        cwd=playground,
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    page = (ROOT / "docs/howto/debug-a-cache-miss.md").read_text(encoding="utf-8")
+    shown = re.search(r"\$ midfold cache diff before.json after.json\n(.*?)\n\n", page, re.S)
+    assert shown is not None
+    assert [line.strip() for line in shown[1].splitlines()] == [line.strip() for line in done.stdout.splitlines()]
+
+
+def test_the_readme_has_a_short_table_of_figures() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = re.search(r"## Measured\n.*?\n((?:\|[^\n]*\n)+)", text, re.S)
+    assert table is not None and len(table[1].splitlines()) <= 2 + 10
