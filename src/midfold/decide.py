@@ -98,6 +98,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """About the size that a fold leaves by itself."""
     growth_tokens: int = 0
     """About what the next ten requests bring."""
+    unread_tokens: int = 0
+    """Results that the model has not seen yet: no room is made at their cost."""
     recall: RecallCost = RecallCost()
     """What looking back costs: tools that come with the fold are written, and the system prompt with them."""
     model: str | None = None
@@ -117,7 +119,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
             return None
         # What is said before a fold that was made ahead is swapped in comes on top of it.
         limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
-        least = self.fixed_tokens + int((self.threshold_tokens - self.fixed_tokens) * DEEPEST)
+        stays = self.fixed_tokens + self.unread_tokens
+        least = stays + int(max(self.threshold_tokens - stays, 0) * DEEPEST)
         target = max(limit - self.growth_tokens, least)
         roomy = self.usual_tokens + self.growth_tokens <= limit
         return target if not roomy and self.fixed_tokens < target < self.usual_tokens else None
@@ -182,7 +185,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         """What the engine is asked for."""
         if self.landing_tokens is not None:
             budget = msgspec.structs.replace(request.budget, threshold_tokens=self.landing_tokens)
-            request = msgspec.structs.replace(request, budget=budget)
+            request = msgspec.structs.replace(request, budget=budget, trigger_tokens=self.threshold_tokens)
         if self.asked or not self.forced:
             return request
         return msgspec.structs.replace(request, force=True, ahead=self.ahead, target_tokens=self.target_tokens)

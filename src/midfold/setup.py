@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,7 +29,7 @@ from midfold.plugins import engine_for
 from midfold.store.intake import of_messages
 from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, Document, tool_of
-from midfold.transcript.message import Message, Transcript
+from midfold.transcript.message import RESULT, Message, Transcript
 from midfold.transcript.tokens import FixedSize, Meter
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ class Setup:
         mean = sum(self.meter.tokens(self.meter.units(message), 1) for message in last) / max(len(last), 1)
         scale = situation.prompt_tokens / max(self.meter.count(view, fixed).tokens, 1)
         beside, mean = int(self.meter.tokens(*fixed) * scale), mean * scale
+        unread = takewhile(lambda message: message.kinds & RESULT, reversed(view))
         tail = max(self.budget.tail_tokens, int(mean * min(self.config.compression.protect_last_n, len(view))))
         return msgspec.structs.replace(
             situation,
@@ -191,6 +193,7 @@ class Setup:
             fixed_tokens=beside,
             usual_tokens=beside + tail + self.budget.most_summary_tokens,
             growth_tokens=int(mean * REQUESTS_AHEAD * 2 * MARGIN),
+            unread_tokens=int(sum(self.meter.tokens(self.meter.units(message), 1) for message in unread) * scale),
         )
 
     def writer(self, *, local: bool = False) -> Summarizer:

@@ -36,10 +36,10 @@ from support.gateways import running
 
 TALK: list[dict[str, Any]] = [
     message
-    for n in range(40)
+    for n in range(80)
     for message in (
-        {"role": "user", "content": f"Question {n}: what of part {n}? " + "Tell me all of it. " * 12},
-        {"role": "assistant", "content": f"Part {n} is in src/part_{n}.py. " + "It is tested and done. " * 20},
+        {"role": "user", "content": f"Question {n}: what of part {n}? " + "Tell me all of it. " * 5},
+        {"role": "assistant", "content": f"Part {n} is in src/part_{n}.py. " + "It is tested and done. " * 9},
     )
 ] + [{"role": "user", "content": "And what is left?"}]
 SIZE = midfold.compact(TALK, model="m", context_length=10**6).report.old_tokens

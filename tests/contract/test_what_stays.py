@@ -148,3 +148,16 @@ def test_copies_are_found_by_what_results_say() -> None:
     )
     found = duplicates(messages, 0, len(messages))
     assert {place.message: copy.message for place, copy in found.items()} == {2: 4}
+
+
+@pytest.mark.parametrize("rounds", [10, 13, 20, 31])
+def test_room_is_not_made_at_the_cost_of_results_that_the_model_has_not_seen(rounds: int) -> None:
+    reads = [
+        call(number, "read_file", {"path": f"p{number}.py"}, f"file {number}\n" + number_lines("line {n} is fine", 120))
+        for number in range(rounds)
+    ]
+    with midfold.open("memory:") as sessions:
+        session = sessions.session("a", context_length=16_000, leaves_room=True)
+        session.append([user("Read all files."), *(message for read in reads for message in read)])
+        assert session.compact().changed
+        assert session.view().messages[-1] == reads[-1][-1]

@@ -172,9 +172,9 @@ def shrink_results(
     ends = None if job.request.target_tokens is None else job.ends(plan)
     preview = SHORT if ends is None else min(ends.results, SHORT)
     goal = job.limit if ends is not None or work.total <= job.limit else int(job.limit * SMALLEST_GAIN)
-    for newest in (False, True):
-        work.until(goal, LONG, newest=newest)
-        work.until(goal, preview, newest=newest)
+    for newest, end in ((False, goal), (True, max(goal, job.request.trigger_tokens - 1))):
+        work.until(end, LONG, newest=newest)
+        work.until(end, preview, newest=newest)
     work.restore(goal)
     if ends is not None:
         squeeze(work, job.limit, ends)

@@ -95,6 +95,9 @@ class CompactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is wanted because a provider refused the request as too large: a pause after a failure is kept."""
     ahead: bool = False
     """Whether this is made before it is time: then nothing is folded that the settings keep, forced or not."""
+    trigger_tokens: int = 0
+    """The size at which folds begin, where the budget's threshold is lower to leave room: results that the model has
+    not seen yet are shortened only where the view would not be below this."""
     target_tokens: int | None = None
     keep_last_exchanges: int | None = None
     window_source: str = "given"
