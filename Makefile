@@ -2,6 +2,8 @@
 VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
+# One more than there are cores: many tests wait for processes and clocks.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
 .PHONY: demo test test-all clients soak check mutants bench e2e-model lock clean help
 .DEFAULT_GOAL := help
@@ -36,7 +38,7 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 
 test: check  ## everything that must hold, in a few minutes
 	$(BIN)/pytest -q tests/test_imports.py
-	$(BIN)/pytest -q -n auto --dist worksteal --ignore=tests/test_imports.py
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --ignore=tests/test_imports.py
 
 test-all: $(VENV)/.all  ## as test, with the shared transcripts, Hermes, Ray and a browser installed and required
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
@@ -48,7 +50,7 @@ clients: $(VENV)/.dev  ## released clients through midfold run, installed under 
 
 soak: $(VENV)/.dev  ## the long runs at full size
 	HYPOTHESIS_PROFILE=soak MIDFOLD_SOAK=1 $(BIN)/pytest -q -n auto tests/property
-	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py tests/e2e/test_store_full_disk.py
+	MIDFOLD_SOAK=1 $(BIN)/pytest -q tests/e2e/test_store_concurrency.py tests/e2e/test_store_faults.py tests/e2e/test_store_full_disk.py tests/e2e/test_store_corruption.py
 	MIDFOLD_SOAK=1 $(BIN)/pytest -q -s tests/e2e/test_gateway_soak.py tests/e2e/test_long_task.py tests/e2e/test_trajectory_runs.py
 	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -q -s tests/e2e/test_gateway_fuzz.py
 

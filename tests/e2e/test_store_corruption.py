@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from midfold.transcript.message import Message
 from support.fixtures import long_tool_heavy_conversation, user
 
 TALK = long_tool_heavy_conversation().messages[:121]
-SEEDS = 504
+SEEDS = 504 if os.environ.get("MIDFOLD_SOAK") else 168
 PAGE = 4096
 Truth = dict[str, Any]
 Damage = Callable[[bytearray, random.Random], None]

@@ -232,7 +232,7 @@ def _escaped(part: tuple[Any, Any]) -> str:
     return names.get(value, "")
 
 
-TOO_LONG = 5.0
+TOO_LONG = 2.0
 """Seconds; no text here is long enough for that."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 from importlib.resources import files
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -140,8 +140,8 @@ def divide(text: str) -> HandoffParts:
     whole = outline(text)
     starts = [number for number, (kind, _) in enumerate(whole) if kind == "h3"]
     lengths = [len(said) for _, said in whole]
-    ends = [*starts[1:], len(whole)]
-    place = next((start for start, end in zip(starts, ends, strict=True) if sum(lengths[:end]) > SHOWN), len(whole))
+    sections = pairwise([*starts, len(whole)])
+    place = next((start for start, end in sections if sum(lengths[:end]) > SHOWN), len(whole))
     if place in (0, *starts[:1]) or sum(lengths[place:]) <= SHOWN // 4:
         return HandoffParts(whole, [], [])
     return HandoffParts(whole[:place], whole[place:], [whole[start][1][0] for start in starts if start >= place])

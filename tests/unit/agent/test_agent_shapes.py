@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import midfold
 from midfold.agent.shapes import Result, longest_answer, results
 from midfold.config import Config
 from midfold.config.load import store_url
@@ -64,7 +65,10 @@ def test_what_is_missing_is_said_with_what_to_do(settings: AgentSettings, asked:
 def test_sessions_have_a_home(tmp_path: Any) -> None:
     url = store_url(Config(), {"HOME": str(tmp_path)})
     assert url == f"sqlite:///{tmp_path}/.local/share/midfold/sessions.db"
-    assert (tmp_path / ".local" / "share" / "midfold").stat().st_mode & 0o077 == 0
+    home = tmp_path / ".local" / "share" / "midfold"
+    assert not home.exists(), "who only asks where it is makes nothing"
+    with midfold.open(url):
+        assert home.stat().st_mode & 0o077 == 0
     assert store_url(Config(store=StoreSettings(url="memory:")), {}) == "memory:"
     with pytest.raises(ConfigError, match=r"store\.url"):
         store_url(Config(), {})

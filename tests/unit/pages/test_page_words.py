@@ -219,6 +219,12 @@ def handoff(*lengths: int) -> str:
     )
 
 
+def test_a_handoff_without_headings_is_shown_whole() -> None:
+    text = "\n".join(f"line {number}" for number in range(3 * SHOWN))
+    assert divide(text) == (outline(text), [], [])
+    assert divide("").rest == []
+
+
 @pytest.mark.parametrize("lengths", [(3,), (10, 40, 10), (100,), (5, 5, 100, 5), (20, 20, 20, 20), (30, 2, 2)])
 def test_a_handoff_is_divided_between_sections_and_whole(lengths: tuple[int, ...]) -> None:
     text = handoff(*lengths)
