@@ -121,7 +121,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
         limit = min(self.prompt_tokens, self.threshold_tokens) if ahead else self.threshold_tokens
         stays = self.fixed_tokens + self.unread_tokens
         least = stays + int(max(self.threshold_tokens - stays, 0) * DEEPEST)
-        target = max(limit - self.growth_tokens, least)
+        target = min(max(limit - self.growth_tokens, least), limit)
         roomy = self.usual_tokens + self.growth_tokens <= limit
         return target if not roomy and self.fixed_tokens < target < self.usual_tokens else None
 
@@ -185,7 +185,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         """What the engine is asked for."""
         if self.landing_tokens is not None:
             budget = msgspec.structs.replace(request.budget, threshold_tokens=self.landing_tokens)
-            request = msgspec.structs.replace(request, budget=budget, trigger_tokens=self.threshold_tokens)
+            # What a provider refused as too large was measured wrongly: no size but the smaller one is believed.
+            trigger = 0 if request.overflowed else self.threshold_tokens
+            request = msgspec.structs.replace(request, budget=budget, trigger_tokens=trigger)
         if self.asked or not self.forced:
             return request
         return msgspec.structs.replace(request, force=True, ahead=self.ahead, target_tokens=self.target_tokens)
