@@ -34,7 +34,7 @@ from midfold.lru import LRU
 from midfold.model import Summarizer, local_summarizer
 from midfold.model.drive import Preparation, Question, with_pause_of
 from midfold.service import Sessions
-from midfold.session import Session, keep_pause, memory_of, pass_pause_on, replace_fold
+from midfold.session import Session, keep_pause, memory_of, replace_fold
 from midfold.setup import Setup
 from midfold.store.intake import of_messages
 from midfold.store.leases import hold_lease
@@ -258,8 +258,6 @@ class HistoryFolder:
                 health=health,
             ).receipt
         self._log_faults(*receipt.notices)
-        if receipt.summary.failure:
-            pass_pause_on(session, measured.name)
         folded = FoldResult(receipt, None)
         if not folded.is_made:
             return folded
@@ -290,9 +288,7 @@ class HistoryFolder:
         if not done.ahead:
             return done.session
         own = self._session(conversation, f"{name}.{conversation.chains[-1].hex()[:12]}", limits)
-        session = own.sync(list(conversation.bare)).session
-        pass_pause_on(named, session.name)
-        return session
+        return own.sync(list(conversation.bare)).session
 
     def _session(self, conversation: ClientHistory, name: str, limits: ModelLimits) -> Session:
         offer = conversation.offer
