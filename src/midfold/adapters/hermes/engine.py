@@ -121,6 +121,10 @@ class HermesEngine(HermesNumbers):
         """Hermes has decided that the window is full; strikes, a pause and the settings may still refuse."""
         return self._host.should_compress(self.context_length)
 
+    def _automatic_compression_blocked(self) -> bool:
+        """Hermes asks this before it compacts by itself."""
+        return not self._may_act()
+
     def _is_hard(self, tokens: int | None) -> bool:
         """Whether the host acts by itself at this size; without a size it estimates, and Hermes has decided."""
         return tokens is not None and self._host.should_compress(tokens)
