@@ -43,4 +43,5 @@ def run_in(packages: tuple[str, ...], script: str, question: Any, folder: Path) 
         timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    # Frameworks print empty lines of their own when they end.
+    return json.loads([line for line in done.stdout.splitlines() if line.strip()][-1])
