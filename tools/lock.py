@@ -24,7 +24,7 @@ SETS = {
     "run": ["pyproject.toml", "--group=build"],
     "gateway": ["pyproject.toml", *SERVED],
     "dev": ["pyproject.toml", "--group=build", "--group=dev", *EXTRAS],
-    "all": ["pyproject.toml", "--group=build", "--group=dev", "--group=all", *EXTRAS, "--extra=mcp"],
+    "all": ["pyproject.toml", "--group=build", "--group=dev", "--group=all", *EXTRAS, "--extra=mcp", "--extra=compressed"],
     "uv": ["-"],
     "e2e": ["-", "--override=requirements/e2e-without.in"],
 }
