@@ -20,11 +20,12 @@ COMMON = [
 SERVED = ["--extra=gateway", "--extra=models", "--extra=postgres", "--extra=tokens"]
 """What a gateway is deployed with: requirements/gateway.txt and deploy/Containerfile."""
 EXTRAS = [*SERVED, "--extra=trajectories"]
+MORE = ["--extra=mcp", "--extra=compressed"]
 SETS = {
     "run": ["pyproject.toml", "--group=build"],
     "gateway": ["pyproject.toml", *SERVED],
     "dev": ["pyproject.toml", "--group=build", "--group=dev", *EXTRAS],
-    "all": ["pyproject.toml", "--group=build", "--group=dev", "--group=all", *EXTRAS, "--extra=mcp", "--extra=compressed"],
+    "all": ["pyproject.toml", "--group=build", "--group=dev", "--group=all", *EXTRAS, *MORE],
     "uv": ["-"],
     "e2e": ["-", "--override=requirements/e2e-without.in"],
 }
