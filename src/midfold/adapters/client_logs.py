@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from midfold.adapters.mcp_server import project_prefix
 from midfold.cache.health import RecordedTurn, observe_recording
-from midfold.cache.prices import Prices, prices_for
 from midfold.config import Config
 from midfold.errors import MidfoldError, MissingExtra, TranscriptError
 from midfold.fold.redact import redact
@@ -280,8 +279,5 @@ def _ends(batch: MessageBatch, start: int) -> Iterator[int]:
 
 def _turns(sessions: Sessions, document: Document, count: int) -> Sequence[RecordedTurn]:
     config = sessions.config or Config()
-
-    def prices_of(model: str) -> Prices:
-        return prices_for(model or None, config.prompt_caching.cache_ttl, config.models)
-
-    return [turn for turn in observe_recording(document, prices_of) if turn.place < count]
+    turns = observe_recording(document, config.models, config.prompt_caching.cache_ttl)
+    return [turn for turn in turns if turn.place < count]

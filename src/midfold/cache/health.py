@@ -13,17 +13,19 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from midfold.cache.markers import strip_markers
-from midfold.cache.prices import Prices
+from midfold.cache.markers import Ttl, strip_markers
+from midfold.cache.prices import Prices, prices_for
+from midfold.models import ModelOverride
 from midfold.transcript import jsonio
 from midfold.transcript.document import Document, recording_of
-from midfold.transcript.log_lines import seconds_of
+from midfold.transcript.log_lines import mapping_of, seconds_of
 from midfold.transcript.message import Usage, read_usage
 from midfold.transcript.tokens import Meter, RunningTally, Tally
 
@@ -164,16 +166,24 @@ class RecordedTurn(NamedTuple):
     model: str
     at: float
     health: Health
-    cost: float = 0.0
-    """What its prompt cost, in dollars."""
+    prices: Prices
+
+    @property
+    def cost(self) -> float:
+        """What its prompt cost, in dollars."""
+        return self.prices.money(self.prices.units(self.usage))
 
 
 def observe_recording(
-    document: Document, prices_of: Callable[[str], Prices], model: str = ""
+    document: Document, overrides: Mapping[str, ModelOverride], ttl: Ttl = "5m", model: str = ""
 ) -> Iterator[RecordedTurn]:
-    """The answers of a recorded conversation whose usage is known; `model` is whose they are, if not as recorded."""
+    """The answers of a recorded conversation whose usage is known; `model` is whose they are, if not as recorded.
+
+    `ttl` counts where the usage does not say for how long something was written.
+    """
     health, tally, folds = Health(), RunningTally(Meter()), 0
     recorded = recording_of(document)
+    known = cache(lambda whose, lifetime: prices_for(whose or None, lifetime, overrides))
     for place, message in enumerate(document.messages):
         folds += place in recorded.folds
         turn = recorded.turns.get(place)
@@ -181,11 +191,19 @@ def observe_recording(
         if turn is not None and usage is not None:
             whose, at = model or turn.model or recorded.model, seconds_of(turn.at) or 0.0
             seen = RequestHashes.of(model=whose, tools=None, system=None, messages=tally.now, compaction=folds)
-            prices = prices_of(whose)
+            prices = known(whose, _lifetime(turn.usage) or ttl)
             health = health.observe(usage, seen, at=at, prices=prices)
-            cost = prices.money(usage.prompt_tokens - prices.saved_units(usage))
-            yield RecordedTurn(place, usage, whose, at, health, cost)
+            yield RecordedTurn(place, usage, whose, at, health, prices)
         tally.extend([message])
+
+
+def _lifetime(usage: Mapping[str, Any]) -> Ttl | None:
+    """For how long most of what a request wrote is kept, as Anthropic reports it; None where nobody says."""
+    written = mapping_of(usage.get("cache_creation"))
+    short, long = (written.get(f"ephemeral_{ttl}_input_tokens") for ttl in ("5m", "1h"))
+    if not isinstance(short, int) or not isinstance(long, int) or not (short or long):
+        return None
+    return "1h" if long > short else "5m"
 
 
 def fingerprint(value: Any) -> str:

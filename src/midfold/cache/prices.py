@@ -42,6 +42,10 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         fresh = max(usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens, 0)
         return fresh + usage.cache_read_tokens * self.read + usage.cache_write_tokens * self.write
 
+    def answer(self, usage: Usage) -> float:
+        """Dollars for what was written."""
+        return usage.completion_tokens * self.output / 1_000_000
+
     def saved_units(self, usage: Usage) -> float:
         """What caching saved on this prompt, net of what writing it cost; negative if it lost."""
         return usage.prompt_tokens - self.units(usage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 import click
 import msgspec
@@ -30,7 +29,6 @@ from midfold.cli.options import (
 )
 from midfold.cli.sessions import health_facts
 from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
-from midfold.config import Config
 from midfold.errors import StoreError, TranscriptError
 from midfold.models import Belief
 from midfold.transcript.document import Document, read, recording_of
@@ -174,10 +172,9 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     known = settings(config)
     rows = []
     for number, document in enumerate(read_conversations(file, None, None), 1):
-        turns = list(observe_recording(document, partial(_prices, config=known), model or ""))
+        turns = list(observe_recording(document, known.models, known.prompt_caching.cache_ttl, model or ""))
         if turns:
-            named = document.setting("id") or recording_of(document).session or f"conversation {number}"
-            rows.append((named, turns[-1].health, sum(turn.cost for turn in turns)))
+            rows.append((call_recording(document, number), turns[-1].health, sum(turn.cost for turn in turns)))
     if not rows:
         raise TranscriptError(f"{name_of(file)}: no message has a usage to judge by (_meta.usage)")
     if as_json:
@@ -186,8 +183,9 @@ def health(file: str, model: str | None, config: str | None, as_json: bool) -> N
     console().print(health_table(rows))
 
 
-def _prices(model: str, config: Config) -> Prices:
-    return prices_for(model or None, config.prompt_caching.cache_ttl, config.models)
+def call_recording(document: Document, number: int) -> str:
+    """What a recorded conversation is called in a table."""
+    return str(document.setting("id") or recording_of(document).session or f"conversation {number}")
 
 
 def health_table(rows: list[tuple[str, Health, float]]) -> Table:

@@ -15,7 +15,7 @@ class HelpfulGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = get_close_matches(name, self.list_commands(ctx), n=3, cutoff=0.6)
+            near = get_close_matches(name, self.list_commands(ctx), n=3, cutoff=0.65)
             hint = f"did you mean {' or '.join(near)}?" if near else f"`{ctx.command_path} --help` lists them"
             ctx.fail(f"there is no command {name}; {hint}")
         return super().resolve_command(ctx, args)

@@ -46,6 +46,7 @@ COLOURS = {
     "message framing": "bright_black",
 }
 LONG = "[1m]"
+LOGGED = "the log says so"
 MOST_PROBLEMS = 10
 MOST_TOOLS = 8
 
@@ -109,13 +110,11 @@ def describe(
 ) -> dict[str, Any]:
     """Everything the command shows of one conversation, as plain values; no message content."""
     config = config or Config()
-    belief = _belief_of(document, model, config)
+    belief, window, why = believe_recording(document, model, config)
     meter = meter_for(belief, exact=exact)
     parts = [part for message in document.messages for part in message.parts]
     kinds = by_kind(document.messages, meter, system=document.system, tools=document.tools)
     total = sum(kinds.values())
-    logged = document.log.window if document.log is not None and model is None else 0
-    window, why = (logged, "the log says so") if logged else (belief.model.context_window, belief.why)
     reservation = config.compression.output_reservation or document.max_output
     context = context_breakdown(
         document.messages,
@@ -128,7 +127,7 @@ def describe(
     )
     return {
         "dialect": document.dialect.name,
-        "model": {"name": belief.name, "known": bool(logged) or belief.known, "context_window": window, "why": why},
+        "model": {"name": belief.name, "known": belief.known or why == LOGGED, "context_window": window, "why": why},
         "messages": len(document.messages),
         "roles": dict(Counter(message.role for message in document.messages).most_common()),
         "tool_calls": sum(isinstance(part, ToolCall) for part in parts),
@@ -149,6 +148,13 @@ def describe(
         "largest": [item._asdict() for item in largest(document.messages, meter)],
         "problems": [problem._asdict() for problem in document.problems],
     }
+
+
+def believe_recording(document: Document, model: str | None, config: Config) -> tuple[Belief, int, str]:
+    """What is believed about the model, how large its window is, and why."""
+    belief = _belief_of(document, model, config)
+    logged = document.log.window if document.log is not None and model is None else 0
+    return (belief, logged, LOGGED) if logged else (belief, belief.model.context_window, belief.why)
 
 
 def _belief_of(document: Document, model: str | None, config: Config) -> Belief:

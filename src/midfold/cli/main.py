@@ -21,6 +21,7 @@ COMMANDS = {
     "chat": "Talk to a model that has tools, in a conversation that does not run out of room.",
     "compact": "Fold the middle of a transcript and show what happened.",
     "config": "Show, check and migrate the configuration.",
+    "cost": "Say what recorded sessions cost, and what they would have cost without a cache and with midfold.",
     "demo": "Show what midfold does, without a key and without the network.",
     "doctor": "Check the settings, say who would summarise, and prove a compaction.",
     "eval": "Measure what compactions keep of the facts that the rest of a transcript really used.",

@@ -136,7 +136,7 @@ def read_stored(name: str) -> Document:
     """The whole history of a stored session, with its times and what was reported of it."""
     from midfold.session import read_history
 
-    with open_existing(None, None) as sessions:
+    with open_existing(None, None, option=None) as sessions:
         return read_history(stored_session(sessions, name))
 
 
@@ -169,8 +169,8 @@ def with_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
-    """The sessions of a store that is there already."""
+def open_existing(url: str | None, config: str | None, option: str | None = "--store URL") -> Iterator[Sessions]:
+    """The sessions of a store that is there already; `option` is how the command lets another be named."""
     from midfold.config.load import store_url
     from midfold.service import open_sessions
     from midfold.store.sqlstore import file_of
@@ -180,7 +180,8 @@ def open_existing(url: str | None, config: str | None) -> Iterator[Sessions]:
     address = asked or store_url(known, os.environ)
     file = file_of(address)
     if file is not None and not Path(file).exists():
-        hint = "" if asked else ": nothing is stored there yet; --store URL, or store.url in config.yaml, names another"
+        others = " or ".join(filter(None, (option, "store.url in config.yaml")))
+        hint = "" if asked else f": nothing is stored there yet; {others} names another"
         raise StoreError(f"{address}: there is no such file{hint}")
     with open_sessions(address, config=known, lease_seconds=known.store.lease_seconds) as sessions:
         yield sessions
