@@ -379,7 +379,8 @@ def session_page(facts: dict[str, Any]) -> None:
         misses = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in known["kinds"].items() if kind != "hit")
         out.print(f"prompt cache: {known['hit_rate']:.1%} of {known['turns']:,} prompts read, ", end="")
         out.print(Text(f"${known['saved']:,.2f} saved net of writes{'; ' if misses else ''}{misses}"))
-    out.print(f"created {facts['created']}, last used {facts['used']}{ended}")
+    begun = "created" if facts["created"] <= facts["used"] else "stored"
+    out.print(f"{begun} {facts['created']}, last used {facts['used']}{ended}")
     out.print()
 
 

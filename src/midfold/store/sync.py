@@ -183,7 +183,7 @@ def _branch(
     grown = msgspec.structs.replace(branch, count=shared, chain=_chain(tx, source, shared))
     if not rest:
         grown_to = {"count": shared, "chain": grown.chain, "dialect": source.dialect, "model": model}
-        tx.run("grow_session", id=branch.id, now=branch.now, **grown_to)
+        tx.run("grow_session", id=branch.id, used=branch.now, **grown_to)
     extend(tx, grown, rest, dialect=dialect, model=model)
     return name
 

@@ -145,7 +145,8 @@ def extend(
     word_index.add(tx, session.id, session.count, entries)
     count = session.count + len(entries)
     spoken = dialect if session.dialect == PLAINEST else session.dialect
-    tx.run("grow_session", id=session.id, count=count, chain=chains[-1], now=session.now, dialect=spoken, model=model)
+    used = session.now if entries[-1].at is None else min(entries[-1].at, session.now)
+    tx.run("grow_session", id=session.id, count=count, chain=chains[-1], used=used, dialect=spoken, model=model)
     return range(session.count, count)
 
 

@@ -118,6 +118,25 @@ def test_what_a_log_says_of_times_models_and_usage_is_stored(home: Path, client:
         assert hit.session == info.name and hit.at in said
 
 
+def test_an_imported_session_was_used_when_its_last_message_was_said(home: Path) -> None:
+    """The list is sorted by that, and nothing is pruned by it that was brought in just now."""
+    old = put(home, "claude-code")
+    old.write_text(old.read_text().replace("2026-11-17T", "2024-02-03T"))
+    put(home, "codex").write_text((LOGS / "codex.jsonl").read_text().replace("2026-11-17T", "2025-02-03T"))
+    for client in ("codex", "claude-code"):
+        assert run(client, "--all").exit_code == 0
+    listed = json.loads(CliRunner().invoke(main, ["sessions", "list", "--json"]).stdout)
+    assert [row["used"][:10] for row in listed] == ["2025-02-03", "2024-02-03"]
+    assert all(row["created"] > "2025-02-04" for row in listed)
+    shown = CliRunner().invoke(main, ["sessions", "show", listed[1]["name"]]).stdout
+    assert f"stored {listed[1]['created']}, last used 2024-02-03 02:4" in shown
+    pruned = CliRunner().invoke(main, ["sessions", "prune", "--older-than", "1h", "--dry-run"])
+    assert (pruned.exit_code, pruned.stdout) == (0, "")
+    with open_sessions(f"sqlite:///{home}/.local/share/midfold/sessions.db") as sessions:
+        sessions.session(listed[1]["name"]).append({"role": "user", "content": "And now?"})
+        assert sessions.all()[0].name == listed[1]["name"]
+
+
 def test_a_log_that_grew_adds_the_rest(home: Path) -> None:
     path = put(home, "claude-code")
     lines = path.read_bytes().splitlines(keepends=True)

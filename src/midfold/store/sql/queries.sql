@@ -29,10 +29,10 @@ ORDER BY s.updated DESC, s.id DESC LIMIT :most
 SELECT name, model FROM sessions ORDER BY updated DESC, id DESC LIMIT :most
 
 -- name: unused_sessions
-SELECT name FROM sessions WHERE updated < {now} - :age ORDER BY updated, id
+SELECT name FROM sessions WHERE updated < {now} - :age AND created < {now} - :age ORDER BY updated, id
 
 -- name: is_unused
-SELECT 1 FROM sessions WHERE name = :name AND updated < {now} - :age
+SELECT 1 FROM sessions WHERE name = :name AND updated < {now} - :age AND created < {now} - :age
 
 -- name: family
 SELECT name FROM sessions WHERE (id = :root OR root = :root) AND kind <> 'continuation' ORDER BY id
@@ -44,7 +44,7 @@ SELECT name FROM sessions WHERE parent = :id AND kind = 'continuation' ORDER BY 
 SELECT count(*) FROM sessions WHERE root = :root
 
 -- name: grow_session
-UPDATE sessions SET count = :count, chain = :chain, updated = :now, dialect = :dialect, model = coalesce(:model, model)
+UPDATE sessions SET count = :count, chain = :chain, updated = :used, dialect = :dialect, model = coalesce(:model, model)
 WHERE id = :id
 
 -- name: add_message
