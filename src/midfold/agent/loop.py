@@ -52,8 +52,8 @@ class Agent:
         self.room = Room(session, watch, background=background, behind_gateway=behind_gateway)
         self.last: Usage | None = None
 
-    def run(self, task: str) -> str:
-        """One turn: what the user says, and everything up to the model's last word on it."""
+    def run(self, task: str, *, is_last: bool = False) -> str:
+        """One turn, up to the model's last word on it. After one that `is_last` no fold is prepared for the next."""
         self.close_open_ends()
         self.session.append(shapes.user(task))
         remember_partner(self.session, self.model.endpoint)
@@ -64,7 +64,8 @@ class Agent:
                 answer = self._answer(first=step == 1)
                 self.session.append(shapes.for_session(answer.message, self.model.endpoint.wire, self.session.view()))
                 if not answer.calls:
-                    self.room.prepare()
+                    if not is_last:
+                        self.room.prepare()
                     return self._finish("done", answer.text, step)
                 self._act(answer)
             except KeyboardInterrupt:

@@ -45,7 +45,7 @@ def run(talk: Talk, task: str, yes: bool, as_json: bool) -> None:
         screen.caching(talk.config, talk.endpoint)
     code = 0
     try:
-        answer = agent.run(said)
+        answer = agent.run(said, is_last=True)
     except ModelFailed:
         code = 1
     except KeyboardInterrupt:

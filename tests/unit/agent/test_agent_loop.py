@@ -184,6 +184,19 @@ def test_the_prefix_of_a_request_is_the_previous_one_but_where_it_was_folded(
 
 
 @pytest.mark.parametrize("wire", WIRES)
+def test_after_the_last_turn_no_fold_is_prepared(bench: Callable[..., Bench], wire: str) -> None:
+    def answer(request: Request) -> Answer:
+        return turn(wire, "All read.", prompt_tokens=7_900)
+
+    here = bench(wire, window=16_000)
+    with ScriptedProvider(then=answer) as provider:
+        here.agent(provider).run("Go.", is_last=True)
+        assert here.told(Preparing) == []
+        here.agent(provider).run("Go.")
+    assert len(here.told(Preparing)) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
 def test_a_fold_is_prepared_while_there_is_time_and_swapped_in(bench: Callable[..., Bench], wire: str) -> None:
     here = bench(wire, window=32_000)
     with ScriptedProvider(then=growing(wire, 40, window=32_000)) as provider:
