@@ -97,6 +97,15 @@ BASES = {
     "sampled": "estimated from a sample",
 }
 """What a number of tokens rests on."""
+FORMS = {
+    "digest": "told in one line",
+    "duplicate": "stands elsewhere",
+    "placeholder": "left out",
+    "arguments": "arguments shortened",
+    "spill": "shown by its ends",
+    "media": "picture left out",
+}
+"""How a message is shown that is not shown whole."""
 
 
 def owner_of(name: str) -> str:

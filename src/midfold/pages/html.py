@@ -54,6 +54,7 @@ class Templates:
         self.environment.globals |= {
             "charts": charts,
             "bases": formatting.BASES,
+            "forms": formatting.FORMS,
             "session_path": formatting.session_path,
             "with_query": formatting.with_query,
             "style_path": STYLE_PATH,

@@ -2,8 +2,8 @@
 
 Rules of this file:
 1. What is the same text several times is one hit, at its newest place.
-2. The first hit has most of the room. What its own messages leave of it goes to what came right after it and right
-   before it, first of all to what the agent said there: it says what it made of a result.
+2. For a model the first hit has most of the room. What its own messages leave of it goes to what came right after it
+   and right before it, first of all to what the agent said there: it says what it made of a result.
 3. Handles are short, and those of the neighbours are told.
 """
 
@@ -21,6 +21,8 @@ from midfold.recall.units import Unit, UnitPiece, original
 
 FIRST_ROOM, ROOM = 3_000, 550
 """Characters shown of the first hit, and of others; no more than half and a quarter of all the room."""
+PEOPLES_ROOM = 1_000
+"""Characters of the first hit where a person reads: the next ones stand on the same screen."""
 AFTER, BEFORE = 6, 3
 """Messages after the first hit and before it that are shown if there is room."""
 BESIDE, LEAST_BESIDE = 500, 160
@@ -74,7 +76,7 @@ def search(
     asked = RankedSearch(past, text, filters, wanted=wanted)
     if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
         return []
-    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, FIRST_ROOM, ROOM))
+    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, PEOPLES_ROOM, ROOM))
 
 
 def hits_for_model(

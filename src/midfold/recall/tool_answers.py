@@ -79,7 +79,7 @@ SEARCH = ToolSpec(
 )
 UNFOLD = ToolSpec(
     "context_unfold",
-    "Show the original messages behind a handle (mf-...), as they were before they were folded, digested or spilled. "
+    "Show the original messages behind a handle (mf-...), as they were before they were folded or shortened. "
     "A fold of many messages shows its contents first, with a handle for each step.",
     arguments(
         {
