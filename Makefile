@@ -2,10 +2,12 @@
 VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
+# What is imported is compiled once, whatever the shell says: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 # One more than there are cores: many tests wait for processes and clocks.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 
-.PHONY: demo test test-all clients soak check mutants bench e2e-model lock clean help
+.PHONY: demo test suite test-all clients soak check mutants bench e2e-model lock clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,9 +38,13 @@ check: $(VENV)/.dev  ## ruff, mypy strict, import-linter, shape test
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/test_shape.py
 
-test: check  ## everything that must hold, in a few minutes
+# The checks take one core and a minute: the tests need not wait for them.
+test: $(VENV)/.dev  ## everything that must hold, in a few minutes
 	$(BIN)/pytest -q tests/test_imports.py
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --ignore=tests/test_imports.py
+	@$(MAKE) --no-print-directory -j2 check suite
+
+suite: $(VENV)/.dev
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --ignore=tests/test_imports.py --ignore=tests/test_shape.py
 
 test-all: $(VENV)/.all  ## as test, with the shared transcripts, Hermes, Ray and a browser installed and required
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from support.postgres import Server, server
 
-for _profile, _examples in (("test", 20), ("all", 60)):
+for _profile, _examples in (("test", 12), ("all", 60)):
     settings.register_profile(
         _profile,
         derandomize=True,

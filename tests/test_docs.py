@@ -25,6 +25,7 @@ def test_python_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace: dict[str, object] = {"__name__": "docs"}
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         exec(compile(block, name(page), "exec"), namespace)  # noqa: S102
+    assert namespace.keys() > {"__name__", "__builtins__"}, "blocks that make nothing show nothing"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

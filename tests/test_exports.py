@@ -10,7 +10,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -109,6 +109,7 @@ def names(annotation: ast.AST) -> Iterator[str]:
             yield from names(child)
 
 
+@cache
 def imported(module: ModuleType) -> dict[str, tuple[str, str]]:
     """What a module has from elsewhere in midfold, also where only type checkers read it."""
     tree = ast.parse(inspect.getsource(module))

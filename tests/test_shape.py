@@ -10,6 +10,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
 MOST_METHODS = 20
 SMALLEST_OWN_FILE = 100
+parse = cache(ast.parse)
 FILES = sorted(path for folder in ("src", "bench", "e2e", "tools") for path in (ROOT / folder).rglob("*.py"))
 
 
@@ -59,7 +61,7 @@ def problems(source: str) -> Iterator[str]:
     lines = source.splitlines()
     if len(lines) > LONGEST_FILE:
         yield f"{len(lines)} lines, at most {LONGEST_FILE}"
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
             if size > LONGEST_FUNCTION:
@@ -99,7 +101,7 @@ def large_classes(sources: Mapping[str, str]) -> set[str]:
     """Classes with too many public methods; the tests of a suite for users are none."""
     found = set()
     for path, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.ClassDef):
                 names = {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
                 if sum(not name.startswith(("_", "test_")) for name in names) > MOST_METHODS:
@@ -108,7 +110,7 @@ def large_classes(sources: Mapping[str, str]) -> set[str]:
 
 
 def class_names_used_twice(sources: Mapping[str, str]) -> set[str]:
-    trees = [ast.parse(source) for source in sources.values()]
+    trees = [parse(source) for source in sources.values()]
     return _repeated(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
@@ -125,7 +127,7 @@ def files_for_one_importer(sources: Mapping[str, str]) -> set[str]:
     paths = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in sources}
     importers: dict[str, set[str]] = {}
     for path, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.ImportFrom):
                 for name in node.names:
                     module = paths.get(f"{node.module}.{name.name}") or paths.get(node.module or "")
@@ -145,7 +147,7 @@ def packed_arguments(sources: Mapping[str, str]) -> set[str]:
     """Dictionaries of Any that are unpacked into a call, where mypy cannot see what is passed."""
     found = set()
     for path, source in sources.items():
-        for function in ast.walk(ast.parse(source)):
+        for function in ast.walk(parse(source)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 nodes = list(ast.walk(function))
                 packed = {
@@ -189,7 +191,7 @@ def participles(sources: Mapping[str, str]) -> set[str]:
     """Functions called by what was done, `kept` or `looked_at`, and not by a verb, a noun or a question."""
     found = set()
     for path, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first, *rest = node.name.strip("_").split("_")
                 is_done = first in IRREGULAR or (first.endswith("ed") and first not in NOT_DONE)
@@ -250,7 +252,7 @@ def test_each_rule_can_fail() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [str(path) for path in FILES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    silent = [str(path) for path in FILES if not ast.get_docstring(parse(path.read_text(encoding="utf-8")))]
     assert silent == []
 
 

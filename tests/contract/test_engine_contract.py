@@ -16,12 +16,14 @@ from midfold.fold.budget import Pressure
 from midfold.fold.request import CompactionRequest, Flow
 from midfold.plugins import resolve_engine
 from midfold.testing.engines import EngineContract
+from support.effort import effort
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "howto" / "write-a-context-engine.md"
 
 
 class TestCompressor(EngineContract):
     engine = Compressor()
+    examples = effort(8, 20)
 
 
 class TestNoop(EngineContract):

@@ -41,8 +41,11 @@ def test_reports_say_how_to_persist_and_a_noop_needs_nothing() -> None:
 def test_receipts_follow_their_schema() -> None:
     schema = receipt_schema()
     for options in ({}, {"force": True}, {"target_tokens": 1_000}, {"keep_last_exchanges": 1}):
-        report = midfold.compact(SESSION, context_length=WINDOW, **options).receipt.to_dict()
-        jsonschema.validate(json.loads(json.dumps(report)), schema)
+        report = json.loads(json.dumps(midfold.compact(SESSION, context_length=WINDOW, **options).receipt.to_dict()))
+        jsonschema.validate(report, schema)
+        for name, wrong in (("status", "fine"), ("old_tokens", "many"), ("digests", {})):
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({**report, name: wrong}, schema)
 
 
 # Manual partial compression

@@ -268,6 +268,8 @@ def test_a_key_in_the_terminal_reaches_the_command_once(home: Home) -> None:
         terminal.press(CTRL_C)
         terminal.wait_for("seen 1", PATIENCE)
         terminal.wait_for("no request came through", PATIENCE)
+        assert terminal.ended() == 0
+        assert terminal.shown.count("seen") == 1
 
 
 def test_a_command_that_stops_itself_gives_the_terminal_back(home: Home) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -22,10 +21,11 @@ from midfold.store import SqlStore, open_database
 from midfold.store.bodies import chain_of, digest_of
 from midfold.store.rows import split_seals
 from midfold.transcript.message import Message
+from support.effort import effort
 from support.fixtures import long_tool_heavy_conversation, user
 
 TALK = long_tool_heavy_conversation().messages[:121]
-SEEDS = 504 if os.environ.get("MIDFOLD_SOAK") else 168
+SEEDS = effort(84, 168, 504)
 PAGE = 4096
 Truth = dict[str, Any]
 Damage = Callable[[bytearray, random.Random], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,8 @@ def own_server() -> Iterator[Server]:
 
 def noise(number: int) -> str:
     """Text that does not compress, and words that fill the index."""
-    return " ".join(os.urandom(6).hex() for _ in range(4_000)) + f" {number}"
+    words = " ".join(os.urandom(6).hex() for _ in range(400))
+    return f"{words} {b64encode(os.urandom(48_000)).decode()} {number}"
 
 
 def filled(sessions: Sessions, told: str) -> int:

@@ -18,6 +18,7 @@ from midfold.models import ModelOverride
 from midfold.testing import engines as conversations
 from midfold.testing import strategies
 from midfold.transcript.jsonio import elements
+from support.effort import effort
 from support.prefix_cache import PrefixCache, Refused
 
 SMALL = {"*": ModelOverride(cache_minimum=200), "claude*": ModelOverride(cache_minimum=200, factor=0.5)}
@@ -135,7 +136,7 @@ def with_own_markers(body: dict[str, Any], places: list[int], ttls: list[str]) -
     strategy=st.sampled_from(STRATEGIES),
     automatic=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=effort(10, 40), deadline=None)
 def test_no_plan_is_refused_whatever_the_client_marked(
     messages: list[Any], places: list[int], ttls: list[str], ttl: Any, strategy: Any, automatic: bool
 ) -> None:
@@ -156,7 +157,7 @@ def test_no_plan_is_refused_whatever_the_client_marked(
 
 
 @given(messages=strategies.conversations("openai-chat", max_size=12), strategy=st.sampled_from(STRATEGIES))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=effort(10, 25), deadline=None)
 def test_no_envelope_is_refused(messages: list[Any], strategy: Any) -> None:
     for provider in ("openrouter", "litellm"):
         body = {"model": MODELS[provider], "messages": messages}

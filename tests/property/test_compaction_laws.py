@@ -1,12 +1,12 @@
 """Random sessions, folded up to six times while they grow: what must hold after every single compaction.
 
-`MIDFOLD_SOAK=1` runs 2,000 sessions instead of 200. A failure names the seed; `Run(seed).go()` repeats it.
+There are 80 sessions in `make test`, 200 in `make test-all`, 2,000 in `make soak`.
+A failure names the seed; `Run(seed).go()` repeats it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from typing import Any
@@ -24,8 +24,9 @@ from midfold.testing import strategies
 from midfold.transcript.jsonio import no_number
 from midfold.transcript.laws import violations
 from midfold.transcript.message import Message, Text
+from support.effort import effort
 
-SESSIONS = 2_000 if os.environ.get("MIDFOLD_SOAK") == "1" else 200
+SESSIONS = effort(80, 200, 2_000)
 CHUNKS = 20
 SPOILED_SEEDS = (0, 3, 7)
 """Last digits of the seeds whose sessions hold malformed messages."""

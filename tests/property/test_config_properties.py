@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from midfold.config import FIELDS, Config, Field, json_schema, load, migrate, parse, set_value
 from midfold.config.schema import SECTIONS
 from midfold.errors import ConfigError
+from support.effort import effort
 
 WORDS = [
     *SECTIONS,
@@ -76,6 +77,7 @@ spliced = st.builds(
     st.integers(0, 12),
     st.sampled_from(PIECES) | st.text(max_size=2),
 )
+
 soup = soup | spliced
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 
@@ -89,7 +91,7 @@ def survives(text: str | bytes) -> Config | None:
 
 
 @given(soup | st.text())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=effort(100, 400), deadline=None)
 @example("%YAML 99999999999999999999999.1\n---\na: 1")
 @example('"\\UFFFFFFFF"')
 def test_any_text_is_a_config_or_a_config_error(text: str):
@@ -103,7 +105,7 @@ def test_any_bytes_are_a_config_or_a_config_error(data: bytes):
 
 
 @given(soup)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=effort(75, 300), deadline=None)
 def test_rewriting_any_text_keeps_its_meaning_or_changes_nothing(text: str):
     config = survives(text)
     try:
@@ -115,7 +117,7 @@ def test_rewriting_any_text_keeps_its_meaning_or_changes_nothing(text: str):
 
 
 @given(soup, st.sampled_from(["lcm", "off", "a,b", "x#y"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=effort(75, 300), deadline=None)
 def test_setting_a_value_in_any_text_sets_it_and_nothing_else(text: str, name: str):
     try:
         changed = set_value(text, "context.engine", name)
@@ -199,7 +201,7 @@ def flat(plain: dict[str, object], prefix: str = "") -> list[tuple[str, object]]
     st.sampled_from(sorted(FIELDS)),
     st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.none()),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=effort(100, 400), deadline=None)
 def test_the_reader_and_the_schema_refuse_the_same_values(path: tuple[str, ...], value: object):
     plain: object = value
     for name in reversed(path):
@@ -245,7 +247,7 @@ def old_files(draw: st.DrawFn) -> str:
 
 
 @given(old_files())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=effort(100, 400), deadline=None)
 def test_migrating_keeps_comments_line_ends_and_meaning(text: str):
     before = parse(text)
     rewritten, notices = migrate(text)

@@ -18,6 +18,7 @@ from midfold.testing import FakeClock, ScriptedProvider, strategies
 from midfold.testing.answers import error, summary
 from midfold.testing.engines import rounds
 from midfold.transcript.laws import violations
+from support.effort import effort
 from support.hostile_outputs import HOSTILE
 from support.summaries import GOOD, START, troubles
 
@@ -134,7 +135,7 @@ class Life:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(st.lists(steps, min_size=1, max_size=8))
-@settings(max_examples=30)
+@settings(max_examples=effort(10, 30))
 def test_any_life_of_a_host_keeps_its_history_whole(dialect: str, story: list[tuple[Any, ...]]) -> None:
     life = Life(dialect)
     for what in story:
@@ -153,7 +154,7 @@ OVER_HTTP = {
 
 
 @given(st.lists(st.sampled_from(sorted(OVER_HTTP)), min_size=1, max_size=10), st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=effort(10, 25))
 def test_any_sequence_of_answers_over_http_keeps_the_history_whole(names: list[str], has_main: bool) -> None:
     life = Life("openai-chat")
     script = [OVER_HTTP[name] for name in names]

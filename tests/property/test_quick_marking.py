@@ -19,6 +19,7 @@ from midfold.transcript.dialect import Dialect
 from midfold.transcript.document import DIALECTS, read
 from midfold.transcript.jsonio import entries, gaps, places
 from midfold.transcript.splice import message_value, replace_values
+from support.effort import effort
 
 MARKS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t: ")])
 ANTHROPIC: type[Dialect] = DIALECTS["anthropic"]
@@ -28,7 +29,7 @@ def body(talk: list[Any], marks: Any, **more: Any) -> bytes:
     return json.dumps({"model": "claude-opus-4-6", "messages": talk, **more}, separators=marks).encode()
 
 
-@settings(max_examples=60)
+@settings(max_examples=effort(15, 60))
 @given(conversations("anthropic"), MARKS, st.integers(0, 4), st.booleans(), st.booleans())
 def test_a_plan_of_a_request_that_surely_has_no_markers_is_the_plan_of_one_that_is_searched(
     talk: list[Any], marks: Any, reserved: int, has_system: bool, has_tools: bool
@@ -53,7 +54,7 @@ def test_a_plan_of_a_request_that_surely_has_no_markers_is_the_plan_of_one_that_
     assert [place.at for place in _best(iter(every), least, reserved)] == first[:reserved]
 
 
-@settings(max_examples=60)
+@settings(max_examples=effort(15, 60))
 @given(conversations("anthropic"), MARKS)
 def test_marks_are_put_where_they_would_be_if_every_byte_were_copied_around_them(talk: list[Any], marks: Any) -> None:
     source = body(talk, marks, metadata={"x": 1e-7})

@@ -24,6 +24,7 @@ from midfold.fold.render import (
     render_process,
     render_value,
 )
+from support.effort import effort
 from support.timing import assert_in_proportion, seconds
 
 PIECES = [
@@ -46,6 +47,7 @@ json_values = st.recursive(
     ),
     max_leaves=30,
 )
+
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 KINDS = [render_file_search, render_content_search, render_file_read, render_process, render_delegated_task]
 
@@ -92,13 +94,13 @@ MAKERS: dict[str, Callable[[int], tuple[str, str, str]]] = {
 
 
 @given(texts)
-@settings(max_examples=400)
+@settings(max_examples=effort(100, 400))
 def test_redacting_never_raises_and_twice_is_once(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(75, 300))
 @given(st.lists(texts, max_size=8))
 def test_texts_that_are_searched_together_are_found_as_when_each_is_searched_alone(many: list[str]) -> None:
     changed = {place for place, text in enumerate(many) if redact(text) != text}
@@ -107,7 +109,7 @@ def test_texts_that_are_searched_together_are_found_as_when_each_is_searched_alo
 
 @pytest.mark.parametrize("kind", MAKERS)
 @given(before=texts, after=texts, seed=st.integers(0, 10**9), gap=st.sampled_from([" ", "\n", "\t"]))
-@settings(max_examples=25)
+@settings(max_examples=effort(10, 25))
 def test_a_planted_credential_never_survives(kind: str, before: str, after: str, seed: int, gap: str) -> None:
     lead, secret, tail = MAKERS[kind](seed)
     text = before + gap + lead + secret + tail + gap + after
@@ -119,7 +121,7 @@ def test_a_planted_credential_never_survives(kind: str, before: str, after: str,
 
 
 @given(json_values)
-@settings(max_examples=200)
+@settings(max_examples=effort(50, 200))
 def test_redacting_a_value_keeps_its_shape_and_twice_is_once(value: Any) -> None:
     once = redact_value(value)
     twice = redact_value(once)
@@ -128,7 +130,7 @@ def test_redacting_a_value_keeps_its_shape_and_twice_is_once(value: Any) -> None
 
 
 @given(json_values, st.integers(40, 3_000), st.integers(0, 6), st.integers(0, 30), st.integers(0, 500))
-@settings(max_examples=200)
+@settings(max_examples=effort(50, 200))
 def test_rendering_never_raises_and_is_bounded(value: Any, most: int, depth: int, items: int, string: int) -> None:
     assert len(render_value(value, depth=depth, items=items, string=string, max_chars=most)) <= most
     reason = failure(value)

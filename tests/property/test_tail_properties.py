@@ -13,6 +13,7 @@ import midfold
 from midfold.transcript.laws import violations
 from support.broken import broken_history, unanswered_directly
 from support.build import setting
+from support.effort import effort
 from support.fixtures import assistant, call, system, user
 
 HISTORIES = 400
@@ -39,7 +40,7 @@ def tail_length(result: midfold.Compaction) -> int:
     return len(result.before) - result.boundary.end
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(15, 60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(talks(), st.sampled_from([8_000, 16_000, 32_000]), st.sampled_from([1, 4, 20]), st.sampled_from([0.1, 0.2, 0.8]))
 def test_what_is_configured_stays_word_for_word_wherever_the_view_can_be_below_the_threshold(
     messages: list[dict[str, Any]], window: int, last: int, ratio: float

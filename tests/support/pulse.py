@@ -45,6 +45,12 @@ class Pulse:
         finally:
             connection.close()
 
+    def wait(self) -> None:
+        """Until it beats."""
+        ends = time.monotonic() + PATIENCE
+        while not self.answers and time.monotonic() < ends:
+            time.sleep(0.005)
+
     def __enter__(self) -> Pulse:
         self._thread.start()
         return self

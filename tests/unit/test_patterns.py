@@ -24,10 +24,10 @@ def is_slow(found: Found, pump: Pump) -> bool:
     if seconds(found, pump.text(24)) > QUICK * 20:
         return True
     short = pump.text(SHORT)
-    if seconds(found, short) < QUICK or seconds(found, short) < QUICK:
+    if (first := seconds(found, short)) < QUICK or math.isinf(first):
+        return math.isinf(first)
+    if seconds(found, short) < QUICK:
         return False
-    if math.isinf(seconds(found, short)):
-        return True
     long = pump.text(SHORT * LONG)
     return all(seconds(found, long) > WORST * max(seconds(found, short), QUICK) for _ in range(4))
 

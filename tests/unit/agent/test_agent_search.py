@@ -38,12 +38,10 @@ def test_a_pattern_without_end_ends_in_time_with_advice(root: Path, pattern: str
 
 
 def test_the_default_time_is_what_the_model_is_told(root: Path) -> None:
-    started = time.monotonic()
-    text, is_error = search(root, "(a+)+$")
-    assert SECONDS - 1 < time.monotonic() - started < SECONDS + 3
-    assert is_error
-    assert f"given up after {SECONDS} s" in text
-    assert f"after {SECONDS} seconds" in Search(Folder(root)).tool().spec.description
+    """That it is the time which it takes: tests/e2e/test_attacks_agent.py."""
+    own = Search(Folder(root))
+    assert own.seconds == SECONDS
+    assert f"after {SECONDS} seconds" in own.tool().spec.description
 
 
 def test_what_was_found_before_the_time_was_over_is_told(root: Path) -> None:
