@@ -336,11 +336,11 @@ def test_a_summary_that_is_updated_is_not_asked_to_shrink() -> None:
 
     view: list[Any] = []
     state = None
-    for message in paragraphs(90, 100):
+    for message in paragraphs(90, 130):
         view.append(message)
         done = midfold.compact(view, context_length=16_000, state=state, summarizer=summarise)
         view, state = list(done.messages), done.state
-    assert len(budgets) > 3
+    assert len(budgets) > 1
     assert min(budgets[1:]) >= budgets[0] and budgets[-1] == 1_600
 
 
