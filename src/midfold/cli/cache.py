@@ -28,7 +28,7 @@ from midfold.cli.options import (
     with_json,
 )
 from midfold.cli.sessions import health_facts
-from midfold.cli.terminal import console, emit_json, has_unicode, make_table, make_text
+from midfold.cli.terminal import console, emit_json, has_unicode, make_line, make_table, make_text
 from midfold.errors import StoreError, TranscriptError
 from midfold.models import Belief
 from midfold.transcript.document import Document, read, recording_of
@@ -193,5 +193,5 @@ def health_table(rows: list[tuple[str, Health, float]]) -> Table:
     for name, found, paid in rows:
         misses = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.kinds.items() if kind != "hit")
         cells = (str(found.turns), f"{found.hit_rate:.1%}", f"${paid:,.2f}", f"${found.saved:,.2f}")
-        table.add_row(make_text(str(name)), *cells, make_text(misses))
+        table.add_row(make_line(name), *cells, make_text(misses))
     return table

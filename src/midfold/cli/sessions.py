@@ -58,6 +58,8 @@ from midfold.transcript.tokens import Meter
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 with_name = click.argument("name")
+NARROW = 80
+"""Columns of a terminal below which a list says of each session only what tells it from others."""
 LONGEST_LINE = 70
 SEEN = 10 * LONGEST_LINE
 """Characters that are redacted before a line is cut: a secret that begins inside it is still one."""
@@ -352,13 +354,14 @@ def moment(milliseconds: int) -> str:
 def sessions_table(rows: list[dict[str, Any]]) -> None:
     """On a terminal by short ids; a script gets whole names."""
     known, out = Counter(row["id"] for row in rows), console()
-    table = make_table("session", "used", ">messages", ">folds", "model", no_wrap=True)
+    columns = ("session", "used", ">messages", ">folds", "model")[: 3 if out.width < NARROW else None]
+    table = make_table(*columns, no_wrap=True)
     table.add_column("title")
     for row in rows:
         name = row["id"] if out.is_terminal and known[row["id"]] == 1 else row["name"]
         kind = "" if row["kind"] == "root" else f"({row['kind']}) "
         cells = (name, row["used"][:-3], f"{row['messages']:,}", str(row["compactions"]), row["model"] or "")
-        table.add_row(*map(make_text, cells), make_line(f"{kind}{row['title']}"))
+        table.add_row(*map(make_text, cells[: len(columns)]), make_line(f"{kind}{row['title']}"))
     out.print(table if rows else "no sessions")
 
 
@@ -436,7 +439,8 @@ def hits_table(hits: list[Hit], *, titles: Mapping[str, str] | None = None, name
     for hit in hits:
         alike.setdefault(hit.text, []).append(hit)
     for text, (first, *others) in alike.items():
-        head = make_text(_place(first, named), "bold")
+        shown = msgspec.structs.replace(first, session=short_id(first.session)) if out.is_terminal else first
+        head = make_text(_place(shown, named), "bold")
         out.print(head + Text(f"  {first.role}  {moment(first.at)}  {first.handle}", style="default"))
         if title := (titles or {}).get(first.session):
             out.print(make_line(f"  {title}", "bright_black"))

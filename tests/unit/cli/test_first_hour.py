@@ -120,7 +120,7 @@ def test_compact_takes_one_conversation_of_many(many: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("compact",), ("inspect",), ("artifacts",), ("cache", "plan"), ("cache", "health")]
+    "command", [("compact",), ("inspect",), ("artifacts",), ("cache", "plan"), ("cache", "health"), ("cost",)]
 )
 def test_what_is_no_conversation_is_refused_by_all(command: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "numbers.json"
@@ -158,6 +158,23 @@ def test_what_is_piped_has_no_boxes_and_breaks_no_line() -> None:
 def test_a_preview_speaks_of_what_would_be() -> None:
     assert run("compact", CODING, "--context-length", "32000", "--preview").output.startswith("would be compacted: ")
     assert run("compact", CODING, "--preview").output.startswith("would stay as it is: ")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_list_of_sessions_says_what_they_are_about(width: int, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    with midfold.open(store) as sessions:
+        session = sessions.session("project:shop-e7c7ea0ba4/codex-01a1e768-3464eb94afe7", model="claude-opus-4-8")
+        session.append([{"role": "user", "content": "Port the parser to Rust."}])
+    shown = {}
+    for command in (("list",), ("search", "parser")):
+        asked = (*MIDFOLD, "sessions", *command, "--store", store)
+        with Terminal(asked, folder=tmp_path, environment=environment(tmp_path), size=(40, width)) as terminal:
+            assert terminal.ended() == 0
+            shown[command[0]] = terminal.shown
+        assert max(map(len, terminal.shown.splitlines())) <= width
+    assert "Port the parse" in shown["list"] and ("claude-opus-4-8" in shown["list"]) == (width == 80)
+    assert shown["search"].startswith("3464eb94 [0]  user  ")
 
 
 @pytest.mark.parametrize("width", [60, 80])
