@@ -16,6 +16,7 @@ import click
 
 from midfold.cli.terminal import notice, show_work
 from midfold.config import Config, Loaded, load, locate
+from midfold.config.schema import ADDRESS, URL
 from midfold.errors import ConfigError, NotStored, StoreError, TranscriptError
 from midfold.plugins import configured_engine
 from midfold.transcript.document import Document, read_many, require_messages
@@ -55,6 +56,17 @@ with_dialect = click.option(
 with_conversation = click.option(
     "--conversation", type=int, metavar="N", help="In a file of many conversations, this one (from 1)."
 )
+
+
+def with_base_url(wires: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option --base-url, an address before anything is done."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(URL, value):
+            raise click.BadParameter(f"expected {ADDRESS}")
+        return value
+
+    return click.option("--base-url", callback=check, metavar="URL", help=f"Address of a server that speaks {wires}.")
 
 
 def with_config_path(verb: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -212,6 +224,8 @@ def full_name(sessions: Sessions, asked: str) -> str:
     names = [info.name for info in sessions.all(MOST_SESSIONS)]
     if asked == LAST and names:
         return names[0]
+    if not asked:
+        raise NotStored("the name of a session is empty; `midfold sessions list` shows those there are")
     matching = [name for name in names if asked == short_id(name)]
     matching = matching or [name for name in names if asked and _begins(name, asked)]
     if len(matching) == 1:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from midfold.cli.options import settings
+from midfold.cli.options import settings, with_base_url
 from midfold.cli.terminal import console, emit_json, make_table, notice, progress_bar
 from midfold.lab.reading import KINDS, METHODS, AnswerFolder, MethodScore, ReadingRun, Waiting, load_probes
 from midfold.model.client import ModelClient
@@ -42,7 +42,7 @@ def _methods(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.option("--readers", type=click.IntRange(1, 8), default=1, show_default=True, help="Readers of each context.")
 @click.option("--model", metavar="NAME", help="Who reads, grades and summarises; default: others, by hand.")
 @click.option("--provider", metavar="NAME", help="Who serves it.")
-@click.option("--base-url", metavar="URL", help="Address of a server that speaks OpenAI's wire.")
+@with_base_url("OpenAI's wire")
 @click.option("--config", metavar="FILE", help="Read settings from this file.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(

@@ -18,7 +18,7 @@ from midfold.agent.shapes import caching_provider
 from midfold.agent.tools.shell import hide_own_environment
 from midfold.cache.breakpoints import SIGN, status_line
 from midfold.cli.fold_picture import BASES, outcome_words
-from midfold.cli.options import engine_settings, full_name
+from midfold.cli.options import engine_settings, full_name, with_base_url
 from midfold.cli.terminal import bar, has_unicode, make_text, notice, visible
 from midfold.config import Config
 from midfold.conversation import ChatPartner
@@ -35,7 +35,7 @@ from midfold.transcript.wrappers import user_words
 OPTIONS = (
     click.option("--model", metavar="NAME", help="The model; default: agent.model, else one by the keys that are set."),
     click.option("--provider", metavar="NAME", help="Who serves it; default: agent.provider."),
-    click.option("--base-url", metavar="URL", help="Address of a server that speaks OpenAI's or Anthropic's wire."),
+    with_base_url("OpenAI's or Anthropic's wire"),
     click.option(
         "--wire", type=click.Choice(["openai", "anthropic"]), help="What that server speaks; default: openai."
     ),

@@ -21,7 +21,7 @@ def doc(description: str, extra: dict[str, str] | None = None) -> Meta:
 
 # Python and ECMAScript both read these patterns; the checks use fullmatch, so `$` never admits a final line break.
 NAME = r"^(?!\.+$)[^/\\:\s\x00-\x1f\x7f-\x9f]+$"
-_URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
+URL = r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@][^\s?#@]*$"
 _STORE = r"^(?:memory:|sqlite:///[^\s]+|sqlite://|postgres(?:ql)?://(?:[^\s/:@]+@)?[^\s@]*)$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
 _WORDS = r"^[^\s,\x00-\x1f\x7f-\x9f]+(?:, ?[^\s,\x00-\x1f\x7f-\x9f]+)*$"
@@ -30,13 +30,8 @@ Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Line = Annotated[str, Meta(pattern=LINE, extra={"allowed": "text on one line, not empty"})]
 Name = Annotated[str, Meta(pattern=NAME, extra={"allowed": "a name: no slashes, colons, spaces or only dots"})]
-Url = Annotated[
-    str,
-    Meta(
-        pattern=_URL,
-        extra={"allowed": "an http:// or https:// address without a user name, password or query", "url": True},
-    ),
-]
+ADDRESS = "an http:// or https:// address without a user name, password or query"
+Url = Annotated[str, Meta(pattern=URL, extra={"allowed": ADDRESS, "url": True})]
 Variable = Annotated[
     str,
     Meta(

@@ -183,7 +183,7 @@ def _hit(alike: _Alike) -> Hit:
         at=main.at,
         handle=full_handle(main.digest),
         score=round(alike.score, 3),
-        text="\n".join(shown.text for _, shown in alike.parts),
+        text="\n".join(shown.text for _, shown in alike.parts).replace("…\n…", "…"),
         has_every_word=alike.one.has_every_word,
         parts=tuple(_part(piece, shown, piece.name) for piece, shown in alike.parts),
         copies=alike.copies,

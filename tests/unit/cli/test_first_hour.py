@@ -131,6 +131,22 @@ def test_what_is_no_conversation_is_refused_by_all(command: tuple[str, ...], tmp
         run("cache", "diff", str(file), str(file))
 
 
+@pytest.mark.parametrize("address", ["nonsense", "ftp://x", "http://", "http://me:hunter22@127.0.0.1/v1"])
+def test_what_is_no_address_is_refused_before_anybody_is_called(address: str) -> None:
+    for command in (("chat",), ("agent", "run", "Hi."), ("probes", "x")):
+        refused = run(*command, "--base-url", address, "--model", "m")
+        assert refused.exit_code == 2
+        assert "expected an http:// or https:// address" in refused.output
+        assert "hunter22" not in refused.output
+
+
+def test_the_empty_name_is_told_as_such(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/s.db"
+    midfold.open(store).close()
+    with pytest.raises(MidfoldError, match="the name of a session is empty"):
+        run("sessions", "show", "", "--store", store)
+
+
 def test_one_request_has_one_size_everywhere() -> None:
     data = Path(CODING).read_bytes()
     for model in ("claude-opus-4-6", "claude-sonnet-4-5", "gpt-5.5"):
