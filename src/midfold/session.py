@@ -112,13 +112,18 @@ def read_history(session: Session) -> Document:
     rows = list(session.store.history(info))
     document = Document([row.message.wire for row in rows], DIALECTS[info.dialect], [row.message.wire for row in rows])
     turns: dict[int, LoggedTurn] = {}
+    folds, last = set(), 0
     for turn in Turns(session.store).of(info):
         near = (place for place in (turn.count, turn.count - 1) if 0 <= place < len(rows))
         answer = next((place for place in near if document.messages[place].role == "assistant"), None)
         if answer is not None:
             turns[answer] = LoggedTurn(usage_words(turn.usage), stamp_of(turn.at / 1000), turn.model or "")
+            folds |= {answer} if turn.compaction != last else set()
+            last = turn.compaction
     times = [stamp_of(row.at / 1000) for row in rows]
-    document.log = Log("", document.dialect, [], times, turns, info.model or "", session=session.name)
+    document.log = Log(
+        "", document.dialect, [], times, turns, info.model or "", session=session.name, folds=frozenset(folds)
+    )
     return document
 
 

@@ -123,24 +123,37 @@ def test_what_is_missing_for_a_comparison_is_said(tmp_path: Path) -> None:
     assert "not known: the usage of 9 requests of long" in run(str(kept)).stdout
 
 
-def test_a_stored_session_that_was_folded_is_compared_with_no_folds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    config = saved(tmp_path / "config.yaml", {"store": {"url": url}})
-    monkeypatch.setenv("MIDFOLD_CONFIG", config)
+def keep_folded(folder: Path, monkeypatch: pytest.MonkeyPatch, *, reads: bool) -> None:
+    """A stored session that was folded once; every prompt but the first and the one behind the fold was cached."""
+    url = f"sqlite:///{folder / 's.db'}"
+    monkeypatch.setenv("MIDFOLD_CONFIG", saved(folder / "config.yaml", {"store": {"url": url}}))
     with midfold.open(url) as sessions:
         session = sessions.session("work", model="claude-sonnet-4-5", context_length=32_000)
         for number in range(30):
             session.append({"role": "user", "content": f"{number} {WORDS}"})
             if number == 20:
                 assert session.compact(force=True).changed
+            cached = {"cached_tokens": 0 if number in (0, 20) or not reads else session.size.tokens - 1_000}
+            session.observe({"prompt_tokens": session.size.tokens, "prompt_tokens_details": cached})
             session.append({"role": "assistant", "content": "Yes."})
-            session.observe({"prompt_tokens": session.size.tokens, "completion_tokens": 2})
+
+
+def test_a_stored_session_that_was_folded_is_compared_with_no_folds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_folded(tmp_path, monkeypatch, reads=False)
     found = facts("session:work")
     assert found["folds"]["without_folds"] > found["total"]["prompts"] > 0
     assert found["with_midfold"] is None
     assert "without folds" in run("session:work").stdout
+
+
+def test_the_miss_behind_a_fold_of_a_stored_session_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_folded(tmp_path, monkeypatch, reads=True)
+    [health] = json.loads(CliRunner().invoke(main, ["cache", "health", "session:work", "--json"]).stdout)
+    assert health["kinds"].get("compacted") == 1 and "unexpected" not in health["kinds"], health["kinds"]
 
 
 def test_what_has_no_usage_is_refused(tmp_path: Path) -> None:
