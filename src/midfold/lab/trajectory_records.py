@@ -248,6 +248,7 @@ def _document(data: bytes) -> tuple[Document, Raw]:
         if data[:1] == b"[":
             return _of_list(data, None, Raw(data), "messages"), Raw(data)
         if data[:1] != b"{":
+            jsonio.decode(data)
             raise TranscriptError("not a record: expected an object or a list")
         body = _entries(data)
         if not body and is_single_turn(data.partition(b"\n")[0]):

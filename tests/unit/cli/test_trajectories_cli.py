@@ -39,6 +39,9 @@ def test_metrics_records_and_page_are_written_and_agree(source: Path, tmp_path: 
     result = run(source, tmp_path / "out.jsonl", "--json")
     assert result.exit_code == 1
     assert "in.jsonl, line 6: not JSON" in result.stderr
+    (tmp_path / "numbers.json").write_text("[1]")
+    told = run(tmp_path / "numbers.json", tmp_path / "none.jsonl").stderr
+    assert "line 1: not a record: expected an object or a list" in told
     shown = json.loads(result.stdout)
     saved = json.loads((tmp_path / "out.jsonl.metrics.json").read_text())
     assert saved == shown
