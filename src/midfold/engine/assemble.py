@@ -231,7 +231,7 @@ HIGH = 0.75
 def assemble(job: Job, plan: Plan, ask: SummaryAsk, answer: SummaryAnswer) -> Outcome:
     """The outcome of a fold."""
     audit = _audit(job, ask, answer)
-    body = _own(job, ask, clip_tokens(audit.text, ask.budget_tokens))
+    body = _own(job, ask, clip_tokens(audit.text, ask.room_tokens))
     if ask.handle_tokens:
         body = _with_handles(job, plan, ask, body)
     job.notices += answer.notes

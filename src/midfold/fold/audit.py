@@ -29,9 +29,11 @@ from midfold.fold.local import Book, count_names
 from midfold.fold.request import ADDED_SHARE, SummaryAnswer, SummaryAsk
 from midfold.fold.summary import (
     CHARACTERS_PER_TOKEN,
+    FENCE,
     SECTIONS,
     StructuredSummary,
     follows_template,
+    has_open_code,
     parse_summary,
     sections_text,
 )
@@ -138,7 +140,7 @@ def audit_summary(ask: SummaryAsk, text: str) -> Audit:
     quiet = quote_orders(_with_task(parse_summary(certain), ask).render(), known, ask.redact)
     trail = sections_text(ask.trail_lines)
     added = _omissions(ask, f"{quiet.text}\n{trail}")
-    room = ask.budget_tokens - estimate_text(added) - estimate_text(trail)
+    room = ask.room_tokens - estimate_text(added) - estimate_text(trail)
     summary = _with_lines(_fit_into(parse_summary(quiet.text), room), ask.trail_lines)
     body = "\n\n".join(filter(None, [summary.render(), added]))
     book = count_names(ask, body, SCANNED_FOR_MODEL)
@@ -246,7 +248,7 @@ def _omissions(ask: SummaryAsk, told: str) -> str:
 
     Demands come first, then the newest. Room that the text leaves may be used, more than its share is never taken.
     """
-    left = min(ask.budget_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
+    left = min(ask.room_tokens - estimate_text(told), int(ask.budget_tokens * MOST_ADDED))
     room = max(left, int(ask.budget_tokens * ADDED_SHARE))
     words = set(_WORDS.findall(told.lower()))
     said = list(dict.fromkeys([*_said_before(ask), *(f'{QUOTE}{sentence}"' for sentence in _user_sentences(ask))]))
@@ -382,7 +384,9 @@ def _shorter(text: str, room: int, oldest: bool) -> str:
         kept.append(line)
     if not kept:
         return f"{lines[0][: int(room * CHARACTERS_PER_TOKEN)].rpartition(' ')[0]} […]"
-    return "\n".join([LEFT_OUT, *reversed(kept)] if oldest else [*kept, LEFT_OUT])
+    rest = "\n".join(reversed(kept) if oldest else kept)
+    cut = [FENCE] if has_open_code(rest) else []
+    return "\n".join([LEFT_OUT, *cut, rest] if oldest else [rest, *cut, LEFT_OUT])
 
 
 def trust_summary(ask: SummaryAsk, text: str) -> Audit:
