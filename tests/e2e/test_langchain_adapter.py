@@ -6,7 +6,6 @@ The agent runs in an environment of its own under .bench; the provider, and the 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,7 +154,9 @@ def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
         messages = [message for message in body["messages"] if message["role"] != "system"]
         assert 1 <= same <= ids <= len(messages)
     assert run["same"][:8] == [1 + 2 * number for number in range(8)]
-    assert min(run["same"][10:]) >= 3
+    assert min(run["same"][10:]) >= 5, (
+        "the first ask and the newest two rounds; the tools that come with a fold take room"
+    )
 
 
 def test_the_first_ask_is_never_lost(seen: dict[str, Any]) -> None:
@@ -195,11 +196,3 @@ def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     assert len(run["reports"]) == 2, "once by each of the two middlewares that ran on this thread"
     assert all("ChatMessage" in text for text in run["reports"])
     assert seen["sync"]["reports"] == []
-
-
-def test_nothing_is_imported_without_being_asked_for() -> None:
-    adapters = Path(__file__).parents[2] / "src" / "midfold" / "adapters"
-    for path in (adapters / "langchain.py", adapters / "folded_history.py"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("from midfold"):
-                assert line.startswith(("from midfold import", "from midfold.adapters.")), f"{path.name}: {line}"

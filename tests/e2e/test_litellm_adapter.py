@@ -176,7 +176,7 @@ def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dic
     assert run["folded"]
     assert run["sent"] == 1
     assert len(run["reports"]) == 1
-    assert "role critic" in run["reports"][0]
+    assert "role 'critic'" in run["reports"][0]
 
 
 def test_a_streamed_call_is_folded_on_its_way(seen: dict[str, Any]) -> None:

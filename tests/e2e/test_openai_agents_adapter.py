@@ -153,7 +153,7 @@ def test_another_process_goes_on_with_the_same_fold(seen: dict[str, Any], how: s
 def test_what_is_not_folded_is_the_very_object(seen: dict[str, Any]) -> None:
     counts = seen["stored"]["seen"]
     assert counts[:8] == [[1 + 2 * number, 1 + 2 * number] for number in range(8)]
-    assert min(same for same, _ in counts[10:]) >= 3
+    assert min(same for same, _ in counts[10:]) > 5
     assert counts[-1][1] == 1 + 2 * FILES + 2
 
 
@@ -188,4 +188,4 @@ def test_a_session_keeps_items_as_the_sdk_asks_of_it(seen: dict[str, Any]) -> No
 def test_two_agents_with_one_run_config_do_not_undo_each_others_folds(seen: dict[str, Any]) -> None:
     sizes, folds = seen["interleaved"]
     assert folds == [1, 1]
-    assert max(sizes) < 50_000
+    assert max(sizes) < 32_000
