@@ -216,11 +216,13 @@ class FoldedHistory:
 
         What it merely repeats of the conversation tells nothing.
         """
-        if learn_limit(str(error)) is None:
+        errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
+        named = [text for text in map(str, errors) if learn_limit(text) is not None]
+        if not named:
             return False
         said = _essence(json.dumps(self.wires, ensure_ascii=False, default=repr).replace("\\n", " "))
-        limit = learn_limit(str(error), is_quoted=lambda phrase: _essence(phrase) in said)
-        return self.conversation.setup.correct_window(limit)
+        limits = [learn_limit(text, is_quoted=lambda phrase: _essence(phrase) in said) for text in named]
+        return self.conversation.setup.correct_window(min(filter(None, limits), default=None))
 
     def observe(self, usage: Any) -> None:
         """What the provider counted for what was sent."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from threading import Lock
 from typing import Any, TypeVar, Unpack
@@ -118,6 +118,9 @@ class Folding(RunHooks[Any]):
     async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
         """What to send instead of everything."""
         items, instructions = data.model_data.input, data.model_data.instructions
+        if _goes_on(items):
+            self._last = None
+            return data.model_data
         wires = [item if _is_known(item) else None for item in items]
         if self._session is not None:
             self._folds = await self._session.load_folds()
@@ -173,6 +176,12 @@ def _model(model: Any) -> str | None:
 
 def _kind(item: Any) -> str:
     return str(item.get("type") or sorted(item)) if isinstance(item, dict) else type(item).__qualname__
+
+
+def _goes_on(items: Sequence[Any]) -> bool:
+    """Whether the provider has what came before (`conversation_id`): the first result comes without its call."""
+    first = items[0] if items and _is_known(items[0]) else {}
+    return str(first.get("type")).endswith("_output")
 
 
 def _is_known(item: Any) -> bool:

@@ -27,7 +27,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from midfold import ToolSpec
+from midfold import ToolSpec, look_up_model
 from midfold.adapters.folded_history import (
     RECALL_TOOLS,
     FoldedHistory,
@@ -84,7 +84,7 @@ class MidfoldCapability(AbstractCapability[Any]):
             [unit.wire for unit in units],
             self._kept,
             kind=lambda unit: type_name(unit.message if unit.part is None else unit.part),
-            model=request_context.model.model_name,
+            model=_smallest(request_context.model),
             system=system,
             tools=[ToolSpec(tool.name, tool.description or "", tool.parameters_json_schema) for tool in tools],
         )
@@ -121,6 +121,12 @@ class MidfoldCapability(AbstractCapability[Any]):
             return answer_recall(spec.name, arguments, originals).text
 
         return Tool.from_schema(answer, spec.name, spec.description, dict(spec.parameters))
+
+
+def _smallest(model: Any) -> str:
+    """The model; of those that take over from each other, the one with the smallest window."""
+    names = [one.model_name for one in getattr(model, "models", [model])]
+    return min(names, key=lambda name: look_up_model(name).model.context_window)
 
 
 def _lasting(kept: Mapping[str, Any]) -> Any:
