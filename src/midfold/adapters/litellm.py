@@ -16,6 +16,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import count
 from typing import Any, Unpack
 
 import litellm
@@ -32,6 +33,7 @@ from midfold.adapters.folded_history import (
 
 CHATS = ("completion", "acompletion")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_numbers = count(1)
 MOST_CONVERSATIONS = 1_000
 MOST_BRANCHES = 4
 """Conversations with the same beginning whose folds are remembered."""
@@ -47,6 +49,8 @@ class MidfoldCallback(CustomLogger):
     def __init__(self, **settings: Unpack[HistorySettings]) -> None:
         super().__init__()
         self._histories = Histories(**settings)
+        # LiteLLM tells only the first of callbacks whose class and public numbers are the same how a call went.
+        self.number = next(_numbers)
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
         self._running: OrderedDict[str, FoldedHistory] = OrderedDict()
         self.tools = [spec.definition("openai-chat") for spec in RECALL_TOOLS]
