@@ -134,10 +134,9 @@ chunks = [list(folding.completion(messages=talk, tools=[READ], **more)), asyncio
 out["streams"] = [len(one) for one in chunks]
 litellm.callbacks = []
 wires = [{"role": "system", "content": "s"}, odd] + [{"role": "user", "content": text} for text in asked["files"]]
-history = folding._history({"messages": wires, "model": "gpt-4o"})
-history.fold()
-out["unknown"] = {"reports": reports, "folded": history.is_folded,
-                  "sent": folding._shorten({"messages": wires}, history)["messages"].count(odd)}
+hook = folding.async_pre_call_hook(None, None, {"model": "gpt-4o", "messages": wires}, "acompletion")
+sent = asyncio.run(hook)["messages"]
+out["unknown"] = {"reports": reports, "sent": [sum(one is odd for one in sent), len(sent), len(wires)]}
 out["proxy"] = proxy()
 print(json.dumps(out))
 '''
@@ -191,8 +190,9 @@ def test_the_first_ask_is_never_lost_and_the_prefix_stays_between_folds(seen: di
 
 def test_a_message_of_unknown_kind_is_passed_through_and_reported_once(seen: dict[str, Any]) -> None:
     run = seen["unknown"]
-    assert run["folded"]
-    assert run["sent"] == 1
+    there, sent, given = run["sent"]
+    assert there == 1
+    assert sent < given
     assert len(run["reports"]) == 1
     assert "role 'critic'" in run["reports"][0]
 

@@ -143,7 +143,7 @@ def test_an_adapter_is_written_on_the_public_face_and_on_what_adapters_share(nam
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_an_adapter_is_thin(name: str) -> None:
-    assert len((ADAPTERS / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 225
+    assert len((ADAPTERS / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 230
 
 
 def test_the_keywords_of_adapters_are_those_of_their_one_owner() -> None:
@@ -218,3 +218,46 @@ def test_folds_leave_room_for_the_next_requests() -> None:
         folds += history.fold() is not None
         kept = carry(history)
     assert 2 <= folds <= 5
+
+
+def responses(turns: int) -> list[dict[str, Any] | None]:
+    said: list[dict[str, Any] | None] = [{"role": "user", "content": "Read the files."}]
+    for number in range(turns):
+        call = {"call_id": f"call_{number}", "name": "read_file", "arguments": "{}"}
+        said += [{"type": "function_call", **call}]
+        said += [{"type": "function_call_output", "call_id": f"call_{number}", "output": WORDS}]
+    return said
+
+
+def anthropic(turns: int) -> list[dict[str, Any] | None]:
+    said: list[dict[str, Any] | None] = [{"role": "user", "content": "Read the files."}]
+    for number in range(turns):
+        use = {"type": "tool_use", "id": f"call_{number}", "name": "read_file", "input": {}}
+        said += [{"role": "assistant", "content": [use]}]
+        result = {"type": "tool_result", "tool_use_id": f"call_{number}", "content": WORDS}
+        said += [{"role": "user", "content": [result]}]
+    return said
+
+
+@pytest.mark.parametrize("unknown", [7, 8], ids=["call", "result"])
+@pytest.mark.parametrize(
+    ("dialect", "make"), [("openai-chat", talk), ("openai-responses", responses), ("anthropic", anthropic)]
+)
+def test_the_other_half_of_an_unknown_call_or_result_stays_with_it(dialect: str, make: Any, unknown: int) -> None:
+    wires = make(30)
+    messages = list(wires)
+    wires[unknown] = None
+    history = Histories(context_length=16_000).open(messages, wires, model=None, dialect=dialect)
+    assert history.fold() is not None
+    chosen = history.select(messages)
+    places = [place for place, one in enumerate(chosen) if one is messages[7] or one is messages[8]]
+    assert len(places) == 2
+    assert places[1] == places[0] + 1
+    again = Histories(context_length=16_000).open(messages, wires, carry(history), model=None, dialect=dialect)
+    assert again.is_folded
+
+
+def test_a_call_that_waits_behind_an_unknown_message_is_known() -> None:
+    wires = talk(3)[:-1]
+    wires.insert(1, None)
+    assert FoldedHistory(setup(), wires).wires == wires

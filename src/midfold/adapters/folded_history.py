@@ -161,7 +161,7 @@ class FoldedHistory:
         dialect: str = "openai-chat",
         recall: Literal["never", "always", "folded"] = "folded",
     ) -> None:
-        self.wires, self.dialect = wires, dialect
+        self.wires, self.dialect = _without_halves(wires), dialect
         self._given = [setup.model, setup.context_length]
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
@@ -293,8 +293,36 @@ def _essence(text: str) -> str:
     return "".join(filter(str.isalnum, text.lower()))
 
 
+def _pair_ids(wire: Mapping[str, Any] | None) -> tuple[set[Any], set[Any]]:
+    """The calls that a message makes and those that it answers, by id."""
+    if wire is None:
+        return set(), set()
+    content, kind = wire.get("content"), str(wire.get("type") or wire.get("role"))
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    calls = {call.get("id") for call in wire.get("tool_calls") or ()}
+    calls |= {block.get("id") for block in blocks if block.get("type") == "tool_use"}
+    results = {block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"}
+    calls |= {wire["call_id"]} if kind.endswith("_call") and "call_id" in wire else set()
+    answered = wire.get("call_id") if kind.endswith("_output") else wire.get("tool_call_id")
+    return calls, results if answered is None else {*results, answered}
+
+
+def _without_halves(wires: Sequence[dict[str, Any] | None]) -> Sequence[dict[str, Any] | None]:
+    """A call whose result is in a message of unknown kind, and a result whose call is, are not read either."""
+    out, known = list(wires), -1
+    while None in out and out.count(None) != known:
+        known, pairs = out.count(None), [_pair_ids(wire) for wire in out]
+        last = max(place for place, wire in enumerate(out) if wire is None)
+        made = set().union(*(calls for calls, _ in pairs))
+        answered = set().union(*(results for _, results in pairs))
+        for place, (calls, results) in enumerate(pairs):
+            if results - made or (place < last and calls - answered):
+                out[place] = None
+    return wires if list(wires) == out else out
+
+
 def _is_result(wire: Mapping[str, Any] | None) -> bool:
-    return wire is not None and (wire.get("role") == "tool" or wire.get("type") == "function_call_output")
+    return bool(_pair_ids(wire)[1])
 
 
 def answer_recall(

@@ -125,7 +125,7 @@ class MidfoldCapability(AbstractCapability[Any]):
 
 def _smallest(model: Any) -> str:
     """The model; of those that take over from each other, the one with the smallest window."""
-    names = [one.model_name for one in getattr(model, "models", [model])]
+    names: list[str] = [one.model_name for one in getattr(model, "models", [model])]
     return min(names, key=lambda name: look_up_model(name).model.context_window)
 
 
