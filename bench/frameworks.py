@@ -85,11 +85,7 @@ def asks() -> Iterator[str]:
 def text_of(body: dict[str, Any]) -> str:
     """Everything that a model sees, its provider's own compactions included."""
     items = body.get("messages") or body.get("input") or ""
-    hidden = (
-        base64.b64decode(item["encrypted_content"]).decode()
-        for item in items
-        if isinstance(item, dict) and item.get("type") == "compaction"
-    )
+    hidden = (_sealed(item) for item in items if isinstance(item, dict) and item.get("type") == "compaction")
     return "\n".join([json.dumps(items, ensure_ascii=False), str(body.get("instructions") or ""), *hidden])
 
 
@@ -133,9 +129,18 @@ class Reader:
         return Turn(json.dumps({"word": "yes" if WORD in text else "no", "early": self.early}))
 
 
+def _sealed(item: dict[str, Any]) -> str:
+    return base64.b64decode(item["encrypted_content"]).decode()
+
+
 def _last_user(body: dict[str, Any]) -> str:
-    items = body.get("messages") or body.get("input")
-    said = [json.dumps(item) for item in items if isinstance(item, dict) and item.get("role") == "user"]
+    """The newest ask; the last line of what was compacted is one, for who sends only that."""
+    items = [item for item in body.get("messages") or body.get("input") if isinstance(item, dict)]
+    said = [
+        json.dumps(item) if item.get("role") == "user" else _sealed(item).splitlines()[-1]
+        for item in items
+        if item.get("role") == "user" or item.get("type") == "compaction"
+    ]
     return next((one for one in reversed(said) if "Step " in one or "What was the word" in one), "")
 
 
@@ -156,8 +161,8 @@ class CompactingProvider(RulesProvider):
         if problem is not None:
             return self._refuse("responses", problem)
         prompt = prompt_tokens("responses", body)
-        self.served.append(Served("responses", prompt, Bill(prompt, 0, 0, 0)))
-        sealed = base64.b64encode(summary(text_of(body)).encode()).decode()
+        self.served.append(Served("responses", prompt, Bill(prompt, 0, 0, 0), body))
+        sealed = base64.b64encode(f"{summary(text_of(body))}\n{_last_user(body)}".encode()).decode()
         users = [item for item in body["input"] if isinstance(item, dict) and item.get("role") == "user"]
         whole = {"type": "message", "status": "completed"}
         output = [{"id": f"msg_u{place}", **whole, **item} for place, item in enumerate(users)]
@@ -194,9 +199,11 @@ def session(framework: str, policy: str, packages: tuple[str, ...], program: str
     if done.returncode != 0:
         sys.exit(f"{framework} with {policy} failed:\n{done.stderr[-3000:]}")
     answers = json.loads(done.stdout.splitlines()[-1])
+    if any("Connection" in one for one in answers):
+        sys.exit(f"{framework} with {policy}: the provider broke off, so the row says nothing about the framework")
     told = json.loads(answers[-1]) if answers[-1].startswith("{") else {}
     prompt, read = sum(one.prompt for one in provider.served), sum(bill.read for bill in provider.bills)
-    good = sum(one.startswith(("Read up to", "{")) for one in answers)
+    good = sum(one.startswith("Read up to") for one in answers[:-1]) + answers[-1].startswith("{")
     if good < len(answers):
         told = {"word": "-", "early": "-"}
     for message in sorted({problem.message[:160] for problem in provider.rejected})[:2]:
