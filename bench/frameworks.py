@@ -58,6 +58,14 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "pydantic-ai 2.66.0": (PYDANTIC_AI, "pydantic_ai_session.py", ("nothing", "OpenAICompaction", "midfold")),
     "LiteLLM 1.106.2": (LITELLM, "litellm_session.py", ("nothing", "trim_messages", "compress", "midfold")),
 }
+LABELS = {
+    "SummarizationMiddleware": "`SummarizationMiddleware`, at half of the window",
+    "ContextEditingMiddleware": "`ContextEditingMiddleware`, at half of the window",
+    "OpenAIResponsesCompactionSession": "`OpenAIResponsesCompactionSession`",
+    "OpenAICompaction": "`OpenAICompaction`, from 20 messages on",
+    "trim_messages": "`trim_messages`, to three quarters of the window",
+    "compress": "`compress`, at half of the window",
+}
 
 
 class Row(NamedTuple):
@@ -69,7 +77,7 @@ class Row(NamedTuple):
     refused: int
     requests: int
     tokens: int
-    cached: float
+    cached: int
     word: str
     early: str
 
@@ -208,7 +216,7 @@ def session(framework: str, policy: str, packages: tuple[str, ...], program: str
         told = {"word": "-", "early": "-"}
     for message in sorted({problem.message[:160] for problem in provider.rejected})[:2]:
         print(f"    refused: {message}", file=sys.stderr)
-    counts = (good, len(provider.rejected), len(provider.served), prompt, read / max(prompt, 1))
+    counts = (good, len(provider.rejected), len(provider.served), prompt, read)
     return Row(framework, policy, *counts, told["word"], told["early"])
 
 
@@ -217,15 +225,16 @@ def main() -> None:
     size = prompt_tokens("chat", {"messages": [file_text(1)]})
     print(f"  {ASKS + 1} asks, {ASKS * FILES} files of about {size} tokens, a window of {WINDOW:,}.")
     print(f"  The word is of the first ask, the number of file {EARLY}.\n")
-    columns = "framework | under | asks answered | refused | requests | tokens sent | from the cache | word | number"
-    print(f"| {columns} |\n|---|---|---|---|---|---|---|---|---|")
+    columns = "framework | under | asks answered | refused | requests | tokens sent | from the cache | not from it"
+    print(f"| {columns} | word | number |\n|---|---|---|---|---|---|---|---|---|---|")
     for framework in wanted or FRAMEWORKS:
         packages, program, policies = FRAMEWORKS[framework]
         for policy in policies:
             row = session(framework, policy, packages, program)
             print(
-                f"| {row.framework} | {row.policy} | {row.answered} of {ASKS + 1} | {row.refused} | {row.requests} "
-                f"| {row.tokens:,} | {row.cached:.0%} | {row.word} | {row.early} |",
+                f"| {row.framework} | {LABELS.get(row.policy, row.policy)} | {row.answered} of {ASKS + 1} "
+                f"| {row.refused} | {row.requests} | {row.tokens:,} | {row.cached / max(row.tokens, 1):.0%} "
+                f"| {row.tokens - row.cached:,} | {row.word} | {row.early} |",
                 flush=True,
             )
 
