@@ -85,3 +85,22 @@ def test_only_anthropic_needs_neighbours_for_it(dialect: str) -> None:
     bridges = sum("(midfold bridge" in str(message["content"]) for message in folded)
     assert around == (["user", "system", "assistant"] if dialect == "anthropic" else ["assistant", "system", "user"])
     assert bridges == (1 if dialect == "anthropic" else 0)
+
+
+def test_of_what_claude_code_counts_behind_every_result_only_the_newest_count_stays() -> None:
+    messages: list[Value] = [{"role": "user", "content": "Read the files."}, {"role": "system", "content": "Be brief."}]
+    for number in range(60):
+        use = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {"path": f"f{number}"}}
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "lorem " * 300}
+        left = f"<total_tokens>{900_000 - number} tokens left</total_tokens>"
+        messages += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        messages += [{"role": "system", "content": left}]
+    conversation = MemoryConversation(Setup(context_length=16_000, leaves_room=True))
+    conversation.sync(midfold.read(messages, dialect="anthropic"))
+    assert conversation.compact().changed
+    view = conversation.view().messages
+    counts = [message["content"] for message in view if "total_tokens" in str(message["content"])]
+    results = sum("tool_result" in str(message["content"]) for message in view)
+    assert counts[-1] == messages[-1]["content"]
+    assert len(counts) <= results
+    assert "Be brief." in str(view)
