@@ -30,7 +30,7 @@ _MODULES = {
     "conversation": "CompactArguments Compacted Conversation MemoryConversation PreparedFold Sync",
     "decide": "Decision",
     "errors": """
-        Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
+        AskFailed Closed ConfigError FailureKind GatewayFull LeaseLost MalformedTranscript MidfoldError Misdirected
         MissingExtra ModelFailed NotStored NotTheirs PluginError SchemaError StoreConflict StoreDamaged
         StoreError StoreUnavailable SummaryFailed TooMuch ToolRefused TranscriptError UnreadableEncoding
         UpstreamError

@@ -7,7 +7,7 @@ from midfold.config import Auxiliary as AuxiliarySettings, Compression as Compre
 from midfold.config.schema import AgentSettings as AgentSettings, GatewaySettings as GatewaySettings, Key as KeySettings, StoreSettings as StoreSettings, UpstreamSettings as UpstreamSettings
 from midfold.conversation import CompactArguments as CompactArguments, Compacted as Compacted, Conversation as Conversation, MemoryConversation as MemoryConversation, PreparedFold as PreparedFold, Sync as Sync
 from midfold.decide import Decision as Decision
-from midfold.errors import Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
+from midfold.errors import AskFailed as AskFailed, Closed as Closed, ConfigError as ConfigError, FailureKind as FailureKind, GatewayFull as GatewayFull, LeaseLost as LeaseLost, MalformedTranscript as MalformedTranscript, MidfoldError as MidfoldError, Misdirected as Misdirected, MissingExtra as MissingExtra, ModelFailed as ModelFailed, NotStored as NotStored, NotTheirs as NotTheirs, PluginError as PluginError, SchemaError as SchemaError, StoreConflict as StoreConflict, StoreDamaged as StoreDamaged, StoreError as StoreError, StoreUnavailable as StoreUnavailable, SummaryFailed as SummaryFailed, TooMuch as TooMuch, ToolRefused as ToolRefused, TranscriptError as TranscriptError, UnreadableEncoding as UnreadableEncoding, UpstreamError as UpstreamError
 from midfold.fold.archive import Archive as Archive
 from midfold.fold.boundary import Protection as Protection, select_tail_by_budget as select_tail_by_budget
 from midfold.fold.budget import Budget as Budget, Pressure as Pressure, effective_input_window as effective_input_window, threshold_tokens as threshold_tokens
@@ -49,6 +49,7 @@ __all__ = [
     "Action",
     "AgentSettings",
     "Archive",
+    "AskFailed",
     "AuxiliarySettings",
     "Belief",
     "Boundary",
