@@ -218,7 +218,7 @@ class RankedSearch:
         counts = [sum(map(len, one.values())) for one in where]
         weights = [log(1 + (max(self._size - count, 0) + 0.5) / (count + 0.5)) for count in counts]
         self._weights = weights[: len(self.query.terms)]
-        chosen = nlargest(MOST_READ, _promising(where, weights, counts, self.filters))
+        chosen = sorted(_promising(where, weights, counts, self.filters), reverse=True)[:MOST_READ]
         for start in range(0, len(chosen), READ_AT_ONCE):
             batch: dict[str, set[int]] = {}
             for _, position, session in chosen[start : start + READ_AT_ONCE]:
@@ -272,11 +272,12 @@ class RankedSearch:
             end = start
 
     def _units(self, batch: Mapping[str, set[int]]) -> list[Unit]:
-        """The units that these messages are in."""
-        reach = {session: set(positions) for session, positions in batch.items()}
-        for _ in range(2):
-            for one in [one for one in self.messages(reach) if one.position in batch[one.session]]:
-                reach[one.session].update(self._belonging(one))
+        """The units that these messages are in; nearly always their neighbours are all that is needed beside them."""
+        around = {session: {one + step for one in places for step in (-1, 0, 1)} for session, places in batch.items()}
+        self.messages({session: places - {-1} for session, places in around.items()})
+        reach = {session: set(places) for session, places in batch.items()}
+        for one in self.messages(batch):
+            reach[one.session].update(self._belonging(one))
         made = units(self.messages(reach))
         return [
             unit
@@ -404,12 +405,11 @@ def _promising(
 ) -> Iterator[tuple[float, int, str]]:
     """How much the words in and beside each message weigh."""
     order = sorted((number for number in range(len(where)) if counts[number]), key=counts.__getitem__)
-    values: dict[int, float] = {0: 0.0}
+    is_open = filters.before is None and filters.after is None
+    worth: dict[tuple[int, int], float] = {}
 
     def value(mask: int) -> float:
-        if mask not in values:
-            values[mask] = sum(weight for number, weight in enumerate(weights) if mask >> number & 1)
-        return values[mask]
+        return sum(weight for number, weight in enumerate(weights) if mask >> number & 1)
 
     for session in dict.fromkeys(name for number in order for name in where[number]):
         masks: dict[int, int] = {}
@@ -423,6 +423,8 @@ def _promising(
                     masks[place] = masks.get(place, 0) | bit
         get = masks.get
         for place, mask in masks.items():
-            if filters.spans(place):
-                around = mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
-                yield value(mask) + (value(around) - value(mask)) * 0.6, place, session
+            if is_open or filters.spans(place):
+                both = mask, mask | get(place - 1, 0) | get(place + 1, 0) | get(place - 2, 0) | get(place + 2, 0)
+                if both not in worth:
+                    worth[both] = 0.4 * value(mask) + 0.6 * value(both[1])
+                yield worth[both], place, session
