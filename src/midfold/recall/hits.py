@@ -16,7 +16,7 @@ import msgspec
 
 from midfold.fold.archive import DIGITS, PREFIX
 from midfold.recall.excerpts import Excerpt, Redact
-from midfold.recall.ranking import ANY, Filters, Past, RankedSearch, Scored
+from midfold.recall.ranking import ANY, Filters, Past, RankedSearch, Scored, rank
 from midfold.recall.units import Unit, UnitPiece, original
 
 FIRST_ROOM, ROOM = 3_000, 550
@@ -71,10 +71,8 @@ def search(
     wanted: Callable[[Unit], bool] = lambda unit: True,
 ) -> list[Hit]:
     """The best hits first."""
-    asked = RankedSearch(past, text, filters, wanted=wanted)
-    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
-        return []
-    return _with_handles(past, asked, _hits(asked, asked.best(limit), redact, limit, FIRST_ROOM, ROOM))
+    asked, scored = rank(past, text, filters, limit, wanted=wanted)
+    return _with_handles(past, asked, _hits(asked, scored, redact, limit, FIRST_ROOM, ROOM))
 
 
 def hits_for_model(

@@ -8,7 +8,8 @@ Rules of this file:
    asks for what the user said finds users' words first; who asks for what is now, what is newer.
 3. Only the most promising messages are read, those with the rarest words in them and beside them: the cost of a search
    grows with the places of rare words, not with the conversation.
-4. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
+4. Where nothing is found, what was asked for besides words is left out, one thing after the other, and that is told.
+5. Asides come only if they are asked for; at the end if they have more of the words than anything else. A model's own
    searches and what they brought are never hits.
 """
 
@@ -24,7 +25,7 @@ import msgspec
 
 from midfold.recall.excerpts import Excerpt, Matcher, Occurrence, Passage, Redact, best_passage, excerpt, small_letters
 from midfold.recall.units import Candidate, Unit, UnitPiece, units
-from midfold.recall.words import Term, near_words, parse_query, search_tokens
+from midfold.recall.words import Term, near_words, parse_query, search_tokens, words_like
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
 MOST_TERMS = 40
@@ -36,6 +37,8 @@ MOST_AT_ONCE = 8
 """Calls of one message whose results are looked for."""
 MOST_MENDED, MOST_NEAR, SHORTEST_MENDED = 5, 3, 4
 """Words that are nowhere for which others are looked for; how many for each, and how long it must be."""
+MOST_LOOKED_THROUGH = 100_000
+"""Messages of a conversation whose words are all looked at where none of a query's is there."""
 MOST_SCANNED = 3_000
 """Messages that are read where there is no word to go by."""
 SATURATION, LENGTH_WEIGHT, USUAL_LENGTH = 2.0, 0.75, 1_500
@@ -45,6 +48,7 @@ NEIGHBOUR = 0.15
 """How much of the score of what stands before and after counts."""
 NEWER, NEWEST, OF_USER = 0.1, 0.6, 0.75
 """How much more the newest counts than the oldest, the same if it is asked for, and a user's words if asked for."""
+QUOTES = 'these words "in quotes" as they stand'
 WORTH = 0.05
 """Of the best score; less is no hit."""
 _ASKED_ASIDES = (
@@ -113,6 +117,19 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     def are_narrow(self) -> bool:
         return bool(self.tool or self.path or self.role or self.kind)
 
+    def relax(self) -> Iterator[tuple[Filters, str]]:
+        """With less and less of them, and what was left out: of a path at first its folders, the positions last."""
+        kept, left = self, ""
+        *folders, name = self.path.replace("\\", "/").rstrip("/").split("/")
+        if folders and name:
+            kept = msgspec.structs.replace(kept, path=name)
+            yield kept, f"path={self.path}; looked for path={name}"
+        for field in ("kind", "role", "tool", "path", "before", "after"):
+            if (value := getattr(self, field)) not in ("", None):
+                kept = msgspec.structs.replace(kept, **{field: getattr(ANY, field)})
+                left += f"{', ' if left else ''}{field}={value}"
+                yield kept, left
+
 
 ANY = Filters()
 
@@ -133,6 +150,33 @@ class Scored(NamedTuple):
         return self.unit.pieces[self.best]
 
 
+def rank(
+    past: Past,
+    text: str,
+    filters: Filters,
+    limit: int,
+    *,
+    wanted: Callable[[Unit], bool],
+    seen: Collection[bytes] = (),
+) -> tuple[RankedSearch, list[Scored]]:
+    """The best first, of what was asked for, or of the most of it with which anything is found."""
+    asked = RankedSearch(past, text, filters, wanted=wanted, seen=seen)
+    if not asked.query.terms and not asked.query.phrases and not filters.are_narrow:
+        return asked, []
+    found = asked.best(limit)
+    if found:
+        return asked, found
+    quotes = (QUOTES,) if asked.query.phrases else ()
+    plain = text.replace('"', " ") if quotes else text
+    kept = [(filters, "")] if quotes else []
+    for looser, left in (*kept, *filters.relax()) if plain.split() else ():
+        again = RankedSearch(past, plain, looser, wanted=wanted, seen=seen, left_out=(*quotes, *filter(None, [left])))
+        found = again.best(limit)
+        if found:
+            return again, found
+    return asked, []
+
+
 class RankedSearch:
     """One query over one past."""
 
@@ -144,7 +188,10 @@ class RankedSearch:
         *,
         wanted: Callable[[Unit], bool] = lambda unit: True,
         seen: Collection[bytes] = (),
+        left_out: tuple[str, ...] = (),
     ) -> None:
+        self.left_out = left_out
+        """What was asked for, and is not, because nothing was found with it."""
         query = parse_query(text)
         query = query._replace(terms=tuple(nlargest(MOST_TERMS, query.terms, key=_length)))
         self.query, self.filters, self._past = query, filters, past
@@ -230,7 +277,7 @@ class RankedSearch:
         where, asked = self._in_any_spelling(terms), [*self.query.terms]
         self.missing = tuple(term.typed for term, found in zip(asked, where, strict=False) if not found)
         for number in [number for number in range(len(asked)) if not where[number]][:MOST_MENDED]:
-            near = self._near(asked[number].typed)
+            near = self._near(asked[number].typed, is_alone=not any(where))
             if near:
                 where[number] = _union([*near.values()])
                 asked[number] = asked[number]._replace(also=tuple(near))
@@ -239,11 +286,13 @@ class RankedSearch:
             self._matcher = Matcher(self.query)
         return where
 
-    def _near(self, typed: str) -> dict[str, Mapping[str, Sequence[int]]]:
-        """Where words are that may have been meant."""
+    def _near(self, typed: str, *, is_alone: bool) -> dict[str, Mapping[str, Sequence[int]]]:
+        """Where words are that may have been meant; if there is no other word to go by, every one is looked at."""
         if len(typed) < SHORTEST_MENDED or not typed.isalpha():
             return {}
         words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
+        if not words and is_alone and self._size <= MOST_LOOKED_THROUGH:
+            words = words_like(typed, sorted(self._past.words(""), key=_short_first))[:MOST_NEAR]
         found = self._past.places([Term(word, True, word) for word in words]) if words else []
         near = {word: places for word, places in zip(words, found, strict=True) if places}
         if near:
@@ -343,7 +392,8 @@ class RankedSearch:
         score *= 1 + newer * first.position / self._size
         if first.role == "user" and self._asks(ASKED_USER):
             score *= 1 + OF_USER
-        return Scored(score, unit, found, best, together / whole, all(fits) and not self.instead)
+        has_every_word = all(fits) and not self.instead and QUOTES not in self.left_out
+        return Scored(score, unit, found, best, together / whole, has_every_word)
 
     def _is_asked(self, piece: UnitPiece) -> bool:
         return not self.filters.role or piece.found.role == self.filters.role
@@ -394,6 +444,10 @@ def _intersection(found: Sequence[Mapping[str, Sequence[int]]]) -> Mapping[str, 
     first, *others = found
     both = {name: set(places).intersection(*(one.get(name, ()) for one in others)) for name, places in first.items()}
     return {name: sorted(places) for name, places in both.items() if places}
+
+
+def _short_first(word: str) -> tuple[int, str]:
+    return len(word), word
 
 
 def _length(term: Term) -> int:
