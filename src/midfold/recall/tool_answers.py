@@ -156,14 +156,17 @@ class Recall:
             if name == STEPS_AROUND.name:
                 return self._timeline(handle, given)
         except NotStored as error:
-            problem = str(error).partition(": ")[2] or str(error)
-            return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
+            return self.refuse(str(error).partition(": ")[2] or str(error))
         except PatternRefused as error:
             return ToolAnswer(str(error), is_error=True)
         except MidfoldError as error:
             return ToolAnswer(f"the archive cannot be read now ({type(error).__name__})", is_error=True)
         names = ", ".join(tool.name for tool in TOOLS)
         return ToolAnswer(f"unknown tool {name[:80]!r}; there are {names}", is_error=True)
+
+    def refuse(self, problem: str) -> ToolAnswer:
+        """An error, and what there is."""
+        return ToolAnswer("\n".join([problem, HANDLES, *self._overview()]), is_error=True)
 
     # Searching
 
