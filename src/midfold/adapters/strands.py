@@ -20,6 +20,7 @@ from midfold import Config, Protection, Setup, Summarizer, ToolSpec
 from midfold.adapters.folded_history import (
     RECALL_NAMES,
     RECALL_TOOLS,
+    THRESHOLD,
     FoldedHistory,
     Report,
     answer_recall,
@@ -127,7 +128,7 @@ class MidfoldConversationManager(ConversationManager):
         told = {"name": spec.name, "description": spec.description, "inputSchema": {"json": dict(spec.parameters)}}
 
         def run(tool_use: Any, **_: Any) -> Any:
-            answer = answer_recall(spec.name, tool_use["input"], self._originals, DIALECT)
+            answer = answer_recall(spec.name, tool_use["input"], self._originals, self._kept.get(THRESHOLD), DIALECT)
             status = "error" if answer.is_error else "success"
             return {"toolUseId": tool_use["toolUseId"], "status": status, "content": [{"text": answer.text}]}
 
