@@ -28,6 +28,8 @@ from midfold.recall.units import Candidate, Unit, UnitPiece, units
 from midfold.recall.words import Term, near_words, parse_query, search_tokens, words_like
 from midfold.transcript.message import ToolCall, ToolResult, Transcript
 
+CONSIDERED = 12
+"""Units of which the best are told to a model; who wants more of them gets the same first."""
 MOST_TERMS = 40
 MOST_PLACES = 1_500
 """Places of rare words that are weighed; of commoner words only those at the same messages."""
@@ -199,27 +201,38 @@ class RankedSearch:
         self._matcher = Matcher(query)
         self._weights: list[float] = []
         self._read: dict[tuple[str, int], Candidate] = {}
+        self._known: set[tuple[str, int, int]] = set()
         self.missing: tuple[str, ...] = ()
         """Words that are nowhere."""
         self.instead: dict[str, tuple[str, ...]] = {}
         """Words that were looked for instead of some of them."""
 
     def best(self, limit: int) -> list[Scored]:
-        """The best first; what the model still sees only if there is nothing else."""
+        """The best first; what the model still sees only if there is nothing else.
+
+        How many are wanted changes nothing about the first of them: what is read for more of them comes behind.
+        """
+        batches = self._batches()
+        found = self._rank(batches, CONSIDERED, 0.0)
+        if limit > CONSIDERED:
+            found += self._rank(batches, limit - len(found), max((one.score for one in found), default=0.0))
+        hidden = [one for one in found if not self._is_seen(one)]
+        return hidden or found
+
+    def _rank(self, batches: Iterator[Mapping[str, set[int]]], count: int, best: float) -> list[Scored]:
+        """What the next messages bring, so many units or a few more."""
         scored: list[Scored] = []
-        for batch in self._batches():
+        for batch in batches:
             scored += [one for unit in self._units(batch) if (one := self._score(unit)) is not None]
-            if len(scored) >= limit:
+            if len(scored) >= count:
                 break
-        least = WORTH * max((one.score for one in scored), default=0.0)
+        least = WORTH * max([best, *(one.score for one in scored)])
         scored = _beside([one for one in scored if one.score >= least])
         scored.sort(key=lambda one: (-one.score, -one.main.found.position))
         others = [one for one in scored if not one.unit.is_aside or self._asks_for_asides]
         most = max((one.share for one in others), default=0.0)
         asides = [one for one in scored if one.unit.is_aside and not self._asks_for_asides and one.share > most]
-        found = [*others, *asides]
-        hidden = [one for one in found if not self._is_seen(one)]
-        return hidden or found
+        return [*others, *asides]
 
     def neighbours(self, session: str, positions: Iterable[int]) -> list[UnitPiece]:
         """Pieces of messages that the model no longer sees, in the order of these positions."""
@@ -328,14 +341,17 @@ class RankedSearch:
         for one in self.messages(batch):
             reach[one.session].update(self._belonging(one))
         made = units(self.messages(reach))
-        return [
+        chosen = [
             unit
             for unit in made
             if any(piece.found.position in batch[piece.found.session] for piece in unit.pieces)
             and any(self.filters.spans(piece.found.position) for piece in unit.pieces)
             and self.filters.allows(unit)
             and self._wanted(unit)
+            and unit.place not in self._known
         ]
+        self._known.update(unit.place for unit in chosen)
+        return chosen
 
     def messages(self, wanted: Positions) -> list[Candidate]:
         """Messages in their order; each is read once."""

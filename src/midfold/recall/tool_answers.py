@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 from midfold.errors import MidfoldError, NotStored
 from midfold.fold.archive import PREFIX
 from midfold.recall.excerpts import ELLIPSIS, Matcher, Redact, best_passage, small_letters
-from midfold.recall.hits import Hit, HitPart, hits_for_model
+from midfold.recall.hits import Hit, HitPart, hits_for_model, hits_for_reader
 from midfold.recall.linear_patterns import LinearPattern, PatternRefused
-from midfold.recall.ranking import MOST_AT_ONCE, Filters, Past, RankedSearch, rank
+from midfold.recall.ranking import ANY, CONSIDERED, MOST_AT_ONCE, Filters, Past, RankedSearch, rank
 from midfold.recall.units import KINDS, Candidate, Unit, original, units
 from midfold.recall.words import parse_query
 from midfold.transcript.message import ToolCall, ToolResult
 from midfold.transcript.tools import ToolSpec, arguments
 
-MOST_HITS, CONSIDERED = 6, 12
-"""Hits a model is told of, and those they are chosen from."""
+MOST_HITS = 6
+"""Hits a model is told of."""
 MOST_QUERIES = 5
 MOST_CHARACTERS = 6_000
 """Of the hits a model is told of; several queries have twice as much together."""
@@ -105,6 +105,12 @@ STEPS_AROUND = ToolSpec(
 )
 TOOLS = (SEARCH, UNFOLD, STEPS_AROUND)
 NAMES = frozenset(tool.name for tool in TOOLS)
+
+
+def search(past: Past, text: str, redact: Redact, limit: int, filters: Filters = ANY) -> list[Hit]:
+    """The best hits first, for people: in the order in which a model is told of them."""
+    asked, scored = rank(past, text, filters, limit, wanted=_is_not_own)
+    return hits_for_reader(past, asked, scored, redact, limit)
 
 
 class ToolAnswer(NamedTuple):
