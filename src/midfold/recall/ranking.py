@@ -173,6 +173,7 @@ def rank(
     kept = [(filters, "")] if quotes else []
     for looser, left in (*kept, *filters.relax()) if plain.split() else ():
         again = RankedSearch(past, plain, looser, wanted=wanted, seen=seen, left_out=(*quotes, *filter(None, [left])))
+        again.share_reading(asked)
         found = again.best(limit)
         if found:
             return again, found
@@ -234,6 +235,10 @@ class RankedSearch:
         asides = [one for one in scored if one.unit.is_aside and not self._asks_for_asides and one.share > most]
         return [*others, *asides]
 
+    def share_reading(self, other: RankedSearch) -> None:
+        """What either has read, the other need not read."""
+        self._read = other._read
+
     def neighbours(self, session: str, positions: Iterable[int]) -> list[UnitPiece]:
         """Pieces of messages that the model no longer sees, in the order of these positions."""
         wanted = [position for position in positions if position >= 0 and self.filters.spans(position)]
@@ -261,6 +266,10 @@ class RankedSearch:
 
     def _is_seen(self, one: Scored) -> bool:
         return one.main.found.digest in self._seen
+
+    @cached_property
+    def _every_word(self) -> list[str]:
+        return sorted(self._past.words(""), key=_short_first)
 
     @cached_property
     def _size(self) -> int:
@@ -305,7 +314,7 @@ class RankedSearch:
             return {}
         words = near_words(typed, self._past.words(typed[:2]))[:MOST_NEAR]
         if not words and is_alone and self._size <= MOST_LOOKED_THROUGH:
-            words = words_like(typed, sorted(self._past.words(""), key=_short_first))[:MOST_NEAR]
+            words = words_like(typed, self._every_word)[:MOST_NEAR]
         found = self._past.places([Term(word, True, word) for word in words]) if words else []
         near = {word: places for word, places in zip(words, found, strict=True) if places}
         if near:
