@@ -60,7 +60,7 @@ _MODULES = {
     """,
     "service": "Sessions open=open_sessions",
     "session": "Session",
-    "recall": "Hit HitPart Memory Recall ToolAnswer",
+    "recall": "AnswerBounds Hit HitPart Memory Recall ToolAnswer",
     "setup": "Setup",
     "store": "CompactionLease Lease",
     "store.leases": "Renewal held=hold_lease",

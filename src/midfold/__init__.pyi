@@ -29,7 +29,7 @@ from midfold.models import Belief as Belief, Model as Model, ModelOverride as Mo
 from midfold.plugins import EngineInfo as EngineInfo, EngineOrFactory as EngineOrFactory, Registrar as Registrar, Resolved as ResolvedEngine, list_engines as list_engines, register_context_engine as register_context_engine, resolve_engine as resolve_engine
 from midfold.service import Sessions as Sessions, open_sessions as open
 from midfold.session import Session as Session
-from midfold.recall import Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
+from midfold.recall import AnswerBounds as AnswerBounds, Hit as Hit, HitPart as HitPart, Memory as Memory, Recall as Recall, ToolAnswer as ToolAnswer
 from midfold.setup import Setup as Setup
 from midfold.store import CompactionLease as CompactionLease, Lease as Lease
 from midfold.store.leases import Renewal as Renewal, hold_lease as held
@@ -48,6 +48,7 @@ __version__: str
 __all__ = [
     "Action",
     "AgentSettings",
+    "AnswerBounds",
     "Archive",
     "AskFailed",
     "AuxiliarySettings",

@@ -133,6 +133,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.parametrize(("how", "most"), [("sync", 2_000), ("async", 2_000), ("wide", 4_000)])
+def test_an_answer_of_recall_takes_what_the_window_bears(seen: dict[str, Any], how: str, most: int) -> None:
+    messages = [message for body in seen["bodies"][how] for message in body["messages"]]
+    sizes = [len(one["content"]) for one in messages if one.get("tool_call_id") == "call_search"]
+    assert sizes and max(sizes) <= most
+
+
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_long_task_ends_and_an_early_result_is_found_again(seen: dict[str, Any], how: str) -> None:
     run = seen[how]

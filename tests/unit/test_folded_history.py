@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from midfold import FailureKind, Setup, SummaryAsk, SummaryFailed, ToolSpec
+from midfold import AnswerBounds, FailureKind, Setup, SummaryAsk, SummaryFailed, ToolSpec
 from midfold.adapters import folded_history
 from midfold.adapters.folded_history import RECALL_TOOLS, FoldedHistory, Histories, HistorySettings, answer_recall
 
@@ -108,9 +108,9 @@ def test_originals_of_every_fold_can_be_looked_up_by_what_was_kept() -> None:
         kept = carry(history)
     assert history.conversation.state.count >= 2
     last = FoldedHistory(setup(), talk(40), kept)
-    answer = answer_recall("context_search", '{"query": "number f2"}', last.originals)
+    answer = answer_recall("context_search", '{"query": "number f2"}', last.originals, last.threshold)
     assert "the number of f2 is 14" in answer.text
-    assert answer_recall("context_search", "no JSON", last.originals).is_error
+    assert answer_recall("context_search", "no JSON", last.originals, None).is_error
 
 
 def test_two_folds_in_one_call_keep_what_the_first_one_wrote() -> None:
@@ -122,7 +122,7 @@ def test_two_folds_in_one_call_keep_what_the_first_one_wrote() -> None:
     assert second is not None
     assert (first.status, second.status) == ("pruned", "compacted")
     assert all(None not in originals for originals in history.originals.values())
-    answer = answer_recall("context_search", {"query": "number f1"}, history.originals)
+    answer = answer_recall("context_search", {"query": "number f1"}, history.originals, None)
     assert "the number of f1 is 7" in answer.text
 
 
@@ -261,3 +261,21 @@ def test_a_call_that_waits_behind_an_unknown_message_is_known() -> None:
     wires = talk(3)[:-1]
     wires.insert(1, None)
     assert FoldedHistory(setup(), wires).wires == wires
+
+
+def test_an_answer_of_recall_takes_what_the_window_bears_also_after_the_state_was_carried_on() -> None:
+    sizes = {}
+    for window in (16_000, 64_000):
+        history = FoldedHistory(setup(window=window), talk(80 if window > 16_000 else 24))
+        assert history.fold(force=True) is not None
+        again = FoldedHistory(setup(window=1_000_000), history.wires, carry(history))
+        bounds = AnswerBounds.of(history.conversation.setup.budget.threshold_tokens)
+        assert carry(history)["threshold"] == history.threshold == again.threshold
+        found = answer_recall("context_search", {"query": "number lorem"}, again.originals, again.threshold).text
+        handle = next(iter(again.originals))
+        shown = answer_recall("context_unfold", {"handle": handle, "start": 0}, again.originals, again.threshold).text
+        assert len(found) <= bounds.hits + 800 and len(shown) <= bounds.page + 200
+        sizes[window] = len(found), len(shown)
+    assert sizes[16_000] < sizes[64_000]
+    whole = answer_recall("context_search", {"query": "number lorem"}, again.originals, None).text
+    assert len(whole) > sizes[64_000][0]

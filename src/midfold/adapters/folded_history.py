@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
 from midfold import (
+    AnswerBounds,
     Config,
     Memory,
     MemoryConversation,
@@ -36,6 +37,7 @@ Piece = int | dict[str, Any]
 """A message of the history by its place, or a message that is not in it."""
 
 RECALL_TOOLS = Recall.tools
+THRESHOLD = "threshold"
 RECALL_NAMES = frozenset(spec.name for spec in RECALL_TOOLS)
 MOST_KINDS = 100
 """Kinds of unknown messages that are reported: in a proxy, anybody may make some up."""
@@ -163,6 +165,9 @@ class FoldedHistory:
     ) -> None:
         self.wires, self.dialect = _without_halves(wires), dialect
         self._given = [setup.model, setup.context_length]
+        own = setup.budget.threshold_tokens
+        self.threshold = min(own, (kept or {}).get(THRESHOLD) or own)
+        """Tokens at which the conversation is folded: what an answer of recall may take is a share of it."""
         self._plan: dict[str, Any] = {}
         self.conversation = MemoryConversation(setup)
         self.pieces: list[Piece] = list(range(len(wires)))
@@ -237,7 +242,8 @@ class FoldedHistory:
     def keep(self) -> dict[str, Any]:
         """What the next call must be given: equal to what comes back from JSON."""
         memory = json.loads(json.dumps({**self.conversation.save(), "archive": {}}))
-        return {"plan": self._plan, "given": self._given, "memory": memory}
+        threshold = self.conversation.setup.budget.threshold_tokens
+        return {"plan": self._plan, "given": self._given, "memory": memory, THRESHOLD: threshold}
 
     def _memory(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """What was learnt about another model, or under another window, says nothing about this one.
@@ -326,9 +332,16 @@ def _is_result(wire: Mapping[str, Any] | None) -> bool:
 
 
 def answer_recall(
-    name: str, arguments: Any, originals: Mapping[str, Any] | None, dialect: str = "openai-chat"
+    name: str,
+    arguments: Any,
+    originals: Mapping[str, Any] | None,
+    threshold: int | None,
+    dialect: str = "openai-chat",
 ) -> ToolAnswer:
-    """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text."""
+    """The answer to a call of a recall tool, from the originals that were kept; arguments may be JSON text.
+
+    It takes what a conversation bears that is folded at `threshold` tokens.
+    """
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -338,4 +351,5 @@ def answer_recall(
         archive = {handle: read(messages, dialect=dialect).messages for handle, messages in (originals or {}).items()}
     except MidfoldError as error:
         return ToolAnswer(f"the originals cannot be read ({type(error).__name__})", is_error=True)
-    return Memory(archive).recall(redact_text).run(name, arguments)
+    bounds = AnswerBounds() if threshold is None else AnswerBounds.of(threshold)
+    return Memory(archive).recall(redact_text, bounds).run(name, arguments)

@@ -99,8 +99,8 @@ class RecallTool(BaseTool):
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
         history = self._running.get(_run(tool_context))
-        originals = {} if history is None else history.originals
-        return {"result": answer_recall(self.name, args, originals, DIALECT).text}
+        originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
+        return {"result": answer_recall(self.name, args, originals, threshold, DIALECT).text}
 
 
 def _run(context: Any) -> str:

@@ -23,6 +23,7 @@ from midfold import Summarizer, SummaryAsk
 from midfold.adapters.folded_history import (
     RECALL_NAMES,
     RECALL_TOOLS,
+    THRESHOLD,
     FoldedHistory,
     Histories,
     WindowSettings,
@@ -189,8 +190,9 @@ def _with_state(response: ModelResponse[Any], history: FoldedHistory) -> Extende
 
 
 def _recall_answer(request: Any) -> ToolMessage:
-    call = request.tool_call
-    answer = answer_recall(call["name"], call["args"], request.state.get("midfold_originals"))
+    call, state = request.tool_call, request.state
+    threshold = (state.get("midfold") or {}).get(THRESHOLD)
+    answer = answer_recall(call["name"], call["args"], state.get("midfold_originals"), threshold)
     status: Literal["error", "success"] = "error" if answer.is_error else "success"
     return ToolMessage(answer.text, tool_call_id=call["id"], name=call["name"], status=status)
 

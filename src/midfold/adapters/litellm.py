@@ -69,7 +69,7 @@ class MidfoldCallback(CustomLogger):
     def answer(self, name: str, arguments: Any, messages: Sequence[Any]) -> ToolAnswer:
         """The answer to a call of one of `tools`, in the conversation that has these messages."""
         history = self._history({"messages": messages})
-        return answer_recall(name, arguments, history.originals)
+        return answer_recall(name, arguments, history.originals, history.threshold)
 
     async def async_pre_call_hook(
         self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any

@@ -164,7 +164,8 @@ class Folding(RunHooks[Any]):
 
     def _tool(self, spec: Any) -> FunctionTool:
         async def answer(_: Any, arguments: str) -> str:
-            return answer_recall(spec.name, arguments, self._originals, DIALECT).text
+            threshold = None if self._last is None else self._last[1].threshold
+            return answer_recall(spec.name, arguments, self._originals, threshold, DIALECT).text
 
         return FunctionTool(spec.name, spec.description, dict(spec.parameters), answer, strict_json_schema=False)
 

@@ -117,8 +117,9 @@ class MidfoldCapability(AbstractCapability[Any]):
 
     def _tool(self, spec: Any) -> Tool[Any]:
         def answer(**arguments: Any) -> str:
-            originals = {} if self._history is None else self._history.originals
-            return answer_recall(spec.name, arguments, originals).text
+            history = self._history
+            originals, threshold = ({}, None) if history is None else (history.originals, history.threshold)
+            return answer_recall(spec.name, arguments, originals, threshold).text
 
         return Tool.from_schema(answer, spec.name, spec.description, dict(spec.parameters))
 

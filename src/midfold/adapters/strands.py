@@ -17,7 +17,7 @@ from strands.hooks import BeforeModelCallEvent
 from strands.tools.tools import PythonAgentTool
 
 from midfold import ToolSpec
-from midfold.adapters.folded_history import RECALL_TOOLS, Histories, HistorySettings, answer_recall
+from midfold.adapters.folded_history import RECALL_TOOLS, THRESHOLD, Histories, HistorySettings, answer_recall
 
 DIALECT = "anthropic"
 NAME = "midfold"
@@ -98,7 +98,7 @@ class MidfoldConversationManager(ConversationManager):
         told = {"name": spec.name, "description": spec.description, "inputSchema": {"json": dict(spec.parameters)}}
 
         def run(tool_use: Any, **_: Any) -> Any:
-            answer = answer_recall(spec.name, tool_use["input"], self._originals, DIALECT)
+            answer = answer_recall(spec.name, tool_use["input"], self._originals, self._kept.get(THRESHOLD), DIALECT)
             status = "error" if answer.is_error else "success"
             return {"toolUseId": tool_use["toolUseId"], "status": status, "content": [{"text": answer.text}]}
 
