@@ -39,7 +39,8 @@ from midfold.fold.names import CALLED, CHUNK, RESULT, SAID, USER, Census, NameCo
 from midfold.fold.redact import redact as our_rules
 from midfold.fold.redact import with_credentials
 from midfold.fold.request import SummaryAsk
-from midfold.transcript.message import Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import CALL, Message, Text, ToolCall, ToolResult, Transcript
+from midfold.transcript.message import RESULT as RESULT_PART
 from midfold.transcript.wrappers import read_user_text
 
 SCANNED = 300_000
@@ -84,7 +85,7 @@ class Kind(IntEnum):
 class Line:
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    __slots__ = ("base", "binds", "cost", "first", "last", "names", "step")
+    __slots__ = ("base", "binds", "cost", "first", "is_judged", "last", "names", "step")
 
     def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
         self.step = step
@@ -93,10 +94,11 @@ class Line:
         """The places of the first and the last line among those of the step; -1: the step's own line."""
         self.names = names
         self.base = 0.0
-        """What it is worth beside its names."""
+        """What it is worth beside its names; until it is judged, at most."""
         self.binds = True
         """Whether it says what its names are."""
         self.cost = 0.0
+        self.is_judged = False
 
     @property
     def text(self) -> str:
@@ -107,13 +109,17 @@ class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
-        "action", "at", "call", "head", "head_cost", "head_names", "is_answer", "kind", "lines", "look", "result",
-        "rows", "texts",
+        "action", "age", "at", "call", "head", "head_cost", "head_names", "is_answer", "kind", "length", "lines",
+        "look", "result", "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
         self.kind = kind
         self.at = at
+        self.age = 1.0
+        """What its age makes of its worth."""
+        self.length = 0
+        """Characters of what the user said."""
         self.head = ""
         self.head_cost = 0.0
         self.head_names: list[NameCounts] = []
@@ -461,14 +467,21 @@ def visible_part(text: str, shown: int) -> str:
 
 def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
     """All messages; where the ends of each text are too much, the newest, and older ones in which nothing is called."""
-    lengths = [_text_lengths(message) for message in messages]
-    if sum(min(length, ROOMS[-1]) for own in lengths for length in own) <= scanned:
+    left = scanned
+    for message in messages:
+        left -= sum(min(length, ROOMS[-1]) for length in _text_lengths(message))
+        if left < 0:
+            break
+    else:
         return range(len(messages))
     found: list[int] = []
     for at in range(len(messages) - 1, -1, -1):
-        if scanned > 0 or not any(isinstance(part, ToolCall | ToolResult) for part in messages[at].parts):
-            found.append(at)
-            scanned -= sum(length if length <= ROOMS[-1] + 2 * MARGIN else ROOMS[-1] for length in lengths[at])
+        if scanned > 0:
+            lengths = _text_lengths(messages[at])
+            scanned -= sum(length if length <= ROOMS[-1] + 2 * MARGIN else ROOMS[-1] for length in lengths)
+        elif messages[at].kinds & (CALL | RESULT_PART):
+            continue
+        found.append(at)
     return found[::-1]
 
 
