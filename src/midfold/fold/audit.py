@@ -230,7 +230,7 @@ DEMAND = re.compile(
     re.I,
 )
 _WORDS = re.compile(r"\w{4,40}+")
-_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|\n+")
+_SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 
 

@@ -145,7 +145,8 @@ class Choice:
             step.age = oldest + (newest - oldest) * number / last
             if step.head:
                 head = Line(step, -1, -1, step.head_names)
-                head.base = _head_base(step) * step.age
+                step.head_base = _head_base(step)
+                head.base = step.head_base * step.age
                 head.cost = step.head_cost = estimate_text(step.head) + LINE_TOKENS
                 head.is_judged = True
                 found.append(head)
@@ -227,7 +228,7 @@ class Choice:
         gain, cost = base + NAMED * (named if line.binds else named * UNBOUND), line.cost
         if not is_told and step.head and line.first >= 0:
             cost += step.head_cost
-            gain += 0.0 if self._only_names else _head_base(step)
+            gain += 0.0 if self._only_names else step.head_base
         return gain, cost
 
     def _run(self, lines: list[Line], room: float, *, is_last: bool = False) -> list[Line]:

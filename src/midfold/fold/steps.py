@@ -68,7 +68,7 @@ GAP = "[… "
 """Before what was left out of a result: a mark of the view, nothing that was printed."""
 REMINDER, REMINDER_END = "<system-reminder>", "</system-reminder>"
 
-_SENTENCE = re.compile(r"(?<=[\w)\]`*\"'][.!?])[ \t](?=[ \tA-Z`*\"(])|(?<=[.!?。])[ \t](?=[^\x00-\x7f])")
+_SENTENCE = re.compile(r"[ \t](?:(?<=[\w)\]`*\"'][.!?].)(?=[ \tA-Z`*\"(])|(?<=[.!?。].)(?=[^\x00-\x7f]))")
 _SEAM = re.compile(r"(?<=[.,;!?]) |(?<=,)(?=[\"{])|&&|\|\||\\n")
 _LISTED = re.compile(r"(?:[-*+>|#]|[0-9]{1,3}[.)]) ?")
 
@@ -109,8 +109,8 @@ class StoryStep:
     """Something that happened: a line on it, and the lines that could stand below."""
 
     __slots__ = (
-        "action", "age", "at", "call", "head", "head_cost", "head_names", "is_answer", "kind", "length", "lines",
-        "look", "result", "rows", "texts",
+        "action", "age", "at", "call", "head", "head_base", "head_cost", "head_names", "is_answer", "kind", "length",
+        "lines", "look", "result", "rows", "texts",
     )  # fmt: skip
 
     def __init__(self, kind: Kind, at: int) -> None:
@@ -121,6 +121,7 @@ class StoryStep:
         self.length = 0
         """Characters of what the user said."""
         self.head = ""
+        self.head_base = 0.0
         self.head_cost = 0.0
         self.head_names: list[NameCounts] = []
         self.rows: list[str] = []
