@@ -153,6 +153,8 @@ class FoldReading:
         places = places_to_read(messages, scanned)
         self.room = room_for([messages[at] for at in places], scanned)
         self.census = Census()
+        self._names: dict[str, list[NameCounts]] = {}
+        """The names of every line that was read: many stand in more than one place."""
         self.inside: set[NameCounts] = set()
         """Names of the fold."""
         self.seen: set[NameCounts] = set()
@@ -243,11 +245,16 @@ class FoldReading:
             step.lines.append(Line(step, len(step.rows) - 1, len(step.rows) - 1, found))
 
     def names(self, text: str) -> list[NameCounts]:
-        known, find = self.census.known, self.census.find
-        found = CHUNK.findall(text)
-        if len(found) > 1:
-            found = list(dict.fromkeys(found))
-        return [entry for chunk in found if (entry := known[chunk] if chunk in known else find(chunk)) is not None]
+        entries = self._names.get(text)
+        if entries is None:
+            known, find = self.census.known, self.census.find
+            found = CHUNK.findall(text)
+            if len(found) > 1:
+                found = list(dict.fromkeys(found))
+            entries = self._names[text] = [
+                entry for chunk in found if (entry := known[chunk] if chunk in known else find(chunk)) is not None
+            ]
+        return entries
 
     def _texts(self, step: StoryStep) -> Iterator[tuple[int, str]]:
         """The texts of a step, and who speaks in each."""
