@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -152,9 +153,9 @@ MOST_TURNS = 600
 HEDGE = re.compile(
     r"\b(?:probabl[ey]|likely|perhaps|maybe|might|may be|could be|seems?|appears? to|presumably|i think|not sure|"
     r"unsure|unverified|untested|unclear|unconfirmed|not (?:yet )?(?:been )?(?:verified|confirmed|tested|checked)|"
-    r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?",
-    re.I,
+    r"assum(?:e|ed|es|ing)|suspect|guess|possibly|apparently|should be)\b|\?"
 )
+"""In small letters."""
 _HINTS = (
     "probabl", "likely", "perhaps", "maybe", "might", "may be", "could be", "seem", "appear", "presumabl", "i think",
     "not ", "unsure", "unverif", "untest", "unclear", "unconfirm", "assum", "suspect", "guess", "possibl", "apparent",
@@ -167,7 +168,7 @@ _SPAN = re.compile(r"`([^`\n]{3,80})`")
 def is_hedged(text: str) -> bool:
     """Whether a text says that it is not certain."""
     low = text.lower()
-    return any(hint in low for hint in _HINTS) and HEDGE.search(text) is not None
+    return any(hint in low for hint in _HINTS) and HEDGE.search(low) is not None
 
 
 def mark_doubts(text: str, ask: SummaryAsk) -> tuple[str, int]:
@@ -196,7 +197,7 @@ def _doubts(ask: SummaryAsk, names: set[str]) -> dict[str, frozenset[str]]:
             text = part.text[:LONGEST_READ] if isinstance(part, Text) else ""
             near = [name for name in names if name in text] if text and (found or is_hedged(text)) else []
             for sentence in _SENTENCE.split(text) if near else ():
-                words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence).lower())) if is_hedged(sentence) else ()
+                words = frozenset(_WORDS.findall(HEDGE.sub(" ", sentence.lower()))) if is_hedged(sentence) else ()
                 if len(words) >= FEWEST_WORDS:
                     found.update((name, frozenset(words)) for name in near if name in sentence)
                 else:
@@ -264,13 +265,18 @@ def _without_added(text: str) -> str:
 
 def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
     """A task that no user ever spoke of gives way to what the user said last."""
-    said = list(filter(None, map(user_words, (*ask.messages, *ask.after))))
-    spoken = set(_WORDS.findall(" ".join([*said, ask.previous, *map(_text_of, ask.before)]).lower()))
+    said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
+    newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
-    if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
+    unspoken = set(own)
+    for text in chain((newest, ask.previous), map(_text_of, ask.before), said):
+        if not newest or len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
+            return summary
+        unspoken.difference_update(_WORDS.findall(text.lower()))
+    if len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
         return summary
-    newest = " ".join(ask.redact(said[-1]).split())
-    shown = newest if len(newest) <= LONGEST_TASK else f"{newest[:LONGEST_TASK]}…"
+    shown = " ".join(ask.redact(newest).split())
+    shown = shown if len(shown) <= LONGEST_TASK else f"{shown[:LONGEST_TASK]}…"
     return msgspec.structs.replace(summary, task_snapshot=shown)
 
 

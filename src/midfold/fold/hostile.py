@@ -78,7 +78,7 @@ class Source:
 
     def __init__(self, messages: Iterable[Message], *texts: str) -> None:
         said = [piece for message in messages for part in message.parts for piece in _texts(part)]
-        self._text = b"\n".join([_bytes(text.replace("\\/", "/")) for text in (*said, *texts)]).lower()
+        self._text = b"\n".join([_bytes(_unescape(text)) for text in (*said, *texts)]).lower()
         self._searches = max(MOST_READ // max(len(self._text), 1), FEWEST_SEARCHES)
         self._known: dict[bytes, bool] = {}
         """Whether each piece that was looked for stands somewhere."""
@@ -139,6 +139,10 @@ class Source:
             if is_alone and (not reach or head in self._text[max(at - reach, 0) : at + reach]):
                 return True
         return False
+
+
+def _unescape(text: str) -> str:
+    return text.replace("\\/", "/") if "\\" in text else text
 
 
 def _bytes(text: str) -> bytes:

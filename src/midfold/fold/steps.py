@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from midfold.fold.digest.actions import (
@@ -495,7 +495,7 @@ def places_to_read(messages: Transcript, scanned: int) -> Sequence[int]:
 
 def room_for(messages: Sequence[Message], scanned: int) -> int:
     """How much of each text is read, so that all of them together are not too much."""
-    lengths = sorted(length for message in messages for length in _text_lengths(message))
+    lengths = sorted(chain.from_iterable(map(_text_lengths, messages)))
     before = list(accumulate(lengths, initial=0))
     for room in ROOMS:
         short = bisect_right(lengths, room)
