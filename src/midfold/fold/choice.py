@@ -182,8 +182,12 @@ class Choice:
         return found
 
     def _judge(self, line: Line) -> None:
-        line.base = _base(line) * line.step.age
-        self._bind(line)
+        """What a line says first, then whether it says what its names are: most are known not to be next before that."""
+        if line.is_weighed:
+            self._bind(line)
+        else:
+            line.base = _base(line) * line.step.age
+            line.is_weighed = True
 
     def _bind(self, line: Line) -> None:
         """Whether a line says what its names are, if need be with the one before or behind it."""

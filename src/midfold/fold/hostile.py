@@ -404,12 +404,11 @@ class _Said:
         if line.lstrip(_BULLETS).startswith(QUOTED):
             return False
         plain = _plain(line).lower()
-        is_order = (
+        gives_order = _ANY.search(plain) is not None and (
             _ORDER.search(plain) is not None
             or any(self._is_data(_normal([match.group()])) for match in _MAYBE.finditer(plain))
-            or (orderly and self._rests_on_order(plain))
         )
-        return is_order and not self._is_users(line)
+        return (gives_order or (orderly and self._rests_on_order(plain))) and not self._is_users(line)
 
     def _rests_on_order(self, line: str) -> bool:
         """Whether a line, in small letters, is about what an order named, and nobody trusted ever spoke of that."""

@@ -85,7 +85,7 @@ class Kind(IntEnum):
 class Line:
     """Whole lines or a sentence of a step that can be told, the names in them, and what they are worth."""
 
-    __slots__ = ("base", "binds", "cost", "first", "is_judged", "last", "names", "step")
+    __slots__ = ("base", "binds", "cost", "first", "is_judged", "is_weighed", "last", "names", "step")
 
     def __init__(self, step: StoryStep, first: int, last: int, names: list[NameCounts]) -> None:
         self.step = step
@@ -98,11 +98,14 @@ class Line:
         self.binds = True
         """Whether it says what its names are."""
         self.cost = 0.0
-        self.is_judged = False
+        self.is_weighed = self.is_judged = False
 
     @property
     def text(self) -> str:
-        return "\n".join(self.step.rows[self.first : self.last + 1]) if self.first >= 0 else self.step.head
+        rows, first = self.step.rows, self.first
+        if first == self.last:
+            return rows[first] if first >= 0 else self.step.head
+        return "\n".join(rows[first : self.last + 1])
 
 
 class StoryStep:
