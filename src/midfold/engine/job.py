@@ -306,17 +306,16 @@ class Job:
 
     def new_turns(self, plan: Plan) -> Transcript:
         """The raw messages to summarise: what is folded, less what we wrote ourselves and what stays of it."""
-        turns = ((index, self.messages[index]) for index in plan.fold() if index not in self.ours)
-        left = ((index, self.standing.rest.get(index, message)) for index, message in turns)
+        (ours, beside), rest = self._generated_messages, self.standing.rest
+        turns = ((index, self.messages[index]) for index in plan.fold() if index not in ours)
+        left = ((index, rest.get(index, message)) for index, message in turns)
         return tuple(
-            without_summary(message) if index in self._generated_messages[1] else message
-            for index, message in left
-            if message is not None
+            without_summary(message) if index in beside else message for index, message in left if message is not None
         )
 
     def ask(self, plan: Plan, new: Transcript) -> SummaryAsk:
-        ends, start = self.ends(plan), self._previous[0] if self._previous else 0
-        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in self.ours]
+        ends, ours, start = self.ends(plan), self.ours, self._previous[0] if self._previous else 0
+        done = [at for at in (*range(plan.head_end), *plan.fold()) if at >= start and at not in ours]
         folded = follow(self.state.trail, tuple(map(self.messages.__getitem__, done)), self.request.redact)
         after = tuple(map(self.messages.__getitem__, self._behind(plan)))
         budget = self.summary_budget(plan)

@@ -182,7 +182,7 @@ class Choice:
         return found
 
     def _judge(self, line: Line) -> None:
-        """What a line says first, then whether it says what its names are: most are known not to be next before that."""
+        """Weighs a line; where it may be next even so, finds out whether it says what its names are."""
         if line.is_weighed:
             self._bind(line)
         else:
