@@ -325,10 +325,78 @@ def test_the_budget_of_a_summary_is_no_more_than_three_fifths_of_what_it_replace
     assert all(budget * 4 <= characters for budget, characters in asked)
 
 
+def test_a_summary_that_is_updated_is_not_asked_to_shrink() -> None:
+    budgets: list[int] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        budgets.append(ask.budget_tokens)
+        lines = (f"- finding {number} of fold {len(budgets)}" for number in range(ask.budget_tokens // 9))
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "\n".join(lines)
+
+    view: list[Any] = []
+    state = None
+    for message in paragraphs(90, 130):
+        view.append(message)
+        done = midfold.compact(view, context_length=16_000, state=state, summarizer=summarise)
+        view, state = list(done.messages), done.state
+    assert len(budgets) > 1
+    assert min(budgets[1:]) >= budgets[0] and budgets[-1] == 1_600
+
+
+def readings(count: int, lines: int) -> list[dict[str, Any]]:
+    """An ask, and files that are read one after the other."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "read them all"}]
+    for at in range(count):
+        call = {
+            "id": f"c{at}",
+            "type": "function",
+            "function": {"name": "read", "arguments": f'{{"path": "f{at}.py"}}'},
+        }
+        text = "\n".join(f"name_{at}_{line} = {line}" for line in range(lines))
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{at}", "content": text})
+    return messages
+
+
+def test_older_half_of_a_short_conversation_is_summarised_before_its_results_are_shown_by_their_ends() -> None:
+    messages = readings(8, 120)
+    done = midfold.compact(messages, context_length=16_000)
+    assert done.receipt.status == "compacted" and done.receipt.summary.source == "local"
+    assert [digest for digest in done.receipt.digests if digest.kind == "spill"] == []
+    kept = done.messages[-8:]
+    assert kept == messages[-8:]
+    assert done.messages[:1] == messages[:1] and len(done.messages) < len(messages)
+    assert any("not the 20 of protect_last_n" in notice for notice in done.receipt.notices)
+
+
+def test_a_model_is_told_which_results_lose_their_middle_and_gets_room_for_them() -> None:
+    prompts: list[str] = []
+    budgets: list[int] = []
+
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        prompts.append(ask.prompt())
+        budgets.append(ask.budget_tokens)
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n- all of it"
+
+    messages = [*readings(2, 20), *readings(2, 500)[1:]]
+    done = midfold.compact(messages, context_length=16_000, summarizer=summarise)
+    assert any(digest.kind == "spill" for digest in done.receipt.digests)
+    (prompt,), (budget,) = prompts, budgets
+    assert "(Of the next message only the beginning and the end stay:)" in prompt and "name_0_250 = 250" in prompt
+    assert budget == 1_600
+
+
 def test_a_fold_that_leaves_hardly_any_room_is_a_strike() -> None:
-    crowded = paragraphs(22, 175)
-    tight = midfold.compact(crowded, context_length=18_000)
-    roomy = midfold.compact(crowded, context_length=18_000, protection=midfold.Protection(protect_last_n=4))
+    @free
+    def summarise(ask: midfold.SummaryAsk) -> str:
+        return "## Goal\nGo on.\n\n## Progress\n### Done\n" + "- and more\n" * (ask.budget_tokens // 4)
+
+    crowded = paragraphs(44, 175)
+    tight = midfold.compact(crowded, context_length=23_000, summarizer=summarise)
+    protection = midfold.Protection(protect_last_n=4)
+    roomy = midfold.compact(crowded, context_length=23_000, protection=protection, summarizer=summarise)
     assert tight.changed and tight.receipt.new_tokens < tight.receipt.old_tokens * 0.9
     assert tight.receipt.new_tokens > tight.receipt.threshold_tokens * 0.9
     assert tight.state.ineffective == 1 and tight.state.ineffective_tokens == tight.receipt.new_tokens

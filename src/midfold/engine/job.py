@@ -117,8 +117,9 @@ STAYING_OF_TARGET = 0.2
 """Of a size that was asked for: where what must stay takes more, it is shortened."""
 REDUCED_SHARE = 0.1
 """Of the size of a view: what reduced pictures may take of it together, the newest first."""
-MOST_OF_FOLD, FEWEST_TOKENS = 0.6, 200
-"""Of what is folded: a summary that takes more hardly helps. Tokens of the smallest one."""
+MOST_OF_NEW, FEWEST_TOKENS = 0.6, 200
+"""Of what a summary newly stands for (turns, and the middles of results that stay by their ends): one that grows by
+more hardly helps. Tokens of the smallest one."""
 FRAME_TOKENS = 140
 """The frame of a handoff, a message between it and the tail, and the note in the system prompt."""
 PROMPT_OF_WINDOW, FEWEST_PER_TOKEN, MOST_PER_TOKEN = 0.85, 2, 4
@@ -350,8 +351,12 @@ class Job:
     def summary_budget(self, plan: Plan) -> int:
         """Tokens for the summary: by the size of the fold, or what is left of the size that was asked for."""
         if self.request.target_tokens is None:
-            folded = self._folded_tokens(plan)
-            return min(self.budget.summary_tokens(folded), max(int(folded * MOST_OF_FOLD), FEWEST_TOKENS))
+            gone = self._folded_tokens(plan)
+            before = max(sum(self.sizes[at] for at in plan.fold() if at in self.ours) - FRAME_TOKENS, 0)
+            if self.staying(plan) > self.limit - self.budget.summary_tokens(gone) - self._frame_tokens:
+                gone += self.staying(plan) - self.staying(plan, WHOLE_TEXTS)
+            most = max(before + int((gone - before) * MOST_OF_NEW), FEWEST_TOKENS)
+            return min(self.budget.summary_tokens(gone), most)
         left = self.limit - self.staying(plan, self.ends(plan)) - self._frame_tokens
         return max(self.budget.summary_maximum, int(left / max(self.scale, 0.01)))
 

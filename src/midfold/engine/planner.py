@@ -4,8 +4,9 @@ Rules of this file:
 1. What the settings keep is kept: the tail budget, at least `protect_last_n` messages, and the anchors. Nothing gives
    way to reach a nicer size.
 2. Where the view would not fall below the threshold, or would hardly be smaller, the messages of the tail beyond
-   `protect_last_n` are folded, too. Where it would not fall below the threshold even so, long results are shown by
-   their ends, and only then do the messages of `protect_last_n` give way, one group after the other. A notice says so.
+   `protect_last_n` are folded, too. Where it would not fall below the threshold even so, `protect_last_n` is at most
+   half of all messages: a summary of the others tells more than their ends. Then long results are shown by their ends,
+   and only then does the rest of `protect_last_n` give way, one group after the other. A notice says so.
 3. Somebody who asks for a fold of a conversation that would fit its tail gets a useful middle: `protect_last_n`
    messages stay, at most half of all.
 4. A size that was asked for beats `protect_last_n`, not the anchors. Older messages of the tail are folded before what
@@ -50,7 +51,12 @@ def plan_fold(job: Job) -> Plan:
     is_small = job.prompt_tokens <= job.limit
     last = layout.cut_before(count - (min(floor, count // 2) if is_small else floor))
     protected = _shorten(job, layout, whole.tail_start, last)
-    return protected if is_small or _can_fit(job, protected) else _give_way(job, layout, protected)
+    if is_small or size_of(job, protected) <= job.limit:
+        return protected
+    half = _shorten(job, layout, protected.tail_start, layout.cut_before(count - min(floor, count // 2)))
+    if not _can_fit(job, half):
+        return _give_way(job, layout, half)
+    return _tell(job, layout, half, "with the ones before them")
 
 
 def _can_fit(job: Job, plan: Plan) -> bool:
@@ -128,8 +134,13 @@ def _give_way(job: Job, layout: Layout, protected: Plan) -> Plan:
     else:
         plan = layout.plan_from(cuts[-1]) if cuts else protected
         why = "even without the ones before them"
-    kept = count - plan.tail_start
-    if kept < min(floor, count - layout.first):
+    return _tell(job, layout, plan, why)
+
+
+def _tell(job: Job, layout: Layout, plan: Plan, why: str) -> Plan:
+    """The plan; where it keeps less than `protect_last_n`, a notice says why."""
+    floor, kept = job.request.options.protection.protect_last_n, len(job.messages) - plan.tail_start
+    if kept < min(floor, len(job.messages) - layout.first):
         limit = f"the view would not be below the threshold of {job.limit + 1:,} tokens"
         job.notices.append(
             f"the last {kept} messages stay, not the {floor} of protect_last_n: "

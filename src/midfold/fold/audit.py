@@ -111,7 +111,7 @@ def lacking(text: str, ask: SummaryAsk) -> str:
 
 def source_tokens(ask: SummaryAsk, enough: int) -> int:
     """About how many tokens the summary stands for; counted up to what is enough to know."""
-    length = len(ask.previous)
+    length = len(ask.previous) + _middles(ask)
     for message in ask.messages:
         if length // 4 >= enough:
             break
@@ -121,6 +121,13 @@ def source_tokens(ask: SummaryAsk, enough: int) -> int:
             elif isinstance(part, ToolCall):
                 length += len(part.arguments) + len(part.name)
     return length // 4
+
+
+def _middles(ask: SummaryAsk) -> int:
+    """Characters of results that stay by their ends and are told by the summary alone."""
+    ends = 3 * ask.shown_results
+    results = (part for message in ask.after for part in message.parts if isinstance(part, ToolResult)) if ends else ()
+    return sum(max(len(part.text) - ends, 0) for part in results)
 
 
 def audit_summary(ask: SummaryAsk, text: str) -> Audit:

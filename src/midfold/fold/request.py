@@ -159,10 +159,12 @@ class SummaryAsk(msgspec.Struct, frozen=True, kw_only=True):
     def prompt(self) -> str:
         """What to ask a model: the template, the previous summary, what stays, and the raw turns, redacted."""
         most = self.prompt_characters
-        reference = staying_text(self, most // 4)
         previous = without_trail(self.previous)
+        turns = serialize_turns(self.messages, self.redact, most)
+        reference = staying_text(self, max(most - len(turns) - len(previous), most // 4))
         left = most - sum(map(len, reference)) - len(previous)
-        turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
+        if len(turns) > left:
+            turns = serialize_turns(self.messages, self.redact, max(left, most // 2))
         focus = self.redact(self.focus) if self.focus else None
         return build_prompt(
             turns,
@@ -189,13 +191,11 @@ def _staying(ask: SummaryAsk, messages: Transcript) -> str:
 
 
 def _loses(ask: SummaryAsk, message: Message) -> bool:
-    """Whether only the ends of a message stay, because of the size that was asked for."""
-    if not ask.dense:
-        return False
+    """Whether only the ends of a message stay."""
     texts = (
-        len(part.text) > 3 * ask.shown_results
+        0 < 3 * ask.shown_results < len(part.text)
         if isinstance(part, ToolResult)
-        else isinstance(part, Text) and len(part.text) > 2 * ask.shown_texts
+        else isinstance(part, Text) and 0 < 2 * ask.shown_texts < len(part.text)
         for part in message.parts
     )
     return any(texts)

@@ -37,8 +37,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 FRAME_TOKENS, CHARACTERS_PER_TOKEN = 4, 4
 WINDOW_SHARE = 0.4
 """Of the past: the window of a conversation that is folded many times."""
-ONCE = 2.2
-"""Times the past: a window in which the one fold comes by itself."""
 SEED = 5
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 GRADES = (1, 0.5, 0, -1)
@@ -67,7 +65,7 @@ verified, what remains). Each has one short answer that the conversation states.
 else: [{"kind": "recall", "q": "...", "gold": "..."}, ...]"""
 _OPENING = re.compile(r"[\[{]")
 LEAST_SUMMARY = 120
-SMALLEST_WINDOW = 4_000
+SMALLEST_WINDOW, LARGE_WINDOW = 4_000, 100_000_000
 MOST_FITTINGS, ENOUGH = 4, 0.97
 
 
@@ -244,7 +242,8 @@ class ViewMaker:
 
     @property
     def _once_window(self) -> int:
-        return max(int(tokens(self.past) * ONCE), SMALLEST_WINDOW)
+        """Twice the past, as midfold counts it: there the threshold is just reached."""
+        return max(2 * compact(self.probe.past, context_length=LARGE_WINDOW).receipt.old_tokens, SMALLEST_WINDOW)
 
     def folds(self) -> Transcript:
         return self._feed(None)[0]
