@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from heapq import heapify, heappop, heappush, nlargest
+from heapq import heapify, heappop, heappush, heapreplace, nlargest
 
 from midfold.fold.hostile import is_suspicious
 from midfold.fold.names import NameCounts, binds, parts, subwords, worth
@@ -245,25 +245,29 @@ class Choice:
             gain, cost = self._price(line, named[number], has_speech, is_told=line.step in told)
             return -gain / cost, number
 
+        def judge_first() -> None:
+            while heap and not lines[heap[0][1]].is_judged:
+                self._judge(lines[heap[0][1]])
+                heapreplace(heap, promise(heap[0][1]))
+
         heap = [*map(promise, range(len(lines)))]
         heapify(heap)
         over: list[Line] = []
         end = max(self.left - room, 0.0)
         while heap and self.left > end + LEAST_LEFT:
+            judge_first()
             promised, number = heappop(heap)
             line = lines[number]
-            if not line.is_judged:
-                self._judge(line)
-                heappush(heap, promise(number))
-                continue
             gain, cost = self._price(
                 line, self._names_worth(line), self._speech_left > 0, is_told=line.step in self.chosen
             )
             if gain <= 0 or cost > self.left - end or (line.first < 0 and line.step in self.chosen):
                 continue
-            if heap and -gain / cost > promised + 1e-12 and -gain / cost > heap[0][0]:
-                heappush(heap, (-gain / cost, number))
-                continue
+            if -gain / cost > promised + 1e-12:
+                judge_first()
+                if heap and -gain / cost > heap[0][0]:
+                    heappush(heap, (-gain / cost, number))
+                    continue
             if not is_last and self._is_full(line.step):
                 over.append(line)
                 continue

@@ -172,11 +172,11 @@ def accesses(script: str) -> list[FileAccess]:
     found: list[FileAccess] = []
 
     @cache
-    def known() -> dict[str, str]:
+    def constants() -> dict[str, str]:
         return {name: first or second for name, first, second in _NAMED.findall(f"\n{script}")}
 
     def add(how: Literal["read", "write", "append", "delete"], first: str, second: str, name: str) -> None:
-        path = first or second or known().get(name, "")
+        path = first or second or constants().get(name, "")
         if path and is_path(path):
             found.append(FileAccess(path, how))
 
@@ -194,7 +194,7 @@ def accesses(script: str) -> list[FileAccess]:
         add("delete", first, second, name)
     moved = _RELOCATED.findall(script) if any(mark in script for mark in _ACCESSES[-3:]) else ()
     for copy, _, first, second, name, third, fourth, other in moved:
-        source, target = first or second or known().get(name, ""), third or fourth or known().get(other, "")
+        source, target = first or second or constants().get(name, ""), third or fourth or constants().get(other, "")
         if source and target and is_path(source) and is_path(target):
             found.append(FileAccess(source, "copy" if copy.startswith("copy") else "move", target))
     return found
