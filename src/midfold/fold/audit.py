@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -239,7 +240,7 @@ DEMAND = re.compile(
     re.I,
 )
 _WORDS = re.compile(r"\w{4,40}+")
-_SENTENCE = re.compile(r"(?<=[.!?])[ \t]+|\n+")
+_SENTENCE = re.compile(r"[ \t\n](?:(?<=[.!?][ \t])[ \t]*|(?<=\n)\n*)")
 _BULLET = re.compile(r"^\s{0,20}+(?:(?:[-*>#]{1,6}|[0-9]{1,3}[.)])\s+)?")
 
 
@@ -273,13 +274,18 @@ def _without_added(text: str) -> str:
 
 def _with_task(summary: StructuredSummary, ask: SummaryAsk) -> StructuredSummary:
     """A task that no user ever spoke of gives way to what the user said last."""
-    said = list(filter(None, map(user_words, (*ask.messages, *ask.after))))
-    spoken = set(_WORDS.findall(" ".join([*said, ask.previous, *map(_text_of, ask.before)]).lower()))
+    said = filter(None, map(user_words, reversed((*ask.messages, *ask.after))))
+    newest = next(said, "")
     own = set(_WORDS.findall(summary.task_snapshot.lower()))
-    if not said or not own or sum(word in spoken for word in own) >= LEAST_SPOKEN * len(own):
+    unspoken = set(own)
+    for text in chain((newest, ask.previous), map(_text_of, ask.before), said):
+        if not newest or len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
+            return summary
+        unspoken.difference_update(_WORDS.findall(text.lower()))
+    if len(own) - len(unspoken) >= LEAST_SPOKEN * len(own):
         return summary
-    newest = " ".join(ask.redact(said[-1]).split())
-    shown = newest if len(newest) <= LONGEST_TASK else f"{newest[:LONGEST_TASK]}…"
+    shown = " ".join(ask.redact(newest).split())
+    shown = shown if len(shown) <= LONGEST_TASK else f"{shown[:LONGEST_TASK]}…"
     return msgspec.structs.replace(summary, task_snapshot=shown)
 
 
